@@ -1,0 +1,122 @@
+"""The scorers themselves: pure functions from an answer and its ground truth to a score."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from opd.rewards.boxed import last_boxed
+from opd.rewards.verl_scorers import load_verl_scorer
+
+NO_ANSWER = ""
+"""`pred` of an answer in which no answer was found."""
+MINERVA_NO_ANSWER = "[INVALID]"
+"""What `math_dapo` reports in that case, as the DAPO scorer does everywhere."""
+NO_ANSWER_PREDICTIONS = frozenset({NO_ANSWER, MINERVA_NO_ANSWER})
+
+MAX_ANSWER_CHARS = 2000
+"""A longer extracted answer is wrong unseen: it bounds the string work (the longest answer of MATH-500 has 159)."""
+DAPO_TAIL_CHARS = 300
+"""`math_dapo` reads only the end of an answer (verl's own bound)."""
+
+
+class Score(NamedTuple):
+    """What a scorer says about one answer."""
+
+    score: float
+    """The reward."""
+    acc: float
+    """1.0 if the answer is right, else 0.0."""
+    pred: str
+    """The extracted answer, normalised: equal strings are equal answers, which is what maj@k votes over."""
+    breakdown: Mapping[str, float] = {}
+    """Further named numbers of a custom function, passed on to verl as they are."""
+
+
+def exact_match(solution: str, ground_truth: str) -> Score:
+    """1 if the answer equals the ground truth, white space at both ends aside; the toy task's reward."""
+    pred = solution.strip()
+    correct = float(pred == ground_truth.strip())
+    return Score(correct, correct, pred[:MAX_ANSWER_CHARS])
+
+
+def math_reward(solution: str, ground_truth: str) -> Score:
+    r"""1 if the last `\boxed{}` equals the ground truth after Hendrycks' MATH normalisation (verl's) of both, else 0."""
+    answer = last_boxed(solution)
+    if answer is None:
+        return Score(0.0, 0.0, NO_ANSWER)
+    if len(answer) > MAX_ANSWER_CHARS:
+        return Score(0.0, 0.0, answer[:MAX_ANSWER_CHARS])
+    verl = load_verl_scorer("math_reward")
+    correct = float(verl.is_equiv(answer, ground_truth))
+    try:
+        pred = verl.strip_string(answer)
+    except (AssertionError, IndexError):  # malformed LaTeX ("\\frac" at the end): is_equiv then compares raw text too
+        pred = answer.strip()
+    return Score(correct, correct, pred)
+
+
+def math_dapo(solution: str, ground_truth: str, *, strict_box: bool = False, box_fallback: bool = False) -> Score:
+    r"""+1 or -1: the last `Answer: ...` line of the last 300 characters, Minerva normalisation (verl's) of both sides.
+
+    Args:
+        strict_box: read the last `\boxed{}` of the last 100 characters instead, compared as it stands.
+        box_fallback: where there is no `Answer:` line, take that box (what verl 0.9.1's `compute_score` does by
+            itself); by default such an answer is `[INVALID]`, which is the published DAPO rule.
+    """
+    verl = load_verl_scorer("math_dapo")
+    tail = solution[-DAPO_TAIL_CHARS:]
+    pred: str | None
+    if strict_box:
+        sign, pred = verl.is_correct_strict_box(tail, ground_truth)
+        correct = sign == 1
+    else:
+        correct, pred = verl.is_correct_minerva(tail, ground_truth)
+        if pred == MINERVA_NO_ANSWER and box_fallback:
+            sign, pred = verl.is_correct_strict_box(tail, ground_truth)
+            correct = sign == 1
+    return Score(1.0 if correct else -1.0, float(correct), MINERVA_NO_ANSWER if pred is None else pred)
+
+
+def math_verify(solution: str, ground_truth: str) -> Score:
+    r"""1 if the library math-verify finds the answer mathematically equal to the ground truth, else 0.
+
+    The ground truth is read as `\boxed{ground_truth}`. The library's own alarms are off: it runs in the killable
+    pool, whose deadline ends any hang, those in C code included.
+
+    Raises:
+        ValueError: the ground truth itself cannot be read as mathematics.
+    """
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    gold = parse(f"\\boxed{{{ground_truth}}}", [LatexExtractionConfig()], parsing_timeout=0)
+    if not gold:
+        raise ValueError(f"math-verify cannot read the ground truth {ground_truth!r}")
+    answer = parse(solution, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
+    if not answer:
+        return Score(0.0, 0.0, NO_ANSWER)
+    correct = float(verify(gold, answer, timeout_seconds=0, raise_on_error=False))
+    return Score(correct, correct, _expression_text(answer))
+
+
+def _expression_text(parsed: list[Any]) -> str:
+    """math-verify's parse as text: the expression in SymPy's form, so that 1/2 and \\frac{1}{2} are one vote."""
+    try:
+        text = str(parsed[0])
+    except ValueError:  # an integer of more than 4300 digits: Python refuses to print it
+        text = str(parsed[-1])
+    return text[:MAX_ANSWER_CHARS]
+
+
+class BuiltinFunction(NamedTuple):
+    """A scorer by name."""
+
+    scorer: Callable[..., Score]
+    isolated: bool
+    """Whether it needs the killable pool; the others are bounded string work that cannot hang."""
+
+
+BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
+    "exact_match": BuiltinFunction(exact_match, isolated=False),
+    "math_reward": BuiltinFunction(math_reward, isolated=False),
+    "math_dapo": BuiltinFunction(math_dapo, isolated=False),
+    "math_verify": BuiltinFunction(math_verify, isolated=True),
+}
