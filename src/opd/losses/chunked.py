@@ -1,0 +1,200 @@
+"""The divergence from hidden states: both output heads and the loss, chunk by chunk, with the gradient made in the forward."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
+from opd.losses.rows import RowStatistics, row_statistics
+
+
+class DivergenceOutput(NamedTuple):
+    """Loss sum (with a graph) and per-token outputs (detached, float32 or float64, in nats)."""
+
+    loss_sum: Tensor
+    """Scalar: sum over tokens of weight times divergence. The caller divides once, by the global token count."""
+    divergence: Tensor
+    """[T]"""
+    student_entropy: Tensor
+    """[T]"""
+    teacher_entropy: Tensor
+    """[T]"""
+    student_log_prob: Tensor | None
+    """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
+    teacher_log_prob: Tensor | None
+    """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
+
+
+def chunked_divergence(
+    student_hidden: Tensor,
+    student_weight: Tensor,
+    teacher_hidden: Tensor,
+    teacher_weight: Tensor,
+    kind: DivergenceKind,
+    *,
+    token_weights: Tensor,
+    beta: float,
+    temperature: float,
+    chunk_size: int,
+    valid_vocab: int | None = None,
+    token_ids: Tensor | None = None,
+) -> DivergenceOutput:
+    """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
+
+    Never more than `chunk_size` rows of logits exist, on either side, and none outlives the call: the gradients of
+    both student inputs are made in the forward (d loss / d hidden [T, d_S] in the hidden states' dtype,
+    d loss / d weight [V_S, d_S] in float32) and only scaled in the backward. Formulas: `divergence` and
+    `row_statistics`. Everything is computed in float32 (float64 if any hidden states or weight are float64), also
+    under autocast. The graph is there for every T, T = 0 included, so that an empty rank runs an equal backward.
+
+    Args:
+        student_hidden: [T, d_S] hidden states after the final norm, at the positions that predict the tokens.
+        student_weight: [V_S, d_S] output head without bias.
+        teacher_hidden: [T, d_T]; receives no gradient.
+        teacher_weight: [V_T, d_T]; receives no gradient.
+        kind: `reverse_kl`, `forward_kl` or `jsd`.
+        token_weights: [T], no gradient; a token of weight 0 adds nothing to loss or gradient and still gets its
+            per-token outputs.
+        beta: weight of the teacher in the mixture of `jsd`; ignored by the other kinds.
+        temperature: divides both logits.
+        chunk_size: tokens a chunk.
+        valid_vocab: number of leading vocabulary entries that count, the tokenizer's; padded entries behind them take
+            part in no softmax and get gradient exactly 0. None: all entries, and both sides must have as many.
+        token_ids: [T] int64, the tokens whose log-probabilities to return; an id that does not count gets -inf.
+
+    Raises:
+        ValueError: shapes that do not match, unequal vocabularies without `valid_vocab`, or an undefined divergence.
+    """
+    check_divergence(kind, beta, temperature)
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
+    per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
+    _check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    vocab = _counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
+    # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
+    call = _Call(kind, beta, temperature, chunk_size, vocab, with_gradient=torch.is_grad_enabled())
+    outputs = _ChunkedDivergence.apply(
+        student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), token_ids, call
+    )
+    return DivergenceOutput(*outputs)
+
+
+def _check_tokens(tensors: dict[str, Tensor]) -> None:
+    lengths = {name: tensor.shape[0] for name, tensor in tensors.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
+
+
+def _counted_vocab(student_vocab: int, teacher_vocab: int, valid_vocab: int | None) -> int:
+    """Number of leading vocabulary entries that count on both sides."""
+    if valid_vocab is None:
+        if student_vocab != teacher_vocab:
+            raise ValueError(
+                f"valid_vocab=None with heads of {student_vocab} (student) and {teacher_vocab} (teacher) entries: padded "
+                "vocabularies of different size need valid_vocab, the number of the tokenizer's entries"
+            )
+        return student_vocab
+    if not 1 <= valid_vocab <= min(student_vocab, teacher_vocab):
+        raise ValueError(
+            f"valid_vocab={valid_vocab}: must lie between 1 and the smaller head, {min(student_vocab, teacher_vocab)} "
+            f"entries (student {student_vocab}, teacher {teacher_vocab}); give the tokenizer's number of entries"
+        )
+    return valid_vocab
+
+
+class _Call(NamedTuple):
+    """The arguments of one call that are no tensors."""
+
+    kind: DivergenceKind
+    beta: float
+    temperature: float
+    chunk_size: int
+    vocab: int
+    with_gradient: bool
+
+
+class _ChunkedDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        student_hidden: Tensor,
+        student_weight: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        token_weights: Tensor,
+        token_ids: Tensor | None,
+        call: _Call,
+    ) -> tuple[Tensor | None, ...]:
+        dtype = compute_dtype(student_hidden, student_weight, teacher_hidden, teacher_weight)
+        need_hidden, need_weight = (call.with_gradient and needed for needed in ctx.needs_input_grad[:2])
+        grad_hidden = torch.zeros_like(student_hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(student_weight, dtype=dtype) if need_weight else None
+        # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
+        with torch.autocast(student_hidden.device.type, enabled=False):
+            per_token = _run_chunks(
+                (student_hidden, student_weight[: call.vocab].to(dtype)),
+                (teacher_hidden, teacher_weight[: call.vocab].to(dtype)),
+                token_weights.to(dtype),
+                token_ids,
+                call,
+                grad_hidden,
+                grad_weight,
+            )
+        loss_sum = (per_token.divergence * token_weights).sum(dtype=dtype)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.weight_dtype = student_weight.dtype
+        ctx.mark_non_differentiable(*(output for output in per_token if output is not None))
+        ctx.set_materialize_grads(False)
+        return loss_sum, *per_token
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad_loss = grad_outputs[0]
+        if grad_loss is None:
+            return (None,) * 7
+        grad_hidden, grad_weight = ctx.saved_tensors
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden * grad_loss.to(grad_hidden.dtype)
+        if grad_weight is not None:
+            grad_weight = (grad_weight * grad_loss).to(ctx.weight_dtype)
+        return grad_hidden, grad_weight, None, None, None, None, None
+
+
+def _run_chunks(
+    student: tuple[Tensor, Tensor],
+    teacher: tuple[Tensor, Tensor],
+    token_weights: Tensor,
+    token_ids: Tensor | None,
+    call: _Call,
+    grad_hidden: Tensor | None,
+    grad_weight: Tensor | None,
+) -> RowStatistics:
+    """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns [T] statistics.
+
+    `student` and `teacher` are (hidden [T, d], head [vocab, d] in the computing dtype), already cut to what counts.
+    """
+    (student_hidden, student_head), (teacher_hidden, teacher_head) = student, teacher
+    with_gradient = grad_hidden is not None or grad_weight is not None
+    parts: list[RowStatistics] = []
+    # An empty batch still runs one chunk of no tokens, so that it yields tensors of the right kind.
+    for start in range(0, max(len(student_hidden), 1), call.chunk_size):
+        chunk = slice(start, start + call.chunk_size)
+        hidden = student_hidden[chunk].to(student_head.dtype)
+        statistics, gradient = row_statistics(
+            hidden @ student_head.T,
+            teacher_hidden[chunk].to(teacher_head.dtype) @ teacher_head.T,
+            call.kind,
+            beta=call.beta,
+            temperature=call.temperature,
+            token_ids=None if token_ids is None else token_ids[chunk],
+            gradient_scale=token_weights[chunk] if with_gradient else None,
+        )
+        if grad_hidden is not None and gradient is not None:
+            grad_hidden[chunk] = gradient @ student_head
+        if grad_weight is not None and gradient is not None:
+            grad_weight[: call.vocab].addmm_(gradient.T, hidden)
+        parts.append(statistics)
+    return RowStatistics._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
