@@ -1,0 +1,32 @@
+"""Rollouts to distillation batches: packed rows, the positions that predict their responses, and the padded view."""
+
+from opd.batch.builder import (
+    BatchStats,
+    OpdBatch,
+    OverlongPolicy,
+    build_opd_batch,
+    build_opd_batch_from_verl_batch,
+    build_opd_batch_multiturn,
+)
+from opd.batch.metrics import ToolMaskCounts, tool_mask_counts, tool_mask_metrics
+from opd.batch.positions import LossPositions, loss_positions, padded_row_starts
+from opd.batch.rows import RolloutRows
+from opd.batch.sources import rows_from_batch, rows_from_messages
+
+__all__ = [
+    "BatchStats",
+    "LossPositions",
+    "OpdBatch",
+    "OverlongPolicy",
+    "RolloutRows",
+    "ToolMaskCounts",
+    "build_opd_batch",
+    "build_opd_batch_from_verl_batch",
+    "build_opd_batch_multiturn",
+    "loss_positions",
+    "padded_row_starts",
+    "rows_from_batch",
+    "rows_from_messages",
+    "tool_mask_counts",
+    "tool_mask_metrics",
+]
