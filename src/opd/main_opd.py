@@ -1,0 +1,21 @@
+"""`python -m opd.main_opd key=value ...`: on-policy distillation with plain Hydra overrides, for people who know verl."""
+
+from __future__ import annotations
+
+import os
+
+import hydra
+
+from opd.training.entry import CONFIG_NAME, config_dir, run_config
+
+
+@hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
+def main(config) -> None:
+    """Compose the config from the command line and run it. `TEACHER_MODEL_PATH` fills an unset teacher path."""
+    if config.opd.teacher.path is None and os.environ.get("TEACHER_MODEL_PATH"):
+        config.opd.teacher.path = os.environ["TEACHER_MODEL_PATH"]
+    run_config(config)
+
+
+if __name__ == "__main__":
+    main()

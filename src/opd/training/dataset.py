@@ -1,0 +1,55 @@
+"""The prompt data set: verl's, with a unique index per row and no prompt dropped or cut without a count."""
+
+from __future__ import annotations
+
+import logging
+
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.tokenizer import normalize_token_ids
+
+logger = logging.getLogger(__name__)
+
+# Below this many rows one process filters faster than it takes to start more.
+_PARALLEL_FROM_ROWS = 20_000
+
+
+class PromptDataset(RLHFDataset):
+    """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
+
+    `num_overlong_dropped` counts prompts above `data.max_prompt_length` after the chat template. With
+    `data.filter_overlong_prompts=false` one such prompt is an error: verl's own left truncation would cut the system
+    prompt and the instruction first, silently.
+    """
+
+    num_overlong_dropped: int = 0
+
+    def maybe_filter_out_long_prompts(self, dataframe=None):
+        kwargs = {k: v for k, v in self.apply_chat_template_kwargs.items() if k not in ("tokenize", "return_dict", "return_tensors")}
+        if self.tool_schemas is not None:
+            kwargs["tools"] = self.tool_schemas
+        limit, tokenizer, key = self.max_prompt_length, self.tokenizer, self.prompt_key
+
+        def fits(row) -> bool:
+            ids = tokenizer.apply_chat_template(row[key], add_generation_prompt=True, tokenize=True, **kwargs)
+            return len(normalize_token_ids(ids)) <= limit
+
+        workers = self.num_workers if len(dataframe) > _PARALLEL_FROM_ROWS else None
+        kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
+        dropped = len(dataframe) - len(kept)
+        if dropped and not self.filter_overlong_prompts:
+            raise ValueError(
+                f"{dropped} of {len(dataframe)} prompts in {list(self.original_data_files)} are longer than "
+                f"data.max_prompt_length={limit} tokens and data.filter_overlong_prompts=false: raise the limit, or let "
+                "them be dropped and counted with data.filter_overlong_prompts=true"
+            )
+        if not len(kept):
+            raise ValueError(f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens")
+        self.num_overlong_dropped = dropped
+        if dropped:
+            logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
+        return kept
+
+    def __getitem__(self, item):
+        row = super().__getitem__(item)
+        row["index"] = int(item)
+        return row

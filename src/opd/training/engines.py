@@ -1,0 +1,162 @@
+"""verl FSDP engines of ours: a teacher that really loads and offloads, and a student whose head computes the divergence.
+
+Registered behind verl's own `EngineRegistry` under model types of ours, so that everything around them (micro-batching,
+gradient accumulation, clipping, the skip of a non-finite step, checkpoints, weight sync) stays verl's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
+from verl.utils.device import get_device_id, get_device_name
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.utils import prepare_micro_batches
+
+from opd.batch import padded_row_starts
+from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
+
+TEACHER = "opd_teacher"
+STUDENT = "opd_student"
+
+# (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
+TaskBuilder = Callable[[TensorDict, torch.Tensor], DivergenceTask]
+
+
+class _HeadEngine(FSDPEngineWithLMHead):
+    """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
+
+    head: DistillationHead
+
+    def _build_module(self):
+        # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
+        own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        try:
+            module = super()._build_module()
+        finally:
+            self.model_config.model_type = own
+        self.head = DistillationHead.replace(module)
+        return module
+
+    def autocast(self):
+        """The autocast context verl's own `forward_step` uses (none for fp32)."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
+        """verl's packed or padded inputs of a micro-batch (keys of the model's forward)."""
+        return self.prepare_model_inputs(micro_batch=micro_batch)[0]
+
+    def check_head(self, name: str) -> None:
+        """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
+        ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
+        with self.eval_mode(), self.autocast():
+            check_head_is_plain(
+                self.module, self.head, name, input_ids=ids, attention_mask=None, position_ids=torch.arange(4, device=ids.device)[None]
+            )
+
+
+@EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
+class TeacherEngine(_HeadEngine):
+    """A frozen model without optimizer that moves between host and device as `param_offload` says.
+
+    verl's own forward-only engine is always built with `CPUOffloadPolicy`: its weights stream over PCIe in every
+    micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients.
+    """
+
+    def _build_module(self):
+        module = super()._build_module()
+        return module.requires_grad_(False)
+
+    def _build_optimizer(self, module):
+        return None
+
+    def _build_lr_scheduler(self, optimizer):
+        return None
+
+    @torch.no_grad()
+    def collect_hidden(
+        self, data: TensorDict, positions_of: Callable[[TensorDict, torch.Tensor], tuple[torch.Tensor, list[int]]]
+    ) -> list[torch.Tensor]:
+        """Final hidden states of every row at its loss positions (one forward per micro-batch; a collective call).
+
+        Args:
+            data: rows as verl's workers see them, with a field `opd_row` [B] numbering them.
+            positions_of: (micro-batch, start of each row in the flattened input [B]) -> ([N] positions, count a row).
+
+        Returns:
+            For each row [n_i, d_T], in the teacher's compute dtype, on the device.
+        """
+        rows: list[torch.Tensor | None] = [None] * len(data)
+        micro_batches, _ = prepare_micro_batches(data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True)
+        with self.eval_mode():
+            for micro_batch in micro_batches:
+                micro_batch = micro_batch.to(get_device_id())
+                inputs = self.model_inputs(micro_batch)
+                positions, counts = positions_of(micro_batch, row_starts(micro_batch, inputs))
+                with self.autocast():
+                    hidden = run_with_task(self.module, self.head, CollectTask(positions), **inputs)
+                for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
+                    rows[row] = part
+        assert all(row is not None for row in rows)
+        return rows  # type: ignore[return-value]
+
+    def full_head_weight(self) -> torch.Tensor:
+        """[V_T, d_T] the whole head on the device, in the teacher's dtype (a collective call)."""
+        weight = self.head.weight
+        if isinstance(weight, DTensor):
+            return weight.to(get_device_id()).full_tensor().detach()
+        return weight.detach().to(get_device_id())
+
+
+@EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])
+class StudentEngine(_HeadEngine):
+    """The trained model; with a `DivergenceLoss` as loss function the head computes the loss inside the forward."""
+
+    num_updates: int = 0
+
+    def forward_step(self, micro_batch: TensorDict, loss_function, forward_only):
+        if not isinstance(loss_function, DivergenceLoss):
+            return super().forward_step(micro_batch, loss_function, forward_only)
+        micro_batch = micro_batch.to(get_device_id())
+        inputs = self.model_inputs(micro_batch)
+        task = loss_function.task(micro_batch, row_starts(micro_batch, inputs))
+        with self.autocast():
+            output = run_with_task(self.module, self.head, task, **inputs)
+        # FSDP averages gradients over ranks and verl all-reduces the token count over them: one division, here.
+        loss = output.loss_sum * (micro_batch["dp_size"] / max(micro_batch["batch_num_tokens"], 1))
+        metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
+        return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+
+    def optimizer_step(self):
+        grad_norm = super().optimizer_step()
+        self.num_updates += 1
+        return grad_norm
+
+
+class DivergenceLoss:
+    """The student's loss: what its head must compute for a micro-batch, and what is counted from the result."""
+
+    def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]]):
+        self._build, self._count = build, count
+
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
+        return self._build(micro_batch, starts)
+
+    def metrics(self, micro_batch: TensorDict, task: DivergenceTask, output, *, first_update: bool) -> dict[str, float]:
+        return self._count(micro_batch, task, output, first_update=first_update)
+
+
+def row_starts(micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
+    """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or padded on the right)."""
+    offsets = micro_batch["input_ids"].offsets()[:-1].to(torch.int64)
+    batch, width = inputs["input_ids"].shape
+    if batch == 1 and width >= int(micro_batch["input_ids"].offsets()[-1]):
+        return offsets
+    return padded_row_starts(batch, width, device=offsets.device)

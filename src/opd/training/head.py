@@ -1,0 +1,147 @@
+"""The output head that turns hidden states into logits, into cached hidden states, or into a divergence.
+
+The head has to do its work *inside its own forward*: FSDP2 gathers a module's weight in that module's pre-forward
+hook and frees it afterwards, so an untied `lm_head.weight` read anywhere else is one rank's shard. verl's
+logits-processor hook comes too late for the same reason, and only passes tensors of one value a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from opd.losses import DivergenceOutput, chunked_divergence
+
+
+class CollectTask(NamedTuple):
+    """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
+
+    positions: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceTask:
+    """Everything the student's head needs to turn its hidden states into the weighted divergence of one micro-batch.
+
+    Args:
+        positions: [N] int64, indices into the flattened tokens whose next-token distribution is compared.
+        token_ids: [N] int64, the rollout's token at each of them (for log p of the sampled token).
+        token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
+        teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens.
+        teacher_weight: [V_T, d_T], the teacher's head.
+        kind, beta, temperature, chunk_size, valid_vocab: see `opd.losses.chunked_divergence`.
+    """
+
+    positions: torch.Tensor
+    token_ids: torch.Tensor
+    token_weights: torch.Tensor
+    teacher_hidden: torch.Tensor
+    teacher_weight: torch.Tensor
+    kind: str
+    beta: float
+    temperature: float
+    chunk_size: int
+    valid_vocab: int
+
+
+class ProbeTask(NamedTuple):
+    """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
+
+    seen: list[torch.Tensor]
+
+
+HeadTask = CollectTask | DivergenceTask | ProbeTask
+
+
+class DistillationHead(nn.Linear):
+    """A drop-in `lm_head`: plain logits without a task, else what the task says.
+
+    A task is attached for one forward by `DistillationHead.run`; parameter names do not change, so checkpoints and
+    weight sync see the model they know.
+    """
+
+    task: HeadTask | None = None
+
+    @classmethod
+    def replace(cls, model: nn.Module) -> DistillationHead:
+        """Swap the model's output embedding for a head of this class that shares its weight (tied or not).
+
+        Raises:
+            ValueError: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
+        """
+        old = model.get_output_embeddings()
+        name = next((n for n, m in model.named_modules() if m is old), None)
+        if not isinstance(old, nn.Linear) or name is None:
+            raise ValueError(f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed")
+        if old.bias is not None:
+            raise ValueError(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
+        # Change the class in place: the module object, its weight tie and any hooks stay what they are.
+        old.__class__ = cls
+        return old
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor | DivergenceOutput:  # noqa: A002 (nn.Linear's name)
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d] or a `DivergenceOutput`."""
+        task = self.task
+        if task is None:
+            return super().forward(input)
+        if isinstance(task, ProbeTask):
+            logits = super().forward(input)
+            task.seen.append(logits)
+            return logits
+        hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
+        if isinstance(task, CollectTask):
+            return hidden
+        return chunked_divergence(
+            hidden,
+            self.weight,
+            task.teacher_hidden,
+            task.teacher_weight,
+            task.kind,
+            token_weights=task.token_weights,
+            beta=task.beta,
+            temperature=task.temperature,
+            chunk_size=task.chunk_size,
+            valid_vocab=task.valid_vocab,
+            token_ids=task.token_ids,
+        )
+
+
+def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs):
+    """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
+    head.task = task
+    try:
+        return model(**inputs, use_cache=False).logits
+    finally:
+        head.task = None
+
+
+def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs) -> None:
+    """Refuse a model whose logits are more than `hidden @ W.T` (soft cap, scale).
+
+    Args:
+        model: the (FSDP-wrapped) model. head: its head. name: what to call it in the error.
+        inputs: a small batch for the model's forward.
+
+    Raises:
+        ValueError: the model changes its head's output before returning it as logits.
+    """
+    seen: list[torch.Tensor] = []
+    with torch.no_grad():
+        logits = run_with_task(model, head, ProbeTask(seen), **inputs)
+    expected = seen[0]
+    scale = expected.abs().max().clamp_min(1e-6)
+    error = ((logits.float() - expected.float()).abs().max() / scale).item()
+    if error > 1e-3:
+        config = getattr(model, "config", None)
+        extras = {
+            key: value
+            for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+            if (value := getattr(config, key, None)) is not None
+        }
+        raise ValueError(
+            f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
+            "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"
+        )

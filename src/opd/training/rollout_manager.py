@@ -1,0 +1,59 @@
+"""The trainer's agent-loop manager: one rollout worker in this process, or several as Ray actors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from uuid import uuid4
+
+import ray
+from tensordict import TensorDict
+
+from opd.training.rollout_worker import RolloutActor, RolloutReport, RolloutWorker
+
+
+class RolloutManager:
+    """What verl's V1 trainer asks of an agent-loop manager: `generate_sequences`, here blocking and with a report.
+
+    `rollout.agent.num_workers: 0` runs the loops and the rewards in this process (a thread with an event loop): two
+    processes fewer to start, and no round trip a sample. One or more workers are Ray actors spread over the nodes.
+    """
+
+    def __init__(self, config, llm_client, reward_handles):
+        num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+        self._report = RolloutReport()
+        self._local: RolloutWorker | None = None
+        self._actors: list = []
+        if num_workers == 0:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True).start()
+            self._local = asyncio.run_coroutine_threadsafe(
+                self._make_local(config, llm_client, reward_handles), self._loop
+            ).result()
+            return
+        nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
+        for i in range(num_workers):
+            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True)
+            options = {"name": f"rollout_worker_{i}_{uuid4().hex[:8]}", "scheduling_strategy": affinity}
+            self._actors.append(RolloutActor.options(**options).remote(config, llm_client, None, reward_handles))
+
+    @staticmethod
+    async def _make_local(config, llm_client, reward_handles) -> RolloutWorker:
+        # verl's classes take the running event loop in their constructors.
+        return RolloutWorker(config, llm_client, None, reward_handles)
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Answer all prompts; returns when every row is stored."""
+        if self._local is not None:
+            future = asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop)
+            self._report.add(future.result())
+            return
+        chunks = prompts.chunk(min(len(self._actors), len(prompts)))
+        calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
+        for report in ray.get(calls):
+            self._report.add(report)
+
+    def take_report(self) -> RolloutReport:
+        """The counts since the last call."""
+        report, self._report = self._report, RolloutReport()
+        return report

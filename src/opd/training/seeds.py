@@ -1,0 +1,36 @@
+"""Seeds of generation requests: a function of what is asked, never of when or by whom."""
+
+from __future__ import annotations
+
+import hashlib
+
+VALIDATION = "val"
+TRAIN = "train"
+
+
+def request_seed(run_seed: int, partition: str, step: int, data_index: int, sample: int, turn: int) -> int:
+    """A 63-bit seed for one generation request.
+
+    Args:
+        run_seed: the run's seed. partition: `TRAIN` or `VALIDATION` (both number their rows from 0). step: global step.
+        data_index: row of the data set. sample: which of the `n` samples of the prompt. turn: assistant turn.
+    """
+    text = f"{run_seed}/{partition}/{step}/{data_index}/{sample}/{turn}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class SeededClient:
+    """A verl LLM client for one trajectory that gives every assistant turn its own seed."""
+
+    def __init__(self, client, *, run_seed: int, partition: str, step: int, data_index: int, sample: int):
+        self._client = client
+        self._key = (run_seed, partition, step, data_index, sample)
+        self._turn = 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._client, name)
+
+    async def generate(self, request_id, *, sampling_params: dict, **kwargs):
+        seed = request_seed(*self._key, self._turn)
+        self._turn += 1
+        return await self._client.generate(request_id, sampling_params={**sampling_params, "seed": seed}, **kwargs)

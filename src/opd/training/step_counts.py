@@ -1,0 +1,117 @@
+"""Counts of the student phase: summed over micro-batches, ranks and mini-batches, divided once, never averaged.
+
+verl flattens what each micro-batch returns into one list over ranks and appends one such list per mini-batch;
+`reduce` sums all of it on the driver. Only sums, maxima and minima leave the micro-batch, so that no mean of means
+can arise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from opd.training.head import DivergenceTask
+
+# Sums of these are reported as <name> / tokens.
+_PER_TOKEN = {
+    "opd/loss": "sum/loss",
+    "opd/divergence": "sum/divergence",
+    "opd/entropy": "sum/student_entropy",
+    "opd/teacher_entropy": "sum/teacher_entropy",
+}
+
+
+def micro_batch_counts(
+    micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
+) -> dict[str, float]:
+    """Sums over one micro-batch's loss tokens (all Python floats; empty micro-batches give zeros)."""
+    divergence, tokens = output.divergence, task.positions.numel()
+    rows = micro_batch["loss_mask"]
+    trained = [int(mask.sum()) > 0 for mask in rows.unbind()]
+    sums = {
+        "sum/loss": output.loss_sum.detach().item(),
+        "sum/divergence": divergence.sum().item(),
+        "sum/student_entropy": output.student_entropy.sum().item(),
+        "sum/teacher_entropy": output.teacher_entropy.sum().item(),
+        "sum/tokens": float(tokens),
+        "sum/rows": float(sum(trained)),
+        "max/divergence": divergence.max().item() if tokens else 0.0,
+    }
+    if first_update and "rollout_log_probs" in micro_batch:
+        sums.update(_agreement(micro_batch, output.student_log_prob))
+    return sums
+
+
+def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor) -> dict[str, float]:
+    """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
+    masks = micro_batch["response_mask"].unbind()
+    rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
+    x, y = rollout.double().exp(), log_prob.double().exp().to(rollout.device)
+    diff = (x - y).abs()
+    return {
+        "sum/p_tokens": float(x.numel()),
+        "sum/p_diff": diff.sum().item(),
+        "sum/p_x": x.sum().item(),
+        "sum/p_y": y.sum().item(),
+        "sum/p_xx": (x * x).sum().item(),
+        "sum/p_yy": (y * y).sum().item(),
+        "sum/p_xy": (x * y).sum().item(),
+        "max/p_diff": diff.max().item() if x.numel() else 0.0,
+    }
+
+
+def _flatten(value: Any) -> Iterable[float]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _flatten(item)
+    else:
+        yield float(value)
+
+
+def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
+    """The step's metrics from the lists the workers returned (names of seed-spec's `opd/*`).
+
+    Raises:
+        ValueError: no update was made at all (no mini-batch returned counts).
+    """
+    total = {key: math.fsum(_flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    if "sum/tokens" not in total:
+        raise ValueError("the student phase returned no counts: no mini-batch ran")
+    tokens = total["sum/tokens"]
+    metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items()}
+    norms = list(_flatten(raw["grad_norm"]))
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    metrics |= {
+        "opd/num_tokens": tokens,
+        "opd/batch_size": total["sum/rows"],
+        "opd/num_updates": float(len(norms)),
+        "opd/skipped_step": float(len(norms) - len(finite)),
+        "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        "opd/divergence_max": max(_flatten(raw["max/divergence"])),
+    }
+    if "lr" in raw:
+        metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
+    for key in ("timing/teacher_s", "timing/student_s", "perf/max_memory_allocated_gb", "perf/teacher_cache_mb"):
+        if key in raw:
+            metrics[key] = max(_flatten(raw[key]))
+    return metrics | _agreement_metrics(total, raw)
+
+
+def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
+    """verl's names for the rollout-vs-actor check, from global moments."""
+    n = total.get("sum/p_tokens", 0.0)
+    if n == 0:
+        return {}
+    cov = total["sum/p_xy"] / n - total["sum/p_x"] * total["sum/p_y"] / n**2
+    var_x = total["sum/p_xx"] / n - (total["sum/p_x"] / n) ** 2
+    var_y = total["sum/p_yy"] / n - (total["sum/p_y"] / n) ** 2
+    pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
+    return {
+        "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
+        "training/rollout_probs_diff_max": max(_flatten(raw["max/p_diff"])),
+        "training/rollout_actor_probs_pearson_corr": pearson,
+    }

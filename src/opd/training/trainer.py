@@ -1,0 +1,162 @@
+"""The trainers: verl's synchronous V1 trainer with our rollout, order, counts and run directory; OPD on top of it."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.debug import marked_timer
+
+from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
+from opd.losses import reward_weights
+from opd.training import step_counts
+from opd.training.run_log import StepLogger
+from opd.training.worker import OPDWorker
+
+logger = logging.getLogger(__name__)
+
+
+class OrderedTrainer(PPOTrainerSync):
+    """verl's synchronous trainer made reproducible and countable; trains with verl's own losses (GRPO)."""
+
+    def __init__(self, config, run=None):
+        self.run = run
+        self._step_logger: StepLogger | None = None
+        super().__init__(config)
+        # The rollout manager returns when all rows are stored: nothing is left to poll for.
+        self.replay_buffer.poll_interval = 0.01
+
+    @property
+    def logger(self):
+        return self._step_logger
+
+    @logger.setter
+    def logger(self, tracking) -> None:
+        # verl assigns its Tracking in `fit`, before the first validation.
+        self._step_logger = StepLogger(tracking, trainer=self, run=self.run)
+
+
+    def prepare_step(self) -> dict:
+        """Generate the step's rollouts (all of `gen`), and report what failed."""
+        with marked_timer("gen", self.timing_raw):
+            self._add_batch_to_generate()
+        report = self.agent_loop_manager.take_report()
+        return {
+            "rollout/trajectories": float(report.num_trajectories),
+            "rollout/failed": float(report.num_failed),
+            "reward/failed": float(report.num_reward_failed),
+            **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
+        }
+
+    def _validate(self) -> dict[str, float]:
+        metrics = super()._validate()
+        report = self.agent_loop_manager.take_report()
+        return metrics | {
+            "val-aux/rollout/failed": float(report.num_failed),
+            "val-aux/reward/failed": float(report.num_reward_failed),
+        }
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
+        """Rows in the order of the data before verl balances them: completion order must not decide mini-batches."""
+        order = sorted(range(len(batch.keys)), key=lambda i: batch.tags[i]["order"])
+        batch.reorder(order)
+        return super()._balance_batch(batch, metrics, **kwargs)
+
+
+class OPDTrainer(OrderedTrainer):
+    """On-policy distillation: the ref worker is the teacher, the update is two-phase, no PPO passes."""
+
+    def _init_resource_pool_mgr(self):
+        super()._init_resource_pool_mgr()
+        # One worker object holds student and teacher, whatever KL settings say: `Role.ActorRolloutRef`.
+        pool = self.mapping.pop(next(role for role in self.role_worker_mapping))
+        self.role_worker_mapping = {Role.ActorRolloutRef: ray.remote(OPDWorker)}
+        self.mapping[Role.ActorRolloutRef] = pool
+        self.use_reference_policy = False  # no stock ref pass; the worker uses its ref as the teacher
+        OmegaConf.update(self.config, "actor_rollout_ref.opd", self.config.opd, force_add=True)
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        return batch  # OPD has no importance ratio; rollout-vs-actor is checked in the first update
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        return batch
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
+        """Weigh the surviving rows of each prompt, then order, pad and balance."""
+        self._put_sample_weights(batch, metrics)
+        return super()._balance_batch(batch, metrics, **kwargs)
+
+    def _put_sample_weights(self, batch: KVBatchMeta, metrics: dict) -> None:
+        fields = ["uid", "rm_scores"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
+        beta = self.config.opd.reward_beta
+        weights = torch.ones(len(batch.keys)) if beta is None else reward_weights(rewards, list(data["uid"]), beta=beta)
+        tq.kv_batch_put(
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            fields=TensorDict({"sample_weights": weights.float()}, batch_size=len(batch.keys)),
+        )
+        metrics["opd/reward_weight_max"] = weights.max().item()
+        metrics["opd/reward_weight_min"] = weights.min().item()
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        config = self.config.actor_rollout_ref
+        mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
+        batch.extra_info.update(
+            global_batch_size=mini_batch,
+            mini_batch_size=mini_batch,
+            epochs=config.actor.ppo_epochs,
+            seed=config.actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": config.actor.shuffle},
+            temperature=config.rollout.temperature,
+        )
+        output = self.actor_rollout_wg.update_opd(batch)
+        metrics.update(step_counts.reduce(output["metrics"]))
+        return batch
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch):
+        real = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+        keys = [batch.keys[i] for i in real]
+        fields = ["prompts", "responses", "response_mask", "rm_scores", "num_turns", "extra_fields"]
+        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
+        masks = data["response_mask"].unbind()
+        scores = np.array([float(s.sum()) for s in data["rm_scores"].unbind()])
+        correct = np.array([_is_correct(extra, score) for extra, score in zip(list(data["extra_fields"]), scores, strict=True)])
+        lengths = np.array([len(mask) for mask in masks])
+        turns = np.array([int(t) for t in data["num_turns"]])
+        metrics |= {
+            "training/global_step": global_steps,
+            "training/epoch": epoch,
+            "opd/valid_rows": float(len(keys)),
+            "opd/n_correct": float(correct.sum()),
+            "opd/accuracy": float(correct.mean()),
+            "opd/score_mean": float(scores.mean()),
+            "response_length/mean": float(lengths.mean()),
+            "response_length/max": float(lengths.max()),
+            "response_length/clip_ratio": float((lengths >= self.config.data.max_response_length).mean()),
+            **{f"opd/num_turns/{name}": float(getattr(turns, name)()) for name in ("min", "max", "mean")},
+            **tool_mask_metrics(tool_mask_counts(rows_from_batch(data))),
+            "timing/generate_s": timing_raw.get("gen", 0.0),
+            "timing/train_s": timing_raw.get("update_actor", 0.0),
+            "timing/step_s": timing_raw.get("step", 0.0),
+            **{f"timing_s/{name}": seconds for name, seconds in timing_raw.items()},
+            "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
+        }
+        total_tokens = sum(batch.tags[i]["seq_len"] for i in real)
+        metrics["perf/total_num_tokens"] = float(total_tokens)
+        metrics["perf/throughput"] = total_tokens / max(timing_raw.get("step", 0.0), 1e-9) / self._get_n_gpus_for_throughput()
+
+
+def _is_correct(extra_fields: dict, score: float) -> bool:
+    """The scorer's own verdict where it gave one; a score above 0 otherwise (math_dapo scores -1/+1)."""
+    info = extra_fields.get("reward_extra_info", {})
+    return bool(float(info["acc"]) > 0) if "acc" in info else score > 0

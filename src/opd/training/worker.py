@@ -1,0 +1,190 @@
+"""The OPD worker: verl's hybrid worker whose ref is the teacher, with a two-phase update (teacher, then student)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.workers.config import HFModelConfig, TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from opd.batch import LossPositions, RolloutRows, loss_positions, rows_from_batch
+from opd.losses import token_weights
+from opd.training import engines
+from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
+from opd.training.head import DivergenceTask
+from opd.training.step_counts import micro_batch_counts
+
+
+def trained_positions(micro_batch: TensorDict, starts: torch.Tensor) -> tuple[RolloutRows, LossPositions]:
+    """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
+    rows = rows_from_batch(micro_batch)
+    return rows, loss_positions(rows, row_starts=starts).trained()
+
+
+def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> TrainingWorker:
+    """verl's `ref_worker_cls` hook: the ref config of the actor, with the teacher's own model, dtype and offload."""
+    actor_model = config.model_config
+    model = HFModelConfig(
+        path=teacher.path,
+        load_tokenizer=False,  # the vocabularies were compared at the front door
+        trust_remote_code=actor_model.trust_remote_code,
+        use_remove_padding=actor_model.use_remove_padding,
+        override_config=dict(actor_model.override_config),
+        enable_gradient_checkpointing=False,
+    )
+    mixed = dict(config.engine_config.mixed_precision or {})
+    mixed["param_dtype"] = teacher.dtype
+    engine = dataclasses.replace(
+        config.engine_config,
+        forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
+        param_offload=teacher.offload,
+        optimizer_offload=False,
+        model_dtype=teacher.dtype,
+        mixed_precision=mixed,
+        strategy="fsdp2",
+    )
+    return TrainingWorker(
+        dataclasses.replace(config, model_type=engines.TEACHER, model_config=model, engine_config=engine)
+    )
+
+
+def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
+    """verl's `actor_worker_cls` hook: the same worker with the engine whose head computes the divergence."""
+    return TrainingWorker(dataclasses.replace(config, model_type=engines.STUDENT))
+
+
+class OPDWorker(ActorRolloutRefWorker):
+    """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
+
+    One `update_opd` runs every optimizer update of a step. Phase 1 loads the teacher's trunk, caches its final hidden
+    states at the loss positions of this rank's rows and offloads it; phase 2 trains the student. With offload on, the
+    two trunks are never on the device together; the teacher's head stays for phase 2.
+    """
+
+    def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
+        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+        self.opd = config.opd
+        self.residency: list[dict[str, str]] = []
+
+    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:  # type: ignore[override]
+        return teacher_worker(config, self.opd.teacher)
+
+    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:  # type: ignore[override]
+        return student_worker(config)
+
+    @property
+    def teacher_engine(self) -> TeacherEngine:
+        return self.ref.engine
+
+    @property
+    def student_engine(self) -> StudentEngine:
+        return self.actor.engine
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
+        super().init_model()
+        self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
+        self.student_engine.check_head(f"student {self.config.model.path}")
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def update_opd(self, data: TensorDict) -> TensorDict:
+        """Every optimizer update of one step over this rank's rows.
+
+        Args:
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`,
+                `rollout_log_probs`; `sample_weights` [B] fp32; the batch settings of verl's `train_mini_batch`.
+
+        Returns:
+            No rows; `metrics`: lists of counts to be summed by `opd.training.step_counts.reduce`.
+        """
+        data["opd_row"] = torch.arange(len(data))
+        started = time.perf_counter()
+        cache = self._teacher_phase(data)
+        head = self.teacher_engine.full_head_weight()
+        teacher_s = time.perf_counter() - started
+        self._note_residency("student", teacher_head=head)
+
+        self.student_engine.num_updates = 0
+        self.actor.set_loss_fn(DivergenceLoss(self._task_builder(cache, head), micro_batch_counts))
+        try:
+            output = self.actor.train_mini_batch(data=data)
+        finally:
+            self.actor.set_loss_fn(self.loss_fn)
+        self._note_residency("done")
+        if output is None:
+            return None
+        metrics = tu.get(output, "metrics")
+        metrics["timing/teacher_s"] = [teacher_s]
+        metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s]
+        metrics["perf/teacher_cache_mb"] = [sum(h.numel() * h.element_size() for h in cache) / 2**20]
+        return output.cpu()
+
+    def _teacher_phase(self, data: TensorDict) -> list[torch.Tensor]:
+        inputs = data.select("input_ids", "position_ids", "prompts", "responses", "response_mask", "opd_row")
+        config = self.ref.engine_config
+        tu.assign_non_tensor(
+            inputs,
+            use_remove_padding=self.ref.model_config.use_remove_padding,
+            use_dynamic_bsz=config.use_dynamic_bsz,
+            max_token_len_per_gpu=config.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
+            temperature=1.0,
+        )
+        engine = self.teacher_engine
+
+        def positions_of(micro_batch: TensorDict, starts: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+            rows, found = trained_positions(micro_batch, starts)
+            if not self.residency or self.residency[-1]["phase"] != "teacher":
+                self._note_residency("teacher")
+            return found.flat_index, rows.num_trained_tokens.tolist()
+
+        return engine.collect_hidden(inputs, positions_of)
+
+    def _task_builder(self, cache: list[torch.Tensor], teacher_weight: torch.Tensor):
+        opd = self.opd
+        temperature = float(self.config.rollout.temperature)
+
+        def build(micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
+            _, found = trained_positions(micro_batch, starts)
+            weights = micro_batch["sample_weights"].to(torch.float32)
+            hidden = [cache[row] for row in micro_batch["opd_row"].tolist()]
+            return DivergenceTask(
+                positions=found.flat_index,
+                token_ids=found.token_ids,
+                token_weights=token_weights(found.mask, row_index=found.row, row_weights=weights),
+                teacher_hidden=torch.cat(hidden).to(get_device_id()),
+                teacher_weight=teacher_weight,
+                kind=opd.loss_type,
+                beta=float(opd.beta),
+                temperature=temperature,
+                chunk_size=int(opd.chunk_size),
+                valid_vocab=int(opd.valid_vocab),
+            )
+
+        return build
+
+    def _note_residency(self, phase: str, **extra: torch.Tensor) -> None:
+        """Remember where each part lives in this phase ("offloaded" = parked on the host by the engine)."""
+        note = {"phase": phase}
+        for name, engine in (("teacher_trunk", self.teacher_engine), ("student_trunk", self.student_engine)):
+            active = engine.mode is not None or not engine.is_param_offload_enabled
+            note[name] = "device" if active else "offloaded"
+            note[f"{name}_device"] = next(engine.module.parameters()).device.type
+        note.update({name: tensor.device.type for name, tensor in extra.items()})
+        self.residency.append(note)
+        del self.residency[:-6]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def read_residency(self) -> list[dict[str, str]]:
+        """Where the parameters were in the last phases (for tests and the residency report)."""
+        return list(self.residency)
+
+
