@@ -1,6 +1,8 @@
 """The scorers themselves: pure functions from an answer and its ground truth to a score."""
 
+import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from opd.rewards.boxed import last_boxed
@@ -120,3 +122,23 @@ BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
     "math_dapo": BuiltinFunction(math_dapo, isolated=False),
     "math_verify": BuiltinFunction(math_verify, isolated=True),
 }
+
+
+def builtin_call(name: str, solution: str, ground_truth: Any, kwargs: dict[str, Any]) -> Callable[[], Score]:
+    """The call of a built-in scorer, checked but not yet made; a number as ground truth is read as its text.
+
+    Raises:
+        TypeError: `kwargs` holds a key that the scorer does not have.
+    """
+    scorer = BUILTIN_FUNCTIONS[name].scorer
+    unknown = sorted(kwargs.keys() - _option_names(name))
+    if unknown:
+        options = ", ".join(sorted(_option_names(name))) or "none"
+        raise TypeError(f"reward function {name} has no option {', '.join(unknown)}: its options are {options}")
+    return lambda: scorer(solution, str(ground_truth), **kwargs)
+
+
+@cache
+def _option_names(name: str) -> frozenset[str]:
+    parameters = inspect.signature(BUILTIN_FUNCTIONS[name].scorer).parameters.values()
+    return frozenset(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)

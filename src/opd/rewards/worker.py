@@ -1,8 +1,11 @@
-"""The child's side of the scorer pool: imports a scorer, runs it on one answer at a time, ends when its parent does."""
+"""The scorer process itself: imports a scorer, runs it on one answer at a time, ends when its parent does."""
 
 import importlib
 import inspect
+import logging
+import math
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -11,66 +14,63 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
-from opd.rewards.pool import ConfigurationFault, Failure, PoolTask, Started
-from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score
+from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started
+from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score, builtin_call
 
 MAX_DATA_BYTES = 4 << 30
 """A scorer that eats memory gets a MemoryError, so that the kernel has no reason to kill the trainer beside it."""
 PARENT_POLL_S = 5.0
-ORPHAN_GRACE_S = 5.0
+ORPHAN_GRACE_S = 2.0
 """How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
 
 
 def main(connection_fd: int) -> None:
     """Serves the connection until it closes."""
-    _limit_memory()
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = MAX_DATA_BYTES if hard_limit == resource.RLIM_INFINITY else min(MAX_DATA_BYTES, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
     parent = os.getppid()
     with Connection(connection_fd) as connection:
         while True:
             while not connection.poll(PARENT_POLL_S):
-                if os.getppid() != parent:  # a fork of the parent may hold the connection open
+                if os.getppid() != parent:  # a fork of the parent may hold the other end open
                     return
             try:
-                task, timeout_s = connection.recv()
+                payload = connection.recv_bytes()
             except EOFError:
                 return
-            _serve(connection, task, timeout_s)
+            _serve(connection, payload)
 
 
-def _limit_memory() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = MAX_DATA_BYTES if hard == resource.RLIM_INFINITY else min(MAX_DATA_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _serve(connection: Connection, task: PoolTask, timeout_s: float) -> None:
+def _serve(connection: Connection, payload: bytes) -> None:
+    """Answers one request: a fault of the configuration, or `Started` and the result."""
     try:
-        call = _bound_call(task)
-    except (ImportError, AttributeError, TypeError) as error:
-        kind = "TypeError" if isinstance(error, TypeError) else "ImportError"
-        connection.send(ConfigurationFault(kind, f"reward function {task.function!r}: {error}"))
+        task, timeout_s = pickle.loads(payload)
+        call = _prepared_call(task)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        error_type = TypeError if isinstance(error, TypeError | ValueError) else ImportError
+        connection.send(ConfigurationFault(error_type, f"reward function cannot be called: {error}"))
         return
     connection.send(Started())
     # The default action of SIGALRM ends the process even inside C code that never returns to Python.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)
+    result: Score | Failure
     try:
-        result: Score | Failure = call()
-    except Exception as error:  # noqa: BLE001  a scorer may raise anything; the answer keeps its row and is counted
+        result = call()
+    except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
         result = Failure(f"raised {type(error).__name__}: {error}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     connection.send(result)
 
 
-def _bound_call(task: PoolTask) -> Callable[[], Score]:
-    """The call to make, with its arguments checked against the function's signature."""
-    builtin = BUILTIN_FUNCTIONS.get(task.function)
-    if builtin is not None:
-        scorer = builtin.scorer
-        _preload(task.function)
-        inspect.signature(scorer).bind(task.solution, task.ground_truth, **task.kwargs)
-        return lambda: scorer(task.solution, task.ground_truth, **task.kwargs)
+def _prepared_call(task: ScoreTask) -> Callable[[], Score]:
+    """The call to make: everything imported and the arguments checked, so that only scoring is left to time."""
+    if task.function in BUILTIN_FUNCTIONS:
+        if task.function == "math_verify":
+            _preload_math_verify()
+        return builtin_call(task.function, task.solution, task.ground_truth, task.kwargs)
     function = _custom_function(task.function)
     arguments = {
         "data_source": task.data_source,
@@ -80,14 +80,14 @@ def _bound_call(task: PoolTask) -> Callable[[], Score]:
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return lambda: _score_of(function(**arguments))
+    return lambda: _as_score(function(**arguments))
 
 
-@lru_cache(maxsize=8)
-def _preload(function: str) -> None:
-    """Imports what the scorer imports by itself, before the deadline's clock starts."""
-    if function == "math_verify":
-        importlib.import_module("math_verify")
+@lru_cache(maxsize=1)
+def _preload_math_verify() -> None:
+    importlib.import_module("math_verify")
+    # It warns, per process, that its own time-outs are off: here the pool's deadline replaces them.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 @lru_cache(maxsize=8)
@@ -95,22 +95,25 @@ def _custom_function(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     function = getattr(importlib.import_module(module_name), attribute)
     if not callable(function):
-        raise TypeError(f"{attribute} is a {type(function).__name__}, not a function")
+        raise TypeError(f"{name} is a {type(function).__name__}, not a function")
     return function
 
 
-def _score_of(returned: Any) -> Score:
-    """A custom function's number or dict as a Score; `acc` defaults to whether the score is positive."""
-    if not isinstance(returned, dict):
-        value = float(returned)
-        return Score(value, float(value > 0), NO_ANSWER)
-    value = float(returned["score"])
-    acc = float(returned.get("acc", value > 0))
-    pred = returned.get("pred")
-    breakdown = {
-        name: float(number) for name, number in returned.items() if name not in ("score", "acc", "pred", "failed")
-    }
-    return Score(value, acc, NO_ANSWER if pred is None else str(pred), breakdown)
+def _as_score(returned: Any) -> Score:
+    """A custom function's number or dict as a Score; `acc` defaults to whether the score is positive.
+
+    Raises:
+        ValueError: a score that is not finite, which would poison the whole batch.
+        KeyError | TypeError: no `score`, or a further entry that is not a number.
+    """
+    fields = dict(returned) if isinstance(returned, dict) else {"score": returned}
+    score = float(fields.pop("score"))
+    if not math.isfinite(score):
+        raise ValueError(f"the score is {score}")
+    acc = float(fields.pop("acc", score > 0))
+    pred = fields.pop("pred", None)
+    breakdown = {name: float(value) for name, value in fields.items()}
+    return Score(score, acc, NO_ANSWER if pred is None else str(pred)[:MAX_ANSWER_CHARS], breakdown)
 
 
 if __name__ == "__main__":

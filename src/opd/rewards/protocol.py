@@ -1,0 +1,40 @@
+"""What travels between the scorer pool and its worker processes."""
+
+from typing import Any, NamedTuple
+
+from opd.rewards.scorers import BUILTIN_FUNCTIONS
+
+
+class ScoreTask(NamedTuple):
+    """One answer to score."""
+
+    function: str
+    """A name in `BUILTIN_FUNCTIONS`, or `package.module:callable`."""
+    data_source: str
+    solution: str
+    ground_truth: Any
+    extra_info: dict[str, Any]
+    kwargs: dict[str, Any]
+
+    @property
+    def isolated(self) -> bool:
+        """Whether it must run in the pool: built-in string work is bounded, nothing else is trusted to end."""
+        builtin = BUILTIN_FUNCTIONS.get(self.function)
+        return builtin is None or builtin.isolated
+
+
+class Failure(NamedTuple):
+    """Why an answer has no score."""
+
+    reason: str
+
+
+class Started(NamedTuple):
+    """A worker has its scorer imported and begins: the deadline's clock starts here."""
+
+
+class ConfigurationFault(NamedTuple):
+    """A worker cannot import the scorer or call it with these arguments: raised in the caller, never scored 0."""
+
+    error_type: type[Exception]
+    message: str

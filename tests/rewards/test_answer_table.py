@@ -1,0 +1,177 @@
+"""The reward functions against a table of answers, each with its own bound on time."""
+
+import time
+from typing import NamedTuple
+
+import pytest
+
+from opd.rewards import compute_score
+
+MB = 1_000_000
+BOUND_S = 5.0
+"""For string work that takes 0.3 s at most on one idle core: a hang exceeds it, a busy machine does not."""
+
+
+class Answer(NamedTuple):
+    """One row: what was said, the truth, and whether each function must find it right."""
+
+    name: str
+    text: str
+    truth: str
+    boxed: bool  # math_reward
+    line: bool  # math_dapo
+    verified: bool  # math_verify
+
+
+ORDINARY = [
+    # The box: where it is, and which one counts.
+    Answer("boxed integer", r"so $\boxed{42}$.", "42", True, False, True),
+    Answer("spaces inside", r"\boxed{ 42 }", "42", True, False, True),
+    Answer("a space before the brace", r"\boxed {42}", "42", True, False, False),
+    Answer("no braces", r"$\boxed 42$", "42", True, False, True),
+    Answer("fbox", r"\fbox{42}", "42", True, False, False),
+    Answer(
+        "the last of two boxes is right",
+        r"\boxed{1}. But I forgot the other case entirely, so it must be \boxed{42}",
+        "42",
+        True,
+        False,
+        True,
+    ),
+    Answer(
+        "the last of two boxes is wrong",
+        r"\boxed{42}. But I forgot the other case entirely, so it must be \boxed{1}",
+        "42",
+        False,
+        False,
+        False,
+    ),
+    Answer("box never closed", r"\boxed{42", "42", False, False, False),
+    Answer("a right box, then one cut off", r"\boxed{42} and so \boxed{4", "42", False, False, True),
+    Answer("another command that begins alike", r"\boxedeq{42}", "42", False, False, False),
+    # Fractions and roots.
+    Answer("fraction", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", True, False, True),
+    Answer("dfrac", r"\boxed{\dfrac{1}{2}}", r"\frac{1}{2}", True, False, True),
+    Answer("tfrac without braces", r"\boxed{\tfrac12}", r"\frac{1}{2}", True, False, True),
+    Answer("slash", r"\boxed{1/2}", r"\frac{1}{2}", True, False, True),
+    Answer("decimal one half", r"\boxed{0.5}", r"\frac{1}{2}", True, False, True),
+    Answer("decimal quarter against a fraction", r"\boxed{0.25}", r"\frac{1}{4}", False, False, True),
+    Answer("unreduced fraction", r"\boxed{\frac{2}{4}}", r"\frac{1}{2}", False, False, True),
+    Answer("upside down", r"\boxed{\frac{2}{1}}", r"\frac{1}{2}", False, False, False),
+    Answer("leading dot", r"\boxed{.25}", "0.25", True, False, True),
+    Answer("root without braces", r"\boxed{\sqrt3}", r"\sqrt{3}", True, False, True),
+    # Units and signs.
+    Answer("degrees", r"\boxed{90^\circ}", "90", True, False, True),
+    Answer("unit after a space", r"\boxed{5\text{ cm}}", "5", True, False, True),
+    Answer("unit without a space", r"\boxed{5\text{cm}}", "5", False, False, True),
+    Answer("dollars", r"\boxed{\$18.90}", "18.90", True, False, True),
+    Answer("percent", r"\boxed{50\%}", "50", True, False, False),
+    Answer("thousands comma", r"\boxed{1,000}", "1000", False, False, True),
+    Answer("negative", r"\boxed{-7}", "-7", True, False, True),
+    Answer("sign lost", r"\boxed{7}", "-7", False, False, False),
+    Answer("leading zeros", r"\boxed{025}", "25", False, False, True),
+    # Other LaTeX.
+    Answer("variable prefix", r"\boxed{x=5}", "5", True, False, True),
+    Answer(
+        "left and right", r"\boxed{\left(3,\frac{\pi}{2}\right)}", r"\left( 3, \frac{\pi}{2} \right)", True, False, True
+    ),
+    Answer("set", r"\boxed{\{1,2\}}", r"\{1,2\}", True, False, True),
+    Answer("interval", r"\boxed{(1,2]}", "(1,2]", True, False, True),
+    Answer("interval, open the other way", r"\boxed{[1,2)}", "(1,2]", False, False, False),
+    Answer("polynomial", r"\boxed{x^2+1}", "x^2+1", True, False, True),
+    Answer("polynomial in another order", r"\boxed{1+x^2}", "x^2+1", False, False, True),
+    Answer(
+        "matrix", r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", True, False, True
+    ),
+    Answer("text", r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", True, False, True),
+    Answer("malformed fraction", r"\boxed{\frac}", "42", False, False, False),
+    Answer("full-width digits", r"\boxed{４２}", "42", False, False, False),
+    # The answer line.
+    Answer("answer line", "Answer: 42", "42", False, True, True),
+    Answer("answer line, lower case and spaced", "answer : 42", "42", False, True, True),
+    Answer("answer line with dollars", "Answer: $42$", "42", False, True, True),
+    Answer("answer line with a box", r"Answer: \boxed{42}", "42", True, True, True),
+    Answer("the last of two lines is right", "Answer: 1\nAnswer: 42", "42", False, True, True),
+    Answer("the last of two lines is wrong", "Answer: 42\nAnswer: 1", "42", False, False, False),
+    Answer("answer line with a unit", "Answer: 42 degrees", "42", False, True, True),
+    Answer("answer line with a thousands comma", "Answer: 1,234", "1234", False, True, True),
+    Answer("answer line with an equation", "Answer: x = 42", "42", False, True, True),
+    Answer("answer line beyond the last 300 characters", "Answer: 42\n" + "x" * 400, "42", False, False, True),
+    Answer("answer label without a value", "Answer:", "42", False, False, False),
+    # Neither.
+    Answer("last number right", "we get 6 * 7 = 42", "42", False, False, True),
+    Answer("last number wrong", "we get 6 * 7 = 43", "42", False, False, False),
+    Answer("empty", "", "42", False, False, False),
+    Answer("white space", " \n\t ", "42", False, False, False),
+    Answer("prose", "I do not know.", "42", False, False, False),
+    Answer("1 MB of text, then the answer", "a " * (MB // 2) + "\\boxed{42}\nAnswer: 42", "42", True, True, True),
+]
+
+HOSTILE = [
+    ("1 MB in a box", r"\boxed{" + "1" * MB + "}"),
+    ("1 MB of open braces", r"\boxed" + "{" * MB),
+    ("1 MB of backslashes in a box", r"\boxed{" + "\\" * MB),
+    ("100,000 wrong boxes", r"\boxed{1}" * 100_000),
+    ("1 MB of fractions in a box", r"\boxed{" + r"\frac" * (MB // 5) + "}"),
+    ("2000 characters of fractions in a box", r"\boxed{" + r"\frac" * 399 + "}"),
+    ("100,000 answer labels", "Answer: " * 100_000),
+    ("1 MB of white space after a label", "Answer:" + " " * MB),
+    ("1 MB of dollars", "$" * MB),
+    ("dollars after a label", "Answer: " + "a$" * 140),
+    ("unclosed text commands after a label", "Answer: " + r"\text{" * 48),
+    ("100,000 digits and commas", "1," * 50_000),
+    ("tower of powers", r"\boxed{9^{9^{9^{9^{9}}}}}"),
+    ("factorials", r"\boxed{((((((9!)!)!)!)!)!)}"),
+    ("5000 nested parentheses", r"\boxed{" + "(" * 5000 + "1" + ")" * 5000 + "}"),
+    ("1500 digits", r"\boxed{" + "9" * 1500 + "}"),
+    ("null bytes", "\x00" * MB),
+]
+
+
+def ids(rows) -> list[str]:
+    return [row[0] for row in rows]
+
+
+def timed_score(function: str, text: str, truth: str, timeout_s: float) -> dict:
+    started = time.monotonic()
+    row = compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=timeout_s)
+    assert time.monotonic() - started < timeout_s + BOUND_S
+    return row
+
+
+def test_the_table_has_sixty_answers():
+    assert len(ORDINARY) + len(HOSTILE) >= 60
+    assert len(set(ids(ORDINARY) + ids(HOSTILE))) == len(ORDINARY) + len(HOSTILE)
+
+
+@pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
+def test_math_reward_is_one_or_zero_by_the_last_box(answer):
+    row = timed_score("math_reward", answer.text, answer.truth, BOUND_S)
+    assert (row["score"], row["acc"], row["failed"]) == (float(answer.boxed), float(answer.boxed), 0)
+
+
+@pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
+def test_math_dapo_is_plus_or_minus_one_by_the_last_answer_line(answer):
+    row = timed_score("math_dapo", answer.text, answer.truth, BOUND_S)
+    assert (row["score"], row["acc"], row["failed"]) == (1.0 if answer.line else -1.0, float(answer.line), 0)
+
+
+@pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
+def test_math_verify_is_one_or_zero_by_mathematical_equality(answer):
+    row = timed_score("math_verify", answer.text, answer.truth, timeout_s=60.0)
+    assert (row["score"], row["acc"], row["failed"]) == (float(answer.verified), float(answer.verified), 0)
+
+
+@pytest.mark.parametrize("function", ["math_reward", "math_dapo", "exact_match"])
+@pytest.mark.parametrize(("name", "text"), HOSTILE, ids=ids(HOSTILE))
+def test_hostile_answers_are_wrong_at_once(function, name, text):
+    row = timed_score(function, text, "42", BOUND_S)
+    assert (row["acc"], row["failed"]) == (0.0, 0)
+    assert row["score"] == (-1.0 if function == "math_dapo" else 0.0)
+    assert len(row["pred"]) <= 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "text"), HOSTILE, ids=ids(HOSTILE))
+def test_hostile_answers_score_zero_under_math_verify_by_its_deadline(name, text):
+    assert timed_score("math_verify", text, "42", timeout_s=0.5)["score"] == 0.0

@@ -1,0 +1,255 @@
+"""The killable pool: whatever a scorer does, its answer keeps its row and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from opd.rewards import compute_score, compute_score_async
+from opd.rewards.pool import ScorerPool
+from opd.rewards.protocol import Failure, ScoreTask
+
+PATIENCE_S = 60.0
+"""A deadline for what should be quick: only a hang can reach it."""
+FAILED_ROW = {"score": 0.0, "acc": 0.0, "pred": "", "failed": 1}
+
+
+def score(name: str, *, timeout_s: float = PATIENCE_S, solution: str = "7", truth: str = "7", **options):
+    return compute_score(
+        "toy", solution, truth, {"index": 3}, function=f"scorers_under_test:{name}", timeout_s=timeout_s, **options
+    )
+
+
+def task(name: str, truth: str = "7") -> ScoreTask:
+    return ScoreTask(f"scorers_under_test:{name}", "toy", "7", truth, {"index": 3}, {})
+
+
+@pytest.fixture
+def pool():
+    pool = ScorerPool(num_workers=2)
+    yield pool
+    pool.close()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition, timeout_s: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_data_source_and_extra_info_and_options_reach_the_function():
+    row = compute_score(
+        "aime24",
+        "7",
+        "7",
+        {"index": 3, "num_turns": 2},
+        function="scorers_under_test:echo",
+        timeout_s=PATIENCE_S,
+        bonus=0.25,
+    )
+    assert row == {"score": 1.25, "acc": 1.0, "pred": "aime24|3|2", "length": 1.0, "failed": 0}
+
+
+@pytest.mark.parametrize("name", ["raises", "exits", "eats_memory", "not_a_number"])
+def test_a_scorer_that_fails_scores_zero_and_keeps_its_row(name):
+    assert score(name) == FAILED_ROW
+
+
+def test_a_failure_is_logged_with_what_reproduces_it(caplog):
+    score("raises")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "data_source=toy index=3" in message
+    assert "raised ZeroDivisionError: of all things" in message
+
+
+def test_a_hanging_scorer_ends_at_its_deadline_and_its_process_is_reaped(pool, tmp_path):
+    started = time.monotonic()
+    result = pool.score(task("sleeps", truth=str(tmp_path / "pid")), timeout_s=0.5)
+    assert result == Failure("had not scored after 0.5 s and was killed")
+    assert time.monotonic() - started < PATIENCE_S
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()  # not even a zombie
+
+
+def test_a_scorer_that_hangs_inside_c_code_is_killed_too(pool):
+    assert pool.score(task("regex_hang"), timeout_s=0.5) == Failure("had not scored after 0.5 s and was killed")
+
+
+def test_the_next_answer_after_a_failure_is_scored(pool):
+    assert isinstance(pool.score(task("exits"), timeout_s=PATIENCE_S), Failure)
+    assert isinstance(pool.score(task("regex_hang"), timeout_s=0.2), Failure)
+    assert pool.score(task("process_id"), timeout_s=PATIENCE_S).score == 1.0
+
+
+def test_a_process_that_died_while_idle_costs_no_answer(pool):
+    first = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: not is_running(first))
+    second = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    assert second != first
+
+
+def test_answers_one_after_another_share_one_process(pool):
+    assert len({pool.score(task("process_id"), timeout_s=PATIENCE_S).pred for _ in range(5)}) == 1
+
+
+def test_many_threads_never_use_more_processes_than_the_pool_has(pool):
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        results = list(threads.map(lambda _: pool.score(task("slow_process_id"), timeout_s=PATIENCE_S), range(40)))
+    assert {result.score for result in results} == {1.0}
+    assert len({result.pred for result in results}) <= 2
+
+
+def test_close_ends_every_process_and_refuses_further_work(pool):
+    pid = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    pool.close()
+    assert not is_running(pid)
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.score(task("process_id"), timeout_s=PATIENCE_S)
+
+
+def test_close_ends_a_call_under_way(pool, tmp_path):
+    pid_file = tmp_path / "pid"
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(pool.score(task("sleeps", truth=str(pid_file)), timeout_s=PATIENCE_S))
+    )
+    thread.start()
+    assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    pool.close()
+    thread.join(PATIENCE_S)
+    assert isinstance(results[0], Failure)
+
+
+def test_the_event_loop_runs_on_while_scorers_hang(tmp_path):
+    async def run() -> tuple[list[dict], int]:
+        hanging = [
+            asyncio.ensure_future(
+                compute_score_async(
+                    "toy", "7", str(tmp_path / str(i)), {}, function="scorers_under_test:sleeps", timeout_s=0.5
+                )
+            )
+            for i in range(4)
+        ]
+        turns = 0
+        while not all(future.done() for future in hanging):
+            await asyncio.sleep(0.01)
+            turns += 1
+        return [future.result() for future in hanging], turns
+
+    rows, turns = asyncio.run(run())
+    assert rows == [FAILED_ROW] * 4
+    assert turns >= 5  # two rounds of 0.5 s; a loop that the calls block turns once
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "error", "says"),
+    [
+        ("scorers_under_test:absent", {}, ImportError, "absent"),
+        ("no_such_module:score", {}, ImportError, "no_such_module"),
+        ("scorers_under_test:NOT_A_FUNCTION", {}, TypeError, "not a function"),
+        ("scorers_under_test:process_id", {"bonus": 1}, TypeError, "bonus"),
+        ("math_verify", {"bonus": 1}, TypeError, "no option bonus"),
+    ],
+)
+def test_a_wrong_configuration_is_raised_not_scored_and_costs_no_worker(function, options, error, says):
+    for _ in range(3):  # more often than the pool has workers
+        with pytest.raises(error, match=says):
+            compute_score("toy", "7", "7", function=function, timeout_s=PATIENCE_S, **options)
+    assert score("process_id")["score"] == 1.0
+
+
+def test_an_extra_info_that_cannot_travel_is_raised_not_scored():
+    with pytest.raises(TypeError, match="extra_info or ground truth cannot be pickled"):
+        compute_score(
+            "toy", "7", "7", {"lock": threading.Lock()}, function="scorers_under_test:process_id", timeout_s=PATIENCE_S
+        )
+
+
+def test_what_scorers_print_stays_off_standard_output(capfd):
+    assert score("prints", num_workers=1)["score"] == 1.0
+    captured = capfd.readouterr()
+    assert captured.out == ""
+
+
+RUN_AND_DIE = """
+    import os, signal, sys, threading
+    from opd.rewards.pool import ScorerPool
+    from opd.rewards.protocol import ScoreTask
+
+    pool = ScorerPool(num_workers=2)
+    idle = pool.score(ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60).pred
+    busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
+    threads = [threading.Thread(target=pool.score, args=(busy,), kwargs={"timeout_s": 1.0})]
+    threads[0].start()
+    while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
+        pass
+    print(idle, open(sys.argv[1]).read(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_scorers_end_by_themselves_when_their_parent_is_killed(tmp_path):
+    parent = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(RUN_AND_DIE), str(tmp_path / "pid")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    for pid in map(int, parent.stdout.split()):
+        assert wait_until(lambda pid=pid: not is_running(pid)), f"scorer {pid} outlived its parent"
+
+
+EXIT_WITH_A_HANG = """
+    import asyncio, os, sys
+    from opd.rewards import compute_score_async
+
+    async def main():
+        arguments = {"function": "scorers_under_test:sleeps", "timeout_s": 600.0}
+        calls = [asyncio.ensure_future(compute_score_async("toy", "7", path, {}, **arguments)) for path in sys.argv[1:]]
+        while not any(os.path.exists(path) and open(path).read() for path in sys.argv[1:]):
+            await asyncio.sleep(0.05)
+        for call in calls:
+            call.cancel()
+
+    asyncio.run(main())
+"""
+
+
+def test_a_hung_scorer_does_not_hold_up_the_exit(tmp_path):
+    paths = [str(tmp_path / str(i)) for i in range(6)]
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(EXIT_WITH_A_HANG), *paths],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        timeout=300,
+        check=True,
+    )
+    assert time.monotonic() - started < PATIENCE_S
+    pids = [int(text) for path in paths if Path(path).exists() and (text := Path(path).read_text())]
+    assert pids
+    for pid in pids:
+        assert wait_until(lambda pid=pid: not is_running(pid)), f"scorer {pid} outlived its parent"

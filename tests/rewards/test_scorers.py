@@ -1,0 +1,126 @@
+"""What each reward function reports, against verl's own code and the rules of the published ones."""
+
+import math
+
+import pytest
+
+from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score
+from opd.rewards.boxed import last_boxed
+from opd.rewards.verl_scorers import load_verl_scorer
+
+
+def score(function: str, text: str, truth: str = "42", **options) -> dict:
+    return compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=60.0, **options)
+
+
+@pytest.mark.parametrize("function", ["exact_match", "math_reward", "math_dapo", "math_verify"])
+@pytest.mark.parametrize("text", ["42", r"\boxed{42}", "Answer: 42", ""])
+def test_every_row_has_the_same_keys_and_types(function, text):
+    row = score(function, text)
+    assert {key: type(value) for key, value in row.items()} == {
+        "score": float,
+        "acc": float,
+        "pred": str,
+        "failed": int,
+    }
+
+
+# Defect 10 of the original: `pred` was empty, so that a majority vote meant nothing.
+@pytest.mark.parametrize(
+    ("function", "text", "pred"),
+    [
+        ("exact_match", " 042\n", "042"),
+        ("math_reward", r"so \boxed{\dfrac12}", r"\frac{1}{2}"),
+        ("math_reward", r"so \boxed{ 7 }", "7"),
+        ("math_dapo", "Answer: $1,234$ degrees", "1234"),
+        ("math_verify", r"so \boxed{\frac{2}{4}}", "1/2"),
+        ("math_verify", "it is 0.5, a half: $1/2$", "1/2"),
+    ],
+)
+def test_pred_is_the_answer_in_a_form_in_which_equal_answers_are_equal_strings(function, text, pred):
+    assert score(function, text)["pred"] == pred
+
+
+@pytest.mark.parametrize("function", ["exact_match", "math_reward", "math_dapo", "math_verify"])
+def test_an_answer_without_an_answer_is_recognisable(function):
+    assert score(function, "")["pred"] in NO_ANSWER_PREDICTIONS
+
+
+def test_an_integer_too_long_to_print_still_has_a_pred():
+    row = score("math_verify", r"\boxed{" + "9" * 5000 + "}")
+    assert (row["score"], row["failed"]) == (0.0, 0)
+    assert row["pred"].startswith("999")
+
+
+def test_a_ground_truth_that_math_verify_cannot_read_is_a_counted_failure():
+    assert score("math_verify", r"\boxed{42}", truth="")["failed"] == 1
+
+
+# Defect 6 of the original: prompts asked for a box while the reward looked for `Answer:`; the two must not be mixed up.
+def test_math_dapo_finds_no_answer_in_a_box_alone():
+    assert score("math_dapo", r"\boxed{42}") == {"score": -1.0, "acc": 0.0, "pred": "[INVALID]", "failed": 0}
+
+
+def test_math_dapo_takes_the_box_where_the_fallback_is_asked_for():
+    assert score("math_dapo", r"\boxed{42}", box_fallback=True)["score"] == 1.0
+    assert score("math_dapo", "Answer: 1\n\\boxed{42}", box_fallback=True)["score"] == -1.0
+
+
+def test_strict_math_dapo_reads_only_the_last_box_of_the_last_hundred_characters():
+    assert score("math_dapo", r"\boxed{42}", strict_box=True)["score"] == 1.0
+    assert score("math_dapo", "Answer: 42", strict_box=True)["pred"] == "[INVALID]"
+    assert score("math_dapo", r"\boxed{42}" + "x" * 100, strict_box=True)["score"] == -1.0
+
+
+def test_a_number_as_ground_truth_is_read_as_its_text():
+    assert compute_score("toy", "42", 42, function="exact_match", timeout_s=1.0)["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "text", [r"\boxed{42}", r"a \boxed{\frac12} b", r"\boxed{5\text{ cm}}", r"\boxed{", "none", r"\boxed{\{1\}}", ""]
+)
+@pytest.mark.parametrize("truth", ["42", r"\frac{1}{2}", "5", r"\{1\}"])
+def test_math_reward_agrees_with_verl_wherever_verl_can_read_the_box(text, truth):
+    assert score("math_reward", text, truth)["score"] == load_verl_scorer("math_reward").compute_score(text, truth)
+
+
+@pytest.mark.parametrize("text", ["Answer: 42", "Answer: 7", "Answer: 1\nanswer: $42$", r"\boxed{42}", "nothing"])
+def test_math_dapo_with_the_fallback_agrees_with_verl(text):
+    theirs = load_verl_scorer("math_dapo").compute_score(text, "42")
+    ours = score("math_dapo", text, box_fallback=True)
+    assert (ours["score"], bool(ours["acc"]), ours["pred"]) == (theirs["score"], theirs["acc"], theirs["pred"])
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{a{b}c} d}", "a{b}c"),
+        (r"\boxed{\left\{1\right.}", r"\left\{1\right."),  # an escaped brace opens no group
+        (r"\boxed{a\\}", r"a\\"),  # nor does an escaped backslash hide the brace behind it
+        (r"\boxed{1} \fbox{2}", "1"),
+        (r"\fbox{1} \fbox{2}", "2"),
+        (r"\boxed{}", ""),
+        (r"\boxed 7$ so", "7"),
+        (r"\boxed", None),
+        (r"\boxed{1} \boxed{2", None),
+        ("", None),
+    ],
+)
+def test_last_boxed_finds_the_content_of_the_last_box(text, content):
+    assert last_boxed(text) == content
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, math.nan])
+def test_a_timeout_must_be_positive(timeout_s):
+    with pytest.raises(ValueError, match="timeout_s"):
+        compute_score("toy", "1", "1", function="exact_match", timeout_s=timeout_s)
+
+
+def test_an_unknown_function_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="must be one of exact_match, math_dapo, math_reward, math_verify"):
+        compute_score("toy", "1", "1", function="math_rewards", timeout_s=1.0)
+
+
+def test_an_option_that_a_function_does_not_have_is_refused():
+    with pytest.raises(TypeError, match="math_dapo has no option strict: its options are box_fallback, strict_box"):
+        score("math_dapo", "Answer: 42", strict=True)
