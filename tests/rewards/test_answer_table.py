@@ -32,7 +32,7 @@ ORDINARY = [
     Answer("fbox", r"\fbox{42}", "42", True, False, False),
     Answer(
         "the last of two boxes is right",
-        r"\boxed{1}. But I forgot the other case entirely, so it must be \boxed{42}",
+        r"$\boxed{1}$. No, it is $\boxed{42}$",
         "42",
         True,
         False,
@@ -40,7 +40,7 @@ ORDINARY = [
     ),
     Answer(
         "the last of two boxes is wrong",
-        r"\boxed{42}. But I forgot the other case entirely, so it must be \boxed{1}",
+        r"$\boxed{42}$. No, it is $\boxed{1}$",
         "42",
         False,
         False,
