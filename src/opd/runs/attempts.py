@@ -1,0 +1,225 @@
+"""Attempts of a run: claiming the next number, the lease that keeps it, and the check that stops an overtaken writer."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opd.runs.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
+from opd.runs.process import ProcessIdentity, this_process
+from opd.runs.store import RetryPolicy, Store, json_bytes
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_FOLDER = "attempts"
+OWNER_FILE = "owner.json"
+HEARTBEAT_FILE = "heartbeat.json"
+ENDED_FILE = "ended.json"
+DEFAULT_LEASE_TTL_S = 60.0
+# Beats in one lease: three may be lost before anybody takes over.
+BEATS_PER_LEASE = 4
+# A terminating pod may go on beating through its grace period (30 s by default): wait for it, then one lease more.
+LEASES_TO_WAIT = 2.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The content of owner.json; `token` makes each claim's bytes its own, `lease_ttl_s` is this owner's promise."""
+
+    attempt: int
+    token: str
+    process: ProcessIdentity
+    started_at_s: float
+    lease_ttl_s: float
+    spec_hash: str
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Owner:
+        return cls(**{**record, "process": ProcessIdentity(**record["process"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """Why the highest attempt cannot be taken over yet; `is_local` when its living process was seen on this host."""
+
+    message: str
+    last_beat_s: float
+    is_local: bool
+
+
+def attempt_prefix(attempt: int) -> str:
+    return f"{ATTEMPTS_FOLDER}/{attempt:04d}"
+
+
+def attempt_numbers(store: Store) -> list[int]:
+    """Numbers with a folder under attempts/, ascending; a number counts as claimed only with its owner.json."""
+    return sorted(int(name) for name in store.children(ATTEMPTS_FOLDER) if name.isdigit())
+
+
+def highest_attempt(store: Store) -> int:
+    """The number that owns the run, 0 before the first claim."""
+    for attempt in reversed(attempt_numbers(store)):
+        if store.exists(f"{attempt_prefix(attempt)}/{OWNER_FILE}"):
+            return attempt
+    return 0
+
+
+def read_owner(store: Store, attempt: int) -> Owner | None:
+    """The owner of an attempt, None if its record was cut short by a kill on a file system without hard links."""
+    try:
+        record = store.get_json(f"{attempt_prefix(attempt)}/{OWNER_FILE}")
+        return Owner.from_json(record) if record is not None else None
+    except (CorruptRecord, KeyError, TypeError) as error:
+        logger.warning("attempt %d: unreadable owner record (%s); only its lease counts", attempt, error)
+        return None
+
+
+def check_owner(stores: Sequence[Store], attempt: int) -> None:
+    """Raises Overtaken if any of the run's stores knows a higher attempt; every writer asks before it commits."""
+    for store in stores:
+        highest = highest_attempt(store)
+        if highest > attempt:
+            raise Overtaken(
+                f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One owned attempt; `stores` are the arbiter (first) and, if it is another place, the local run directory."""
+
+    stores: tuple[Store, ...]
+    owner: Owner
+
+    @property
+    def attempt(self) -> int:
+        return self.owner.attempt
+
+    @property
+    def prefix(self) -> str:
+        return attempt_prefix(self.attempt)
+
+    def with_policy(self, policy: RetryPolicy) -> Claim:
+        """The same claim with another patience for a store that is away."""
+        return dataclasses.replace(self, stores=tuple(store.with_policy(policy) for store in self.stores))
+
+    def check(self) -> None:
+        check_owner(self.stores, self.attempt)
+
+    def beat(self) -> None:
+        """Renews the lease, then stops the writer if it was overtaken.
+
+        Raises:
+            Overtaken: a higher attempt exists.
+            StoreError: the store is away; the lease runs on.
+        """
+        self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", {"token": self.owner.token, "time_s": time.time()})
+        self.check()
+
+    def end(self, outcome: str, detail: str = "") -> None:
+        """Says that this attempt writes no more, so that the next one need not wait for the lease."""
+        record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
+        self.stores[0].put_json(f"{self.prefix}/{ENDED_FILE}", record)
+
+
+def claim_attempt(
+    stores: Sequence[Store],
+    *,
+    spec_hash: str,
+    lease_ttl_s: float = DEFAULT_LEASE_TTL_S,
+    max_wait_s: float | None = None,
+    on_wait: Callable[[str], None] = logger.warning,
+) -> Claim:
+    """Claims the number after the highest one, taking over from an owner that is gone.
+
+    An owner that has ended, or whose process is gone from this host, is followed at once; any other one when its
+    lease has run out by the store's own clock.
+
+    Args:
+        stores: run directories, the arbiter first.
+        max_wait_s: how long a living owner is waited for; LEASES_TO_WAIT leases by default.
+
+    Raises:
+        RunIsLive: the owner went on renewing its lease.
+        CreateOnlyUnsupported: the arbiter cannot tell who was first.
+    """
+    arbiter = stores[0]
+    store_clock_offset_s = arbiter.check_create_only() - time.monotonic()
+    waited_from_s = time.monotonic()
+    deadline_s = waited_from_s + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
+    first_beat_s: float | None = None
+    while True:
+        highest = max(highest_attempt(store) for store in stores)
+        obstacle = _obstacle(arbiter, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s)
+        if obstacle is None:
+            claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
+            if claim is not None:
+                return claim
+            continue  # another process won this number: look at its lease
+        renewed = first_beat_s is not None and obstacle.last_beat_s > first_beat_s
+        if time.monotonic() >= deadline_s or (obstacle.is_local and renewed):
+            raise RunIsLive(f"{obstacle.message}; wait for its end, cancel it, or start under another name")
+        if first_beat_s is None:
+            first_beat_s = obstacle.last_beat_s
+            on_wait(f"{obstacle.message}; waiting for its lease to run out")
+        time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
+
+
+def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:
+    owner = Owner(
+        attempt=attempt,
+        token=uuid.uuid4().hex,
+        process=this_process(),
+        started_at_s=time.time(),
+        lease_ttl_s=lease_ttl_s,
+        spec_hash=spec_hash,
+    )
+    key, data = f"{attempt_prefix(attempt)}/{OWNER_FILE}", json_bytes(owner.to_json())
+    try:
+        stores[0].create(key, data)
+    except AlreadyExists:
+        return None
+    for store in stores[1:]:
+        store.create(key, data)
+    return Claim(stores=tuple(stores), owner=owner)
+
+
+def _obstacle(store: Store, attempt: int, store_now_s: float, default_ttl_s: float) -> Obstacle | None:
+    """What keeps `attempt` from being taken over, None if nothing does."""
+    prefix = attempt_prefix(attempt)
+    if attempt == 0 or store.exists(f"{prefix}/{ENDED_FILE}"):
+        return None
+    owner = read_owner(store, attempt)
+    gone = owner.process.is_gone() if owner else None
+    if gone:
+        return None
+    marks = [store.info(f"{prefix}/{name}") for name in (OWNER_FILE, HEARTBEAT_FILE)]
+    last_beat_s = max((mark.modified_s for mark in marks if mark is not None), default=0.0)
+    ttl_s = owner.lease_ttl_s if owner else default_ttl_s
+    age_s = store_now_s - last_beat_s
+    if age_s > ttl_s:
+        return None
+    who = f"pid {owner.process.pid} on {owner.process.host}" if owner else "an unreadable owner record"
+    return Obstacle(
+        message=f"run {store.url} is held by attempt {attempt} ({who}), last sign of life {max(age_s, 0):.0f} s ago "
+        f"of a lease of {ttl_s:g} s",
+        last_beat_s=last_beat_s,
+        is_local=gone is False,
+    )
+
+
+def next_free_name(root: Store, name: str) -> str:
+    """`name`, or `name-2`, `name-3`, ... : the first one without a run.json under `root`."""
+    candidate, number = name, 1
+    while root.exists(f"{candidate}/run.json"):
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate

@@ -1,0 +1,97 @@
+"""Every error of a run directory, drawn as one hierarchy, each with the exit code a launcher ends with.
+
+RunError (exit 1)
+├── StoreError               the object store
+│   ├── StoreUnavailable     transient, and it outlasted the bounded retries: worth another attempt later
+│   ├── StoreRefused         permanent: credentials, a missing bucket, a full disk, a path that is no folder
+│   ├── CreateOnlyUnsupported  the store cannot say who was first, so attempts could not be fenced
+│   └── AlreadyExists        a create-only write lost
+├── CorruptRecord            a JSON record of the run directory that cannot be read
+├── SpecChanged (exit 2)     this run id belongs to another experiment
+├── RunIsLive                another process owns the run and is alive
+├── Overtaken                a newer attempt owns the run: stop writing
+├── RunFinished (exit 0)     result.json is there already
+├── RunFatal                 fatal.json is there: no retry can mend this run
+└── CheckpointError
+    ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
+    └── UnsafePath           a manifest names a path outside its checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class RunError(Exception):
+    """Base of every error below; `exit_code` is what the process should end with."""
+
+    exit_code = 1
+
+
+class StoreError(RunError):
+    """The object store failed."""
+
+
+class StoreUnavailable(StoreError):
+    """A transient failure that outlasted its bounded retries."""
+
+
+class StoreRefused(StoreError):
+    """A permanent failure: trying again cannot help."""
+
+
+class CreateOnlyUnsupported(StoreError):
+    """The store has no create-only write, which attempts are claimed with."""
+
+
+class AlreadyExists(StoreError):
+    """A create-only write found the object there."""
+
+
+class CorruptRecord(RunError):
+    """A JSON record of the run directory cannot be read."""
+
+
+class SpecChanged(RunError):
+    """The run id is taken by an experiment with another spec hash."""
+
+    exit_code = 2
+
+
+class RunIsLive(RunError):
+    """Another process owns this run and its lease has not run out."""
+
+
+class Overtaken(RunError):
+    """A newer attempt owns this run; this one must stop writing."""
+
+
+class RunFinished(RunError):
+    """The run ended well before; `result` is its result.json."""
+
+    exit_code = 0
+
+    def __init__(self, message: str, result: Mapping[str, Any]):
+        super().__init__(message)
+        self.result = dict(result)
+
+
+class RunFatal(RunError):
+    """An earlier attempt ended the run for good; `record` is its fatal.json."""
+
+    def __init__(self, message: str, record: Mapping[str, Any]):
+        super().__init__(message)
+        self.record = dict(record)
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be written or read."""
+
+
+class IncompleteCheckpoint(CheckpointError):
+    """The checkpoint that was asked for is missing, unfinished or damaged."""
+
+
+class UnsafePath(CheckpointError):
+    """A manifest names a path that leaves its checkpoint folder."""

@@ -1,0 +1,84 @@
+"""Which experiment a run id stands for: run.json and spec.json, written once and compared at every later start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opd.runs.errors import AlreadyExists, SpecChanged
+from opd.runs.store import Store, json_bytes
+
+RUN_FILE = "run.json"
+SPEC_FILE = "spec.json"
+# Raised when a reader of an older layout could misread a newer one.
+LAYOUT_VERSION = 1
+
+
+def settle_identity(
+    store: Store, *, run_id: str, spec_hash: str, identity: Mapping[str, Any], spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes run.json and spec.json at the first start, compares the hash at every later one.
+
+    Args:
+        store: rooted at the run directory.
+        identity: the spec's identity fields (model, data, algorithm, seed), which `spec_hash` was computed over.
+        spec: the whole experiment, stored for readers.
+
+    Returns:
+        The stored run.json.
+
+    Raises:
+        SpecChanged: the run id belongs to another spec hash; the message lists what differs.
+    """
+    # Through JSON and back, so that a tuple or an int key compares equal to what is stored.
+    identity = json.loads(json_bytes(identity))
+    fresh: dict[str, Any] = {
+        "layout_version": LAYOUT_VERSION,
+        "run_id": run_id,
+        "spec_hash": spec_hash,
+        "identity": identity,
+        "created_at_s": time.time(),
+    }
+    stored = store.get_json(RUN_FILE)
+    if stored is None:
+        with contextlib.suppress(AlreadyExists):  # two first starts at once: the stored one decides, also for the other
+            store.create(RUN_FILE, json_bytes(fresh))
+        stored = store.get_json(RUN_FILE) or fresh
+    if stored["spec_hash"] != spec_hash:
+        changes = "\n".join(f"  {line}" for line in describe_changes(stored["identity"], identity))
+        raise SpecChanged(
+            f"run id {run_id!r} in {store.url} belongs to spec hash {stored['spec_hash']}, this experiment has {spec_hash}; "
+            f"what differs (stored -> this):\n{changes or '  (nothing in the identity fields: another hash version)'}\n"
+            "a run id stands for one experiment: choose another name, or restore the stored values to resume"
+        )
+    if not store.exists(SPEC_FILE):
+        store.put_json(SPEC_FILE, spec)
+    return stored
+
+
+def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """One line a differing leaf, sorted by path: `model.path: 'a' -> 'b'`, `(absent)` where a side lacks it."""
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    return [
+        f"{path}: {_shown(old, path)} -> {_shown(new, path)}"
+        for path in sorted(old.keys() | new.keys())
+        if _shown(old, path) != _shown(new, path)
+    ]
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple) and value:
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _shown(leaves: Mapping[str, Any], path: str) -> str:
+    return repr(leaves[path]) if path in leaves else "(absent)"

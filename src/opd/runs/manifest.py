@@ -1,0 +1,166 @@
+"""What a checkpoint consists of: every file's size and sha256, the manifest that lists them, and the marker that seals it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from opd.runs.errors import CheckpointError, CorruptRecord, UnsafePath
+
+CHECKPOINTS_FOLDER = "checkpoints"
+MANIFEST_FILE = "manifest.json"
+COMPLETE_FILE = "COMPLETE"
+# Bumped when a field changes its meaning; a reader refuses a version it does not know.
+MANIFEST_VERSION = 1
+# The rank of files that the driver saves itself (data.pt).
+DRIVER_RANK = -1
+# sha256 releases the GIL; more threads than this only compete for the disk.
+NUM_HASH_THREADS = 4
+_STEP_FOLDER = re.compile(r"global_step_(\d+)")
+_RANK_FILE = re.compile(r"_rank_(\d+)\.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file: `path` relative to the step's folder with `/`, `size` in bytes, and the `rank` that saved it."""
+
+    path: str
+    size: int
+    sha256: str
+    rank: int
+
+    def __post_init__(self) -> None:
+        parts = PurePosixPath(self.path).parts
+        if (
+            not parts
+            or self.path.startswith("/")
+            or ".." in parts
+            or "\\" in self.path
+            or str(Path(*parts)) != self.path
+        ):
+            raise UnsafePath(f"manifest path {self.path!r}: must be relative, normal and inside its checkpoint folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The content of manifest.json: the whole checkpoint of one step, as one attempt saved it."""
+
+    step: int
+    attempt: int
+    spec_hash: str
+    files: tuple[FileEntry, ...]
+
+    def __post_init__(self) -> None:
+        paths = [entry.path for entry in self.files]
+        doubled = sorted({path for path in paths if paths.count(path) > 1})
+        if not paths or doubled:
+            problem = f"files listed twice: {', '.join(doubled)}" if doubled else "no files"
+            raise CheckpointError(f"manifest of global_step_{self.step}: {problem}")
+
+    def to_bytes(self) -> bytes:
+        record = {"version": MANIFEST_VERSION, **dataclasses.asdict(self)}
+        return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Raises CorruptRecord for anything but a manifest of this version, UnsafePath for a path that leaves its folder."""
+        try:
+            record: dict[str, Any] = json.loads(data)
+            if record.pop("version") != MANIFEST_VERSION:
+                raise CorruptRecord(f"manifest version is not {MANIFEST_VERSION}")
+            files = tuple(FileEntry(**entry) for entry in record.pop("files"))
+            return cls(files=files, **record)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptRecord(f"not a manifest: {type(error).__name__}: {error}") from error
+
+    def seal(self) -> bytes:
+        """The content of COMPLETE, which binds it to exactly this manifest."""
+        record = {"manifest_sha256": hashlib.sha256(self.to_bytes()).hexdigest(), "step": self.step}
+        return (json.dumps(record, sort_keys=True) + "\n").encode()
+
+    def files_of(self, ranks: Sequence[int] | None) -> list[FileEntry]:
+        """The entries of the given ranks, all of them for None."""
+        return [entry for entry in self.files if ranks is None or entry.rank in ranks]
+
+
+def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
+    """The manifest, if COMPLETE was written for it.
+
+    Raises:
+        CorruptRecord: either is unreadable or they do not belong together.
+    """
+    manifest = Manifest.from_bytes(manifest_data)
+    if complete_data != manifest.seal() or manifest.to_bytes() != manifest_data:
+        raise CorruptRecord("COMPLETE was not written for this manifest.json")
+    return manifest
+
+
+def step_folder(step: int) -> str:
+    return f"{CHECKPOINTS_FOLDER}/global_step_{step}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a folder name, None for other names."""
+    match = _STEP_FOLDER.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def files_of_rank(step_dir: Path, rank: int) -> list[str]:
+    """The files of a freshly saved step that one rank answers for, by verl's names, sorted.
+
+    A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK), the rest of
+    the sub-folders (configs, tokenizer) to rank 0, which saved it.
+    """
+    found = []
+    for folder, subfolders, names in os.walk(step_dir):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for name in names:
+            path = (Path(folder) / name).relative_to(step_dir).as_posix()
+            if not name.startswith(".") and path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank:
+                found.append(path)
+    return sorted(found)
+
+
+def _owner(path: str) -> int:
+    if "/" not in path:
+        return DRIVER_RANK
+    match = _RANK_FILE.search(path.rpartition("/")[2])
+    return int(match[1]) if match else 0
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Size in bytes and sha256 of a file, which is on the disk when this returns."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+        return file.tell(), digest
+
+
+def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
+    """Entries of the given files, hashed in parallel, in the given order."""
+    with ThreadPoolExecutor(NUM_HASH_THREADS) as pool:
+        hashed = list(pool.map(lambda path: hash_file(step_dir / path), paths))
+    return [
+        FileEntry(path=path, size=size, sha256=digest, rank=rank)
+        for path, (size, digest) in zip(paths, hashed, strict=True)
+    ]
+
+
+def find_problem(step_dir: Path, entry: FileEntry) -> str | None:
+    """What is wrong with one file on disk, None if it is what the manifest says."""
+    path = step_dir / entry.path
+    if not path.is_file():
+        return f"{entry.path} is missing"
+    if path.stat().st_size != entry.size:
+        return f"{entry.path} has {path.stat().st_size} bytes, the manifest says {entry.size}"
+    if hash_file(path)[1] != entry.sha256:
+        return f"{entry.path} does not have the manifest's sha256"
+    return None

@@ -1,0 +1,217 @@
+"""metrics.jsonl: one JSON object a line and step, and the merge of all attempts into one history.
+
+A line is `{"step": int, "time": Unix seconds, "<metric>": number, ...}`. JSON has no NaN or infinity: they are written as
+the strings "NaN", "Infinity" and "-Infinity" and read back as floats; no other string is a value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opd.runs.attempts import attempt_numbers, attempt_prefix
+from opd.runs.store import Store
+from opd.runs.stream import read_streamed
+
+logger = logging.getLogger(__name__)
+
+METRICS_FILE = "metrics.jsonl"
+Row = dict[str, Any]
+RESERVED_KEYS = ("step", "time")
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NUM_EXAMPLES = 3
+
+
+@dataclass(kw_only=True)
+class MetricsWriter:
+    """Appends rows to one attempt's file, each with a single write, so that a kill tears at most the last line."""
+
+    path: Path
+    num_dropped_values: int = 0
+    _descriptor: int | None = None
+    _torn: bool = False
+    _warned: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes one row.
+
+        Args:
+            step: the global step the values belong to, >= 0.
+            metrics: numbers (also 0-d arrays and tensors). Other values are dropped, counted and warned of once a key.
+
+        Raises:
+            ValueError: the step is no non-negative integer, or a metric is called `step` or `time`.
+            OSError: the local disk did not take the row.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"metrics step {step!r}: a global step is an integer >= 0")
+        taken = [key for key in RESERVED_KEYS if key in metrics]
+        if taken:
+            raise ValueError(f"metric {taken[0]!r}: the name is the row's own; use another one")
+        row: Row = {"step": step, "time": round(time.time(), 3)}
+        for key, value in metrics.items():
+            number = _as_number(value)
+            if number is None:
+                self._drop(key, value)
+            else:
+                row[key] = number
+        self._append((json.dumps(row, allow_nan=False) + "\n").encode())
+
+    def flush(self) -> None:
+        """Has the disk hold every row written so far."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        self.flush()
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _append(self, line: bytes) -> None:
+        with self._lock:
+            if self._descriptor is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            # After a write that failed half way (full disk) the next row must not continue the torn line.
+            data = b"\n" + line if self._torn else line
+            self._torn = True
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            self._torn = False
+
+    def _drop(self, key: str, value: Any) -> None:
+        self.num_dropped_values += 1
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning("metric %r: %s is no number; dropped here and from now on", key, type(value).__name__)
+
+
+def _as_number(value: Any) -> int | float | str | None:
+    """The JSON form of a scalar, None for anything else."""
+    if not isinstance(value, int | float | bool) and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return int(value)
+    if not isinstance(value, float):
+        return None
+    if math.isnan(value):
+        return "NaN"
+    return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptReport:
+    """What reading one attempt's file met: rows kept, whole lines that are no row, and a last line cut short."""
+
+    attempt: int
+    num_rows: int
+    num_corrupt_lines: int
+    num_half_lines: int
+    examples: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        shown = "".join(f"\n  {example}" for example in self.examples)
+        return (
+            f"attempt {self.attempt}: {self.num_rows} rows, {self.num_corrupt_lines} corrupt and "
+            f"{self.num_half_lines} half-written lines skipped{shown}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedMetrics:
+    """One row a step, ascending, and what was skipped on the way."""
+
+    rows: list[Row]
+    reports: list[AttemptReport]
+
+    @property
+    def num_skipped_lines(self) -> int:
+        return sum(report.num_corrupt_lines + report.num_half_lines for report in self.reports)
+
+
+def parse_metrics(data: bytes, *, attempt: int) -> tuple[list[Row], AttemptReport]:
+    """Rows of one attempt's file in file order; a line that is no row is skipped and counted, never raised."""
+    rows: list[Row] = []
+    problems: list[str] = []
+    lines = data.split(b"\n")
+    num_half_lines = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        row = _parse_row(line)
+        if row is not None:
+            rows.append(row)
+            continue
+        is_last_and_cut = number == len(lines)
+        num_half_lines += is_last_and_cut
+        kind = "half-written" if is_last_and_cut else "corrupt"
+        problems.append(f"line {number} is {kind}: {line[:60]!r}")
+    report = AttemptReport(
+        attempt=attempt,
+        num_rows=len(rows),
+        num_corrupt_lines=len(problems) - num_half_lines,
+        num_half_lines=num_half_lines,
+        examples=tuple(problems[:NUM_EXAMPLES]),
+    )
+    return rows, report
+
+
+def _parse_row(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    step = row.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        return None
+    if b'"NaN"' in line or b'Infinity"' in line:
+        row = {key: NON_FINITE.get(value, value) if isinstance(value, str) else value for key, value in row.items()}
+    return row
+
+
+def merge_attempts(attempts: Mapping[int, Iterable[Row]]) -> list[Row]:
+    """One row a step, ascending: of every (step, key) the value of the latest attempt, in it of the latest line.
+
+    A resumed attempt may log fewer keys at a step that an earlier one has trained (validation only): the earlier one's
+    other keys stay. Steps that no later attempt reached again stay too.
+    """
+    merged: dict[int, Row] = {}
+    for attempt in sorted(attempts):
+        for row in attempts[attempt]:
+            merged.setdefault(row["step"], {}).update(row)
+    return [merged[step] for step in sorted(merged)]
+
+
+def read_metrics(run_stores: Store | Sequence[Store]) -> MergedMetrics:
+    """All attempts of a run merged.
+
+    Args:
+        run_stores: one store rooted at the run directory, or several places of the same run (local spool and object
+            store): of each attempt the longest copy counts.
+    """
+    stores = [run_stores] if isinstance(run_stores, Store) else list(run_stores)
+    rows: dict[int, list[Row]] = {}
+    reports = []
+    for attempt in sorted({number for store in stores for number in attempt_numbers(store)}):
+        copies = [read_streamed(store, f"{attempt_prefix(attempt)}/{METRICS_FILE}") for store in stores]
+        rows[attempt], report = parse_metrics(max(copies, key=len), attempt=attempt)
+        reports.append(report)
+        if report.num_corrupt_lines or report.num_half_lines:
+            logger.warning("%s", report.describe())
+    return MergedMetrics(rows=merge_attempts(rows), reports=reports)

@@ -1,0 +1,141 @@
+"""The part of saving and resuming that runs in each rank's process: hash and upload its files, verify or download them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from opd.runs.errors import StoreError
+from opd.runs.manifest import (
+    COMPLETE_FILE,
+    MANIFEST_FILE,
+    FileEntry,
+    Manifest,
+    files_of_rank,
+    find_problem,
+    hash_files,
+    step_folder,
+)
+from opd.runs.store import RetryPolicy, Store, open_store
+
+logger = logging.getLogger(__name__)
+
+NUM_TRANSFER_THREADS = 4
+# Files that nobody listed are moved here; names with a leading dot are never loaded, uploaded or counted.
+UNLISTED_FOLDER = ".unlisted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """A rank's acknowledgement: its files' entries, and why they are not in the store (empty if they are)."""
+
+    rank: int
+    entries: tuple[FileEntry, ...]
+    upload_error: str = ""
+
+
+def upload_shards(
+    *,
+    rank: int,
+    step: int,
+    step_dir: str | Path,
+    store_url: str | None,
+    files: Sequence[str] | None = None,
+    policy: RetryPolicy | None = None,
+) -> ShardReport:
+    """Hashes one rank's files of a saved step and uploads them; called in the process of each rank.
+
+    Args:
+        step_dir: this machine's folder of the step, as verl saved it.
+        store_url: URL of the run in the object store (`RunHandle.store_url`); None where the local folder is the store.
+        files: paths relative to `step_dir`; by default `files_of_rank(step_dir, rank)`.
+
+    Returns:
+        The report for the driver's `Checkpoints.finalise`. A store that is away is reported, not raised: the hashes
+        still make a complete local checkpoint.
+
+    Raises:
+        OSError: a local file cannot be read.
+    """
+    folder = Path(step_dir)
+    paths = files_of_rank(folder, rank) if files is None else list(files)
+    entries = tuple(hash_files(folder, paths, rank=rank))
+    if store_url is None:
+        return ShardReport(rank=rank, entries=entries)
+    try:
+        store = open_store(store_url, policy=policy).child(step_folder(step))
+        with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
+            uploads = [pool.submit(store.put_file, path, folder / path) for path in paths]
+            try:
+                for upload in uploads:
+                    upload.result()
+            except StoreError:
+                pool.shutdown(cancel_futures=True)  # one lost file spoils the step: do not wait out the others' retries
+                raise
+    except StoreError as error:
+        logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
+        return ShardReport(rank=rank, entries=entries, upload_error=str(error))
+    return ShardReport(rank=rank, entries=entries)
+
+
+def fetch_shards(
+    *,
+    step_dir: str | Path,
+    manifest: Manifest,
+    store_url: str | None,
+    ranks: Sequence[int] | None = None,
+    policy: RetryPolicy | None = None,
+) -> list[str]:
+    """Makes this machine's folder hold exactly what the manifest lists, downloading what is missing or differs.
+
+    Args:
+        ranks: whose files are needed here; None for all.
+        store_url: URL of the run in the object store; None to verify only.
+
+    Returns:
+        One line a file that is not as the manifest says; empty means that the files may be loaded.
+
+    Raises:
+        StoreUnavailable: the store went away; nothing can be said about the checkpoint.
+    """
+    folder = Path(step_dir)
+    store = open_store(store_url, policy=policy).child(step_folder(manifest.step)) if store_url else None
+    move_unlisted(folder, manifest)
+    with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
+        problems = pool.map(lambda entry: _fetch(folder, entry, store), manifest.files_of(ranks))
+        return [problem for problem in problems if problem]
+
+
+def _fetch(folder: Path, entry: FileEntry, store: Store | None) -> str | None:
+    problem = find_problem(folder, entry)
+    if problem is None or store is None:
+        return problem
+    try:
+        store.get_file(entry.path, folder / entry.path)
+    except FileNotFoundError:
+        return f"{entry.path} is missing in {store.url}"
+    return find_problem(folder, entry)
+
+
+def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
+    """Moves files that the manifest does not list out of the loader's way, so that nothing foreign is unpickled."""
+    listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE, COMPLETE_FILE}
+    unlisted = []
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if not hidden and (path.is_file() or path.is_symlink()) and relative.as_posix() not in listed:
+            target = folder / UNLISTED_FOLDER / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another rank on this disk moved it first
+                path.replace(target)
+            unlisted.append(relative.as_posix())
+    if unlisted:
+        logger.warning(
+            "%s: %d files not in the manifest moved to %s: %s", folder, len(unlisted), UNLISTED_FOLDER, unlisted
+        )
+    return unlisted

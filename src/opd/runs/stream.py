@@ -1,0 +1,175 @@
+"""Streaming of growing local files into the object store: bounded delay, bounded cost, spooled on disk while it is away.
+
+Object stores cannot append. A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive byte
+ranges of at most PART_BYTES, cut at line ends. Only the last one is rewritten as the file grows; the earlier ones never
+change, so a tick costs at most one part and one request, and a reader may cache all parts but the last. Their
+concatenation is the file. The local file is the spool: nothing is kept in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opd.runs.errors import StoreError
+from opd.runs.store import NO_RETRY, Store
+
+logger = logging.getLogger(__name__)
+
+# Rewritten at most every FLUSH_INTERVAL_S: 0.4 MiB/s at worst, and one request a tick.
+PART_BYTES = 4 * 2**20
+FLUSH_INTERVAL_S = 10.0
+
+
+def part_key(key: str, part: int) -> str:
+    return key if part == 0 else f"{key}.{part:06d}"
+
+
+def part_keys(store: Store, key: str) -> list[str]:
+    """The stored parts of a streamed file in order; empty if there is none."""
+    folder, _, name = key.rpartition("/")
+    pattern = re.compile(re.escape(name) + r"(\.\d{6})?")
+    found = sorted(child for child in store.children(folder) if pattern.fullmatch(child))
+    return [f"{folder}/{child}" if folder else child for child in found]
+
+
+def read_streamed(store: Store, key: str) -> bytes:
+    """The whole streamed file; empty if there is none."""
+    return b"".join(store.get(part) for part in part_keys(store, key))
+
+
+@dataclass(kw_only=True)
+class FileMirror:
+    """Copies what `path` has grown by to `key` of `store`; one thread at a time."""
+
+    path: Path
+    store: Store
+    key: str
+    part_bytes: int = PART_BYTES
+    part: int = 0
+    part_start: int = 0
+    synced_bytes: int = 0
+
+    @classmethod
+    def resume(cls, *, path: Path, store: Store, key: str, part_bytes: int = PART_BYTES) -> FileMirror:
+        """A mirror that goes on where another process stopped, as told by the parts that are stored."""
+        sizes = [info.size for info in map(store.info, part_keys(store, key)) if info is not None]
+        return cls(
+            path=path,
+            store=store,
+            key=key,
+            part_bytes=part_bytes,
+            part=max(len(sizes) - 1, 0),
+            part_start=sum(sizes[:-1]),
+            synced_bytes=sum(sizes),
+        )
+
+    @property
+    def pending_bytes(self) -> int:
+        return max(self._size() - self.synced_bytes, 0)
+
+    def sync(self) -> None:
+        """Uploads until the store holds what the file held at the call.
+
+        Raises:
+            StoreError: the store is away; what is stored stays valid and the next call goes on from it.
+        """
+        size = self._size()
+        while self.synced_bytes < size:
+            with open(self.path, "rb") as file:
+                file.seek(self.part_start)
+                data = file.read(min(size - self.part_start, self.part_bytes + 1))
+            is_full = len(data) > self.part_bytes
+            if is_full:
+                line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
+                data = data[: line_end or self.part_bytes]
+            self.store.put(part_key(self.key, self.part), data)
+            self.synced_bytes = self.part_start + len(data)
+            if is_full:
+                self.part_start, self.part = self.synced_bytes, self.part + 1
+
+    def _size(self) -> int:
+        try:
+            return os.path.getsize(self.path)
+        except FileNotFoundError:
+            return 0
+
+
+@dataclass(kw_only=True)
+class Streamer:
+    """One thread that syncs mirrors every `interval_s` and says when the store goes away and comes back."""
+
+    interval_s: float = FLUSH_INTERVAL_S
+    mirrors: list[FileMirror] = field(default_factory=list)
+    num_failed_ticks: int = 0
+    _is_away: bool = False
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
+
+    def add(self, mirror: FileMirror) -> None:
+        mirror.store = mirror.store.with_policy(NO_RETRY)  # the next tick is the retry
+        with self._lock:
+            self.mirrors.append(mirror)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="opd-run-stream", daemon=True)
+        self._thread.start()
+
+    def tick(self) -> bool:
+        """One sync of every mirror; False if the store did not take all of it."""
+        with self._lock:
+            try:
+                for mirror in self.mirrors:
+                    mirror.sync()
+            except StoreError as error:
+                self.num_failed_ticks += 1
+                if not self._is_away:
+                    pending = sum(mirror.pending_bytes for mirror in self.mirrors)
+                    logger.warning("object store away, spooling on disk (%d bytes so far): %s", pending, error)
+                self._is_away = True
+                return False
+            if self._is_away:
+                logger.warning(
+                    "object store is back, spooled files are uploaded (%d ticks failed)", self.num_failed_ticks
+                )
+            self._is_away = False
+            return True
+
+    def close(self) -> bool:
+        """Stops the thread and syncs once more; False if something is left on disk only."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        return self.tick()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval_s):
+            self.tick()
+
+
+def upload_leftovers(local: Store, remote: Store, *, names: Sequence[str], prefixes: Sequence[str]) -> int:
+    """Uploads what killed processes left on this disk only.
+
+    Args:
+        names: streamed files, looked for under each of `prefixes` (attempt folders).
+
+    Returns:
+        Number of bytes that the store did not have.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    num_bytes = 0
+    for key in (f"{prefix}/{name}" for prefix in prefixes for name in names):
+        path = local.local_path(key)
+        if path is not None and path.is_file():
+            mirror = FileMirror.resume(path=path, store=remote, key=key)
+            num_bytes += mirror.pending_bytes
+            mirror.sync()
+    return num_bytes
