@@ -70,6 +70,13 @@ def test_data_source_and_extra_info_and_options_reach_the_function():
     assert row == {"score": 1.25, "acc": 1.0, "pred": "aime24|3|2", "length": 1.0, "failed": 0}
 
 
+def test_a_function_may_live_in_a_file_of_its_own(tmp_path):
+    file = tmp_path / "my reward.py"
+    file.write_text("def half(data_source, solution_str, ground_truth, extra_info):\n    return 0.5\n")
+    row = compute_score("toy", "7", "7", function=f"{file}:half", timeout_s=PATIENCE_S)
+    assert row == {"score": 0.5, "acc": 1.0, "pred": "", "failed": 0}
+
+
 @pytest.mark.parametrize("name", ["raises", "exits", "eats_memory", "not_a_number"])
 def test_a_scorer_that_fails_scores_zero_and_keeps_its_row(name):
     assert score(name) == FAILED_ROW
@@ -167,6 +174,7 @@ def test_the_event_loop_runs_on_while_scorers_hang(tmp_path):
     [
         ("scorers_under_test:absent", {}, ImportError, "absent"),
         ("no_such_module:score", {}, ImportError, "no_such_module"),
+        ("no_such_file.py:score", {}, ImportError, "there is no Python file no_such_file.py"),
         ("scorers_under_test:NOT_A_FUNCTION", {}, TypeError, "not a function"),
         ("scorers_under_test:process_id", {"bonus": 1}, TypeError, "bonus"),
         ("math_verify", {"bonus": 1}, TypeError, "no option bonus"),

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_NUM_WORKERS = 2
 """Pool processes in each verl reward worker: about 60 MB each with math-verify loaded, started only when needed."""
-_CUSTOM_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_CUSTOM_FUNCTION = re.compile(r"([A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*")
 _LOGGED_ANSWER_CHARS = 80
 
 RewardRow = dict[str, Any]
@@ -39,9 +39,10 @@ def compute_score(
         solution_str: the decoded response.
         ground_truth: the row's `reward_model.ground_truth`.
         extra_info: the row's `extra_info` with what verl adds to it, handed to custom functions; must pickle.
-        function: exact_match | math_reward | math_dapo | math_verify, or `package.module:callable`, a function with
-            verl's own signature `(data_source, solution_str, ground_truth, extra_info, **kwargs)` that returns a
-            number or a dict with `score` and optionally `acc`, `pred` and further numbers. It runs in the pool.
+        function: exact_match | math_reward | math_dapo | math_verify, or `package.module:callable` or
+            `path/to/file.py:callable`: a function with verl's own signature `(data_source, solution_str,
+            ground_truth, extra_info, **kwargs)` that returns a number or a dict with `score` and optionally `acc`,
+            `pred` and further numbers. It runs in the pool.
         timeout_s: deadline of one call in the pool, counted from when the scorer starts.
         num_workers: size of this process's pool.
         function_kwargs: options of the function (`math_dapo`: strict_box, box_fallback).
@@ -82,7 +83,7 @@ def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:
     if task.function not in BUILTIN_FUNCTIONS and not _CUSTOM_FUNCTION.fullmatch(task.function):
         raise ValueError(
             f"reward function = {task.function!r}: must be one of {', '.join(sorted(BUILTIN_FUNCTIONS))}, "
-            "or package.module:callable"
+            "package.module:callable or /path/to/file.py:callable"
         )
     if not timeout_s > 0:
         raise ValueError(f"reward timeout_s = {timeout_s!r}: must be a positive number of seconds")

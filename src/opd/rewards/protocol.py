@@ -9,7 +9,7 @@ class ScoreTask(NamedTuple):
     """One answer to score."""
 
     function: str
-    """A name in `BUILTIN_FUNCTIONS`, or `package.module:callable`."""
+    """A name in `BUILTIN_FUNCTIONS`, `package.module:callable` or `path/to/file.py:callable`."""
     data_source: str
     solution: str
     ground_truth: Any

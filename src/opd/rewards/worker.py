@@ -1,6 +1,7 @@
 """The scorer process itself: imports a scorer, runs it on one answer at a time, ends when its parent does."""
 
 import importlib
+import importlib.util
 import inspect
 import logging
 import math
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started
@@ -47,7 +50,7 @@ def _serve(connection: Connection, payload: bytes) -> None:
     try:
         task, timeout_s = pickle.loads(payload)
         call = _prepared_call(task)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         error_type = TypeError if isinstance(error, TypeError | ValueError) else ImportError
         connection.send(ConfigurationFault(error_type, f"reward function cannot be called: {error}"))
         return
@@ -92,11 +95,22 @@ def _preload_math_verify() -> None:
 
 @lru_cache(maxsize=8)
 def _custom_function(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    function = getattr(importlib.import_module(module_name), attribute)
+    source, _, attribute = name.rpartition(":")
+    module = _module_from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    function = getattr(module, attribute)
     if not callable(function):
         raise TypeError(f"{name} is a {type(function).__name__}, not a function")
     return function
+
+
+def _module_from_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"_opd_custom_reward_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up here
+    spec.loader.exec_module(module)
+    return module
 
 
 def _as_score(returned: Any) -> Score:
