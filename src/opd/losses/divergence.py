@@ -1,5 +1,6 @@
 """The three divergences between two next-token distributions, and their plain reference implementation."""
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -87,14 +88,8 @@ def divergence(
         return _kl(log_s, log_t)
     if kind == "forward_kl":
         return _kl(log_t, log_s)
-    log_m = log_mixture(log_s, log_t, beta)
+    log_m = torch.logaddexp(log_t + math.log(beta), log_s + math.log1p(-beta))
     return beta * _kl(log_t, log_m) + (1.0 - beta) * _kl(log_s, log_m)
-
-
-def log_mixture(log_s: Tensor, log_t: Tensor, beta: float) -> Tensor:
-    """log(beta p_T + (1 - beta) p_S) from the two log-probabilities, without leaving log space."""
-    log_beta, log_rest = torch.log(torch.tensor([beta, 1.0 - beta], dtype=torch.float64)).tolist()
-    return torch.logaddexp(log_t + log_beta, log_s + log_rest)
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:

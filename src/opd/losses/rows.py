@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.divergence import DivergenceKind, log_mixture, tempered_log_probs
+from opd.losses.divergence import DivergenceKind, tempered_log_probs
 
 
 class RowStatistics(NamedTuple):
@@ -62,29 +62,71 @@ def row_statistics(
     if token_ids is not None:
         student_log_prob, teacher_log_prob = _pick(log_s, token_ids), _pick(log_t, token_ids)
 
+    with_gradient = gradient_scale is not None
+    gradient = None
     if kind == "forward_kl":
-        value = _dot(p_t, log_t.sub_(log_s))
-        gradient = p_s.sub_(p_t) if gradient_scale is not None else None
+        value = _kl(p_t, p_s, log_t.sub_(log_s))
+        if with_gradient:
+            gradient = p_s - p_t
+    elif kind == "reverse_kl":
+        log_ratio = log_s.sub_(log_t)
+        value = _kl(p_s, p_t, log_ratio)
+        if with_gradient:
+            gradient = _centred(p_s, log_ratio)
     else:
-        if kind == "reverse_kl":
-            factor, log_ratio = 1.0, log_s.sub_(log_t)  # a
-            centre = value = _dot(p_s, log_ratio)
-        else:
-            factor, log_m = 1.0 - beta, log_mixture(log_s, log_t, beta)
-            log_ratio = log_s.sub_(log_m)  # log(p_S / m)
-            centre = _dot(p_s, log_ratio)  # KL(p_S || m)
-            value = beta * _dot(p_t, log_t.sub_(log_m)) + factor * centre
-        gradient = None
-        if gradient_scale is not None:
-            gradient = log_ratio.sub_(centre.unsqueeze(-1)).mul_(p_s).mul_(factor)
+        log_ratio, teacher_log_ratio = _log_ratios_to_mixture(log_t.sub_(log_s), beta)
+        p_m = torch.lerp(p_s, p_t, beta)
+        value = beta * _kl(p_t, p_m, teacher_log_ratio) + (1.0 - beta) * _kl(p_s, p_m, log_ratio)
+        if with_gradient:
+            gradient = _centred(p_s, log_ratio).mul_(1.0 - beta)
     if gradient is not None and gradient_scale is not None:
-        gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
+        _restore_peak(gradient, p_s).mul_((gradient_scale / temperature).unsqueeze(-1))
     return RowStatistics(value, student_entropy, teacher_entropy, student_log_prob, teacher_log_prob), gradient
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """[C, V], [C, V] -> [C]: row-wise inner product."""
     return (a * b).sum(dim=-1)
+
+
+def _kl(p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
+    """KL(p || q) [C], with log_ratio = log p - log q, to nearly full precision where the two are close.
+
+    sum p log_ratio adds large terms of both signs to a small result: fp32 leaves 1e-7 of error in a divergence that
+    may itself be 1e-5. Both distributions sum to one, so the sum of p log_ratio + q - p is the same, and each of its
+    terms is >= 0 and quadratic in log_ratio, which drops the normaliser's rounding error to second order. Where p and
+    q are close, q - p = -+ max(p, q) (1 - exp(-|log_ratio|)) keeps the digits that subtracting them would lose.
+    """
+    q_minus_p = log_ratio.abs().neg_().expm1_().mul_(torch.maximum(p, q)).copysign_(log_ratio).neg_()
+    return q_minus_p.addcmul_(p, log_ratio).sum(dim=-1)
+
+
+def _log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """log(p_S / m) and log(p_T / m) from gap = log p_T - log p_S, for m = beta p_T + (1 - beta) p_S; all [C, V].
+
+    m / p_S = 1 + beta (exp(gap) - 1) and m / p_T = 1 + (1 - beta) (exp(-gap) - 1): whichever exponent is negative is
+    taken, which cannot overflow, and the other ratio differs by the gap. Both keep their digits where they are small.
+    """
+    share = torch.where(gap <= 0, gap.new_tensor(beta), gap.new_tensor(1.0 - beta))
+    log_ratio_to_larger = torch.expm1(-gap.abs()).mul_(share).log1p_().neg_()
+    return log_ratio_to_larger - gap.clamp(min=0), log_ratio_to_larger + gap.clamp(max=0)
+
+
+def _centred(p: Tensor, log_ratio: Tensor) -> Tensor:
+    """p (log_ratio - sum p log_ratio); the mean is taken with the same rounding, so that each row sums to zero."""
+    return (log_ratio - _dot(p, log_ratio).unsqueeze(-1)).mul_(p)
+
+
+def _restore_peak(gradient: Tensor, p: Tensor) -> Tensor:
+    """In place: a peak's gradient is made minus the sum of the others.
+
+    A token that the student is nearly sure of has p = 1 - epsilon there, and p - q or p (log_ratio - mean) is then a
+    difference of nearly equal numbers; the other entries are small and exact, and the row sums to zero.
+    """
+    top, peak = p.max(dim=-1, keepdim=True)
+    direct = gradient.gather(-1, peak)
+    others = gradient.scatter_(-1, peak, 0.0).sum(dim=-1, keepdim=True)
+    return gradient.scatter_(-1, peak, torch.where(top > 0.5, -others, direct))
 
 
 def _pick(log_probs: Tensor, token_ids: Tensor) -> Tensor:

@@ -1,0 +1,162 @@
+"""Reward weights within a prompt's group, token weights, and sums that are divided once."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opd.losses import chunked_divergence, masked_sum, reward_weights, token_weights
+
+EXACT = settings(max_examples=60, deadline=None, derandomize=True)
+ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-5, 5), st.booleans()), min_size=1, max_size=24)
+
+
+def test_weights_are_n_times_softmax_within_the_group():
+    # Group a: softmax(1, 0) = (e, 1) / (e + 1), times 2. Group b: equal rewards, so 1 each.
+    weights = reward_weights(torch.tensor([1.0, 0.5, 0.0, 0.5]), ["a", "b", "a", "b"], beta=1.0)
+    e = math.e
+    torch.testing.assert_close(weights, torch.tensor([2 * e / (e + 1), 1.0, 2 / (e + 1), 1.0]))
+
+
+def test_another_prompts_rewards_do_not_matter():
+    # Defects 1 and 5: the original takes one softmax over the batch, so an easy prompt's rows starve a hard one's:
+    # b's two rows share 2 in ours and 4 * 2 / (3 + e^2) = 0.77 in one softmax.
+    mine = reward_weights(torch.tensor([1.0, 0.0, 0.0, 0.0]), list("aabb"), beta=0.5)
+    other = reward_weights(torch.tensor([1.0, 0.0, 9.0, 7.0]), list("aabb"), beta=0.5)
+    torch.testing.assert_close(mine[:2], other[:2], rtol=0, atol=0)
+    one_softmax = 4 * torch.softmax(torch.tensor([1.0, 0.0, 0.0, 0.0]) / 0.5, 0)
+    assert one_softmax[2:].sum().item() == pytest.approx(8 / (3 + math.e**2), rel=1e-5)
+    assert mine[2:].sum().item() == pytest.approx(2.0)
+
+
+@EXACT
+@given(rows=ROWS, beta=st.floats(0.01, 100))
+def test_every_groups_mean_weight_over_its_surviving_rows_is_one(rows, beta):
+    uids, rewards, alive = (list(column) for column in zip(*rows, strict=True))
+    surviving = torch.tensor(alive)
+    weights = reward_weights(torch.tensor(rewards), uids, beta=beta, surviving=surviving)
+    assert weights[~surviving].count_nonzero().item() == 0
+    for uid in set(uids):
+        group = surviving & torch.tensor([u == uid for u in uids])
+        if group.any():
+            assert weights[group].mean().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@EXACT
+@given(rows=ROWS, seed=st.integers(0, 1000))
+def test_the_order_of_rows_does_not_matter(rows, seed):
+    uids, rewards, alive = (list(column) for column in zip(*rows, strict=True))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    rewards_, surviving = torch.tensor(rewards), torch.tensor(alive)
+    straight = reward_weights(rewards_, uids, beta=1.0, surviving=surviving)
+    shuffled_uids = [uids[i] for i in order.tolist()]
+    shuffled = reward_weights(rewards_[order], shuffled_uids, beta=1.0, surviving=surviving[order])
+    torch.testing.assert_close(shuffled, straight[order], rtol=1e-6, atol=1e-7)
+
+
+def test_a_dropped_sibling_leaves_the_group_and_its_reward_is_not_read():
+    surviving = torch.tensor([True, True, False])
+    weights = reward_weights(torch.tensor([1.0, 1.0, torch.nan]), ["a", "a", "a"], beta=1.0, surviving=surviving)
+    assert weights.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_row_without_siblings_weighs_one():
+    assert reward_weights(torch.tensor([0.0, 1.0]), ["a", "b"], beta=0.1).tolist() == [1.0, 1.0]
+
+
+def test_a_small_beta_does_not_overflow():
+    weights = reward_weights(torch.tensor([1000.0, 0.0]), ["a", "a"], beta=1e-6)
+    assert weights.tolist() == [2.0, 0.0]
+
+
+def test_no_surviving_row_gives_all_zeros_and_numpy_uids_are_accepted():
+    uids = np.array(["a", "b"], dtype=object)
+    weights = reward_weights(torch.zeros(2), uids, beta=1.0, surviving=torch.zeros(2, dtype=torch.bool))
+    assert weights.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_beta_that_is_not_positive_is_refused(beta):
+    with pytest.raises(ValueError, match="reward_beta"):
+        reward_weights(torch.zeros(2), ["a", "a"], beta=beta)
+
+
+def test_a_surviving_reward_that_is_not_finite_is_refused_with_its_prompt():
+    with pytest.raises(ValueError, match="prompt-7"):
+        reward_weights(torch.tensor([1.0, torch.nan]), ["prompt-3", "prompt-7"], beta=1.0)
+
+
+def test_lengths_that_differ_are_refused():
+    with pytest.raises(ValueError, match="one entry a row"):
+        reward_weights(torch.zeros(3), ["a", "a"], beta=1.0)
+
+
+def test_token_weights_are_the_rows_weight_where_trained():
+    mask = torch.tensor([True, False, True, True])
+    row = torch.tensor([0, 0, 1, 1])
+    weighted = token_weights(mask, row_index=row, row_weights=torch.tensor([0.5, 3.0]))
+    assert weighted.tolist() == [0.5, 0.0, 3.0, 3.0]
+    assert token_weights(mask).tolist() == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_row_weights_need_the_row_of_each_token():
+    with pytest.raises(ValueError, match="row_index"):
+        token_weights(torch.ones(2, dtype=torch.bool), row_weights=torch.ones(2))
+
+
+def test_masked_sum_skips_what_is_masked_even_if_it_is_not_a_number():
+    values = torch.tensor([1.0, torch.nan, 3.0, torch.inf])
+    total, num_terms = masked_sum(values, torch.tensor([True, False, True, False]))
+    assert total.item() == 4.0
+    assert num_terms.item() == 2
+
+
+def test_sums_divided_once_do_not_depend_on_the_micro_batches():
+    # Defect 5: the original takes the mean of micro-batch means. With 1 and 3 trained tokens that weighs the lone
+    # token three times as much as its peers.
+    values = torch.tensor([8.0, 1.0, 2.0, 3.0])
+    mask = torch.ones(4, dtype=torch.bool)
+    parts = [masked_sum(values[a:b], mask[a:b]) for a, b in ((0, 1), (1, 4))]
+    per_token = sum(part.total for part in parts) / sum(part.num_terms for part in parts)
+    assert per_token.item() == pytest.approx(14 / 4)
+    mean_of_means = sum(part.total / part.num_terms for part in parts) / 2
+    assert mean_of_means.item() == pytest.approx((8 + 2) / 2)
+
+
+@pytest.mark.parametrize("micro_batches", [[4], [1, 3], [2, 2], [1, 1, 1, 1], [3, 0, 1]])
+def test_the_weighted_gradient_does_not_depend_on_the_micro_batches(micro_batches):
+    # Defect 5 again: weights renormalised inside each micro-batch cancel, and at micro-batch 1 every weight becomes 1.
+    generator = torch.Generator().manual_seed(0)
+    tokens_of_row = [2, 5, 1, 3]
+    num_tokens = sum(tokens_of_row)
+    row = torch.repeat_interleave(torch.arange(4), torch.tensor(tokens_of_row))
+    student, teacher = (torch.randn(num_tokens, 6, generator=generator) for _ in range(2))
+    head, teacher_head = (torch.randn(13, 6, generator=generator) for _ in range(2))
+    weights = reward_weights(torch.tensor([1.0, 0.0, 0.0, 1.0]), list("aabb"), beta=0.5)
+    per_token = token_weights(torch.ones(num_tokens, dtype=torch.bool), row_index=row, row_weights=weights)
+
+    def gradient(groups):
+        trained = head.clone().requires_grad_()
+        for rows in groups:
+            chosen = torch.isin(row, torch.tensor(rows, dtype=torch.int64))
+            output = chunked_divergence(
+                student[chosen],
+                trained,
+                teacher[chosen],
+                teacher_head,
+                "reverse_kl",
+                token_weights=per_token[chosen],
+                beta=0.5,
+                temperature=1.0,
+                chunk_size=4,
+            )
+            (output.loss_sum / num_tokens).backward()
+        return trained.grad
+
+    order = iter(range(4))
+    groups = [[next(order) for _ in range(size)] for size in micro_batches]
+    whole = gradient([[0, 1, 2, 3]])
+    torch.testing.assert_close(gradient(groups), whole, rtol=1e-5, atol=1e-7)
