@@ -7,10 +7,12 @@ it has written what is in the pipe, and would deadlock with native code that pri
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TextIO
 
@@ -61,11 +63,10 @@ class LogTee:
         self._saved.clear()
         self.terminal.close()
         self.terminal = sys.stdout
+        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
         for tee in self._tees:
-            try:
-                tee.wait(DRAIN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tee.wait(max(deadline_s - time.monotonic(), 0))
         self._tees.clear()
 
 

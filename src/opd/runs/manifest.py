@@ -136,18 +136,19 @@ def _owner(path: str) -> int:
     return int(match[1]) if match else 0
 
 
-def hash_file(path: Path) -> tuple[int, str]:
-    """Size in bytes and sha256 of a file, which is on the disk when this returns."""
+def hash_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
+    """Size in bytes and sha256 of a file; with `sync` its bytes are on the disk when this returns."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
         return file.tell(), digest
 
 
 def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
-    """Entries of the given files, hashed in parallel, in the given order."""
+    """Entries of files just saved, in the given order, hashed in parallel and synced to the disk."""
     with ThreadPoolExecutor(NUM_HASH_THREADS) as pool:
-        hashed = list(pool.map(lambda path: hash_file(step_dir / path), paths))
+        hashed = list(pool.map(lambda path: hash_file(step_dir / path, sync=True), paths))
     return [
         FileEntry(path=path, size=size, sha256=digest, rank=rank)
         for path, (size, digest) in zip(paths, hashed, strict=True)

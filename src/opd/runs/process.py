@@ -25,7 +25,10 @@ class ProcessIdentity:
         here = this_process()
         if (self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace):
             return None
-        return process_start(self.pid) != self.start
+        start = process_start(self.pid)
+        if not start and not _has_no_process(self.pid):
+            return None  # hidden from this user (hidepid): only its lease can tell
+        return start != self.start
 
 
 def this_process() -> ProcessIdentity:
@@ -51,6 +54,17 @@ def process_start(pid: int) -> str:
         return "" if fields[0] in "ZX" else fields[19]
     listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return listed.stdout.strip()
+
+
+def _has_no_process(pid: int) -> bool:
+    """False only if the pid exists and belongs to another user."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        return True
+    return True
 
 
 def _read_if_there(path: Path) -> str:

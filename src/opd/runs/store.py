@@ -17,7 +17,14 @@ from typing import Any, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from opd.runs.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, StoreUnavailable
+from opd.runs.errors import (
+    AlreadyExists,
+    CorruptRecord,
+    CreateOnlyUnsupported,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -98,8 +105,8 @@ class Store(ABC):
     def _delete_tree(self, prefix: str) -> None: ...
 
     @abstractmethod
-    def _translate(self, error: Exception, what: str) -> Exception:
-        """The StoreUnavailable or StoreRefused that a native error means; `error` itself for a missing object."""
+    def _translate(self, error: Exception, what: str) -> StoreError:
+        """The StoreUnavailable or StoreRefused that a native error means."""
 
     # ---- what callers use ----------------------------------------------------------------------------------------
 
@@ -123,18 +130,18 @@ class Store(ABC):
         try:
             self._retrying(f"create {self.url}/{key}", lambda: self._create(key, data))
         except AlreadyExists:
-            if self.get(key) != data:
+            if self._current(key) != data:
                 raise
 
     def get(self, key: str) -> bytes:
-        return self._retrying(f"read {self.url}/{key}", lambda: self._get(key))
+        return self._retrying(f"read {self.url}/{key}", lambda: self._get(key), may_be_missing=True)
 
     def get_file(self, key: str, path: Path) -> None:
         """Downloads into `path`, which appears only when all of it is there."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.part-{uuid.uuid4().hex[:8]}")
         try:
-            self._retrying(f"download {self.url}/{key}", lambda: self._get_file(key, partial))
+            self._retrying(f"download {self.url}/{key}", lambda: self._get_file(key, partial), may_be_missing=True)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -185,9 +192,8 @@ class Store(ABC):
         Raises:
             CorruptRecord: it is not a JSON object.
         """
-        try:
-            data = self.get(key)
-        except FileNotFoundError:
+        data = self._current(key)
+        if data is None:
             return None
         try:
             record = json.loads(data)
@@ -225,15 +231,22 @@ class Store(ABC):
             "could own one run; use a store that honours conditional writes (AWS S3, GCS, versitygw, MinIO >= 2024-09)"
         )
 
-    def _retrying(self, what: str, call: Callable[[], T]) -> T:
+    def _current(self, key: str) -> bytes | None:
+        try:
+            return self.get(key)
+        except FileNotFoundError:
+            return None
+
+    def _retrying(self, what: str, call: Callable[[], T], *, may_be_missing: bool = False) -> T:
         def once() -> T:
             try:
                 return call()
-            except self.native_errors as error:
-                translated = self._translate(error, what)
-                if translated is error:
+            except FileNotFoundError as error:
+                if may_be_missing:
                     raise
-                raise translated from error
+                raise StoreRefused(f"cannot {what}: {error}; does the bucket or folder exist?") from error
+            except self.native_errors as error:
+                raise self._translate(error, what) from error
 
         policy = self.policy
         retrying = Retrying(

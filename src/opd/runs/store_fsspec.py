@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import fsspec
 
-from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreRefused, StoreUnavailable
+from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
 from opd.runs.store import ObjectInfo, RetryPolicy, Store
 
 # Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
@@ -79,6 +79,8 @@ class FsspecStore(Store):
             # s3fs turns 412 into EINVAL, which it also uses for bad requests: only an object that is there means "lost".
             if error.errno == errno.EINVAL and self._info(key) is not None:
                 raise AlreadyExists(f"{self.url}/{key} exists") from error
+            if error.errno == errno.ENOSYS:
+                raise CreateOnlyUnsupported(f"object store {self.url!r} refuses create-only writes: {error}") from error
             raise
 
     def _get(self, key: str) -> bytes:
@@ -120,11 +122,9 @@ class FsspecStore(Store):
         with ThreadPoolExecutor(NUM_DELETE_THREADS) as pool:
             list(pool.map(lambda info: self._delete(info.key), self._list(prefix)))
 
-    def _translate(self, error: Exception, what: str) -> Exception:
-        if isinstance(error, FileNotFoundError):
-            return error
+    def _translate(self, error: Exception, what: str) -> StoreError:
         message = f"cannot {what}: {type(error).__name__}: {error}"
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) or "Credential" in type(error).__name__:  # botocore's NoCredentialsError
             return StoreRefused(f"{message}; check the credentials in the environment and their rights on {self.url}")
         if isinstance(error, TimeoutError | ConnectionError) or _is_connection_failure(error):
             return StoreUnavailable(message)
@@ -156,8 +156,9 @@ def _client_errors(protocol: str) -> tuple[type[Exception], ...]:
 
 
 def _is_connection_failure(error: Exception) -> bool:
-    """botocore's HTTPClientError family: no connection, a cut one, a time-out."""
-    return any(base.__name__ in ("HTTPClientError", "ResponseParserError") for base in type(error).__mro__)
+    """botocore's families for no connection, a cut one, a time-out and half an answer."""
+    families = {"ConnectionError", "HTTPClientError", "ResponseParserError"}
+    return any(base.__name__ in families for base in type(error).__mro__)
 
 
 def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:

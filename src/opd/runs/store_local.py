@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Self
 
-from opd.runs.errors import AlreadyExists, StoreRefused, StoreUnavailable
+from opd.runs.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from opd.runs.store import ObjectInfo, RetryPolicy, Store
 
 # What a network file system answers while its server is away; everything else is permanent.
@@ -138,10 +138,8 @@ class LocalStore(Store):
             folder.rename(doomed)
             shutil.rmtree(doomed)
 
-    def _translate(self, error: Exception, what: str) -> Exception:
-        if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
-            return error
-        if error.errno in TRANSIENT_ERRNOS:
+    def _translate(self, error: Exception, what: str) -> StoreError:
+        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
             return StoreUnavailable(f"cannot {what}: {error}")
         return StoreRefused(f"cannot {what}: {error}; check that the folder exists, is writable and has space")
 

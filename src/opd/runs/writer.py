@@ -1,0 +1,121 @@
+"""What the training process writes to one attempt: metrics and checkpoints, for as long as the attempt owns the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from opd.runs.attempts import attempt_prefix, check_owner
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.lease import Watch
+from opd.runs.manifest import CHECKPOINTS_FOLDER
+from opd.runs.metrics import METRICS_FILE, MetricsWriter
+from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
+from opd.runs.store_local import LocalStore
+from opd.runs.stream import FileMirror, Streamer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHandle:
+    """What another process (a Ray actor, a rank) needs to write to the same attempt; plain data, so that it travels.
+
+    `local_dir` is the run's folder on the machine of the reader; `store_url` the run's URL in the object store, None
+    where the local folder is the store.
+    """
+
+    run_id: str
+    local_dir: str
+    store_url: str | None
+    attempt: int
+    spec_hash: str
+    check_interval_s: float
+    flush_interval_s: float
+    policy: RetryPolicy
+
+    @property
+    def attempt_dir(self) -> Path:
+        return Path(self.local_dir) / attempt_prefix(self.attempt)
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """verl's `trainer.default_local_dir`."""
+        return Path(self.local_dir) / CHECKPOINTS_FOLDER
+
+
+class RunWriter:
+    """Metrics and checkpoints of one attempt, for the process that trains. Use as a context manager.
+
+    Only one process may log metrics of an attempt. `metrics` rows reach the store within the flush interval.
+    """
+
+    def __init__(self, handle: RunHandle, *, renew: Callable[[], None] | None = None):
+        self.handle = handle
+        self.local = LocalStore(Path(handle.local_dir), policy=handle.policy)
+        self.remote = open_store(handle.store_url, policy=handle.policy) if handle.store_url else None
+        self.metrics = MetricsWriter(path=handle.attempt_dir / METRICS_FILE)
+        self.checkpoints = Checkpoints(
+            local=self.local,
+            remote=self.remote,
+            attempt=handle.attempt,
+            spec_hash=handle.spec_hash,
+            check_owner=self.check_owner,
+        )
+        self._streamer = Streamer(interval_s=handle.flush_interval_s)
+        # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
+        impatient = [store.with_policy(NO_RETRY) for store in self.stores]
+        beat = renew or (lambda: check_owner(impatient, handle.attempt))
+        self._watch = Watch(beat=beat, interval_s=handle.check_interval_s)
+        self._mirrored: set[str] = set()
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The run directory's places, the one that decides ownership first."""
+        return (self.local,) if self.remote is None else (self.remote, self.local)
+
+    def check_owner(self) -> None:
+        """Raises Overtaken if a newer attempt owns the run (asks the stores)."""
+        check_owner(self.stores, self.handle.attempt)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes one row of metrics.
+
+        Raises:
+            Overtaken: the last check of the lease found a newer attempt.
+        """
+        self._watch.raise_if_overtaken()
+        self._mirror(METRICS_FILE)
+        self.metrics.log(step, metrics)
+
+    def start(self) -> None:
+        self._watch.start()
+        if self.remote is not None:
+            self._streamer.start()
+
+    def close(self) -> None:
+        """Stops the threads and flushes; what the store does not take now stays on the disk and is warned of."""
+        self._watch.stop()
+        self.metrics.close()
+        if not self._streamer.close():
+            logger.warning("not uploaded yet: %s; the next start on this machine uploads it", self.handle.attempt_dir)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _mirror(self, name: str) -> None:
+        """Has the streamer keep one file of the attempt in the store."""
+        if self.remote is not None and name not in self._mirrored:
+            self._mirrored.add(name)
+            key = f"{attempt_prefix(self.handle.attempt)}/{name}"
+            self._streamer.add(FileMirror(path=self.local.local_path(key), store=self.remote, key=key))
