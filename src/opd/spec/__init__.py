@@ -1,0 +1,54 @@
+"""The experiment spec: one strict, torch-free schema that trainer, charts and tool share.
+
+loaded = load_spec("exp.yaml", env=os.environ, sets=["seed=7"])
+loaded.spec.data.train_batch_size
+"""
+
+from opd.spec.base import KINDS, Kind, Recipe
+from opd.spec.canonical import canonical_json, dump_spec, identity, spec_hash
+from opd.spec.environment import VARIABLES, Applied, Variable
+from opd.spec.errors import Problem, SpecError
+from opd.spec.kinds import (
+    SPEC_CLASSES,
+    AnyRunSpec,
+    AnySpec,
+    ConvertSpec,
+    EvalSpec,
+    ExperimentSpec,
+    GrpoSpec,
+    OpdAgentSpec,
+    OpdSpec,
+    RunSpec,
+)
+from opd.spec.load import Loaded, load_spec, load_text
+from opd.spec.parse import Parsed, parse_tree
+
+__all__ = [
+    "KINDS",
+    "SPEC_CLASSES",
+    "VARIABLES",
+    "AnyRunSpec",
+    "AnySpec",
+    "Applied",
+    "ConvertSpec",
+    "EvalSpec",
+    "ExperimentSpec",
+    "GrpoSpec",
+    "Kind",
+    "Loaded",
+    "OpdAgentSpec",
+    "OpdSpec",
+    "Parsed",
+    "Problem",
+    "Recipe",
+    "RunSpec",
+    "SpecError",
+    "Variable",
+    "canonical_json",
+    "dump_spec",
+    "identity",
+    "load_spec",
+    "load_text",
+    "parse_tree",
+    "spec_hash",
+]

@@ -1,0 +1,106 @@
+"""Owns the sections of the update: optimizer and batches, GRPO, distillation, evaluation, conversion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from opd.spec.base import Count, Dtype, Natural, Section, Text, _as_tuple
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[
+    tuple[Fraction, Fraction],
+    BeforeValidator(_as_tuple),
+    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
+]
+LossAggregation = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+
+
+class Actor(Section):
+    """Optimizer, batch split and memory of the trained model."""
+
+    learning_rate: float = Field(default=1e-6, ge=0, description="Peak learning rate of AdamW.")
+    lr_schedule: Literal["constant", "cosine"] = Field(default="constant", description="Schedule after warm-up.")
+    min_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="Floor of the cosine schedule, as a share of the peak."
+    )
+    num_warmup_steps: Natural = Field(default=0, description="Linear warm-up in steps.")
+    weight_decay: float = Field(default=0.1, ge=0, description="AdamW's weight decay.")
+    betas: Betas = Field(default=(0.9, 0.999), description="AdamW's betas.")
+    grad_clip: float = Field(default=1.0, gt=0, description="Largest gradient norm.")
+    ppo_epochs: Count = Field(default=1, description="Passes over a step's batch.")
+    ppo_mini_batch_size: Count = Field(description="Prompts an optimizer step uses; divides train_batch_size.")
+    ppo_micro_batch_size_per_gpu: Count = Field(description="Rows a forward and backward takes on a rank.")
+    log_prob_micro_batch_size_per_gpu: Count = Field(description="Rows a forward without gradient takes on a rank.")
+    use_dynamic_bsz: bool = Field(description="Fill micro-batches up to a token budget instead of a row count.")
+    ppo_max_token_len_per_gpu: Count = Field(description="Token budget of a forward and backward on a rank.")
+    log_prob_max_token_len_per_gpu: Count = Field(description="Token budget of a forward without gradient on a rank.")
+    use_remove_padding: bool = Field(description="Compute on packed tokens instead of padded rows.")
+    gradient_checkpointing: bool = Field(description="Recompute activations in the backward to save memory.")
+    param_offload: bool = Field(description="Move weights to host memory outside the update.")
+    optimizer_offload: bool = Field(description="Move the optimizer's state to host memory outside the update.")
+    dtype: Dtype = Field(description="Compute precision; master weights and reductions stay float32.")
+    torch_compile: bool = Field(description="Compile verl's log-probability and entropy kernels.")
+    ulysses_sequence_parallel_size: Count = Field(default=1, description="Ranks that share one sequence.")
+
+
+class Grpo(Section):
+    """The policy-gradient loss of a GRPO run."""
+
+    clip_ratio_low: float = Field(gt=0, lt=1, description="Lower clip of the probability ratio.")
+    clip_ratio_high: float = Field(gt=0, description="Upper clip of the probability ratio.")
+    clip_ratio_c: float = Field(gt=1, description="Dual-clip bound for negative advantages.")
+    kl_loss_coef: float = Field(ge=0, description="Weight of the KL to the start model; 0 builds no reference.")
+    kl_loss_type: Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full"] = Field(
+        default="low_var_kl", description="Estimator of that KL."
+    )
+    entropy_coeff: float = Field(default=0.0, description="Weight of the entropy bonus.")
+    loss_agg_mode: LossAggregation = Field(default="token-mean", description="How token losses become one number.")
+    norm_adv_by_std: bool = Field(default=True, description="Divide a group's advantages by their standard deviation.")
+
+
+class Opd(Section):
+    """The divergence that is distilled."""
+
+    loss_type: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
+        default="reverse_kl", description="Divergence a token."
+    )
+    beta: float | None = Field(
+        default=None, description="Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only."
+    )
+    chunk_size: Count = Field(default=256, description="Tokens whose logits exist at once.")
+    max_length: Count = Field(description="Longest prompt + response in tokens.")
+    reward_beta: float | None = Field(
+        default=None,
+        gt=0,
+        description="Weight responses by n * softmax(reward / reward_beta) within a prompt; unset: equally.",
+    )
+
+
+class Eval(Section):
+    """What an evaluation asks, beyond the rollout's validation sampling."""
+
+    instruction_variant: Literal["boxed", "dapo", "none"] = Field(
+        default="boxed", description="Instruction the prompts carry; chooses files and default reward."
+    )
+    checkpoint: Text | None = Field(
+        default=None, description="Checkpoint folder (global_step_N) to load over `model.path`."
+    )
+    save_generations: bool = Field(default=True, description="Keep every answer as parquet.")
+
+
+class Convert(Section):
+    """Which checkpoint becomes which Hugging Face folder."""
+
+    checkpoint: Text = Field(description="Checkpoint folder, with or without the trailing /actor; or a store URL.")
+    target: Text | None = Field(
+        default=None, description="Folder to write; unset: `huggingface` beside the checkpoint's actor."
+    )
+    dtype: Literal["checkpoint", "base", "bf16"] = Field(
+        default="base", description="Precision of the written weights."
+    )
+    base_model: Text | None = Field(default=None, description="Model that `dtype: base` follows; unset: the run's own.")
+    verify: bool = Field(default=True, description="Compare logits with the checkpoint's on a few prompts.")

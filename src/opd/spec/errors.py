@@ -1,0 +1,87 @@
+"""Owns the one exception of a bad experiment spec: what is wrong, where, by which rule, and how to mend it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+REDACTED = "<redacted>"
+MAX_VALUE_CHARS = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One broken rule.
+
+    Args:
+        path: dotted path of the key (`data.train_batch_size`); empty for the document itself.
+        rule: the rule that was broken, as a sentence.
+        value: the offending value, already redacted where it may be a secret; None where there is none.
+        fix: what to write instead; may be empty.
+        source: where the value came from (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
+    """
+
+    path: str
+    rule: str
+    value: object = None
+    fix: str = ""
+    source: str = ""
+
+    def lines(self) -> list[str]:
+        """The problem as indented text lines: path and source, then value, rule and fix."""
+        where = f" ({self.source})" if self.source else ""
+        out = [f"{self.path or '(document)'}{where}"]
+        if self.value is not None:
+            out.append(f"  value: {show(self.value)}")
+        out.append(f"  rule:  {self.rule}")
+        if self.fix:
+            out.append(f"  fix:   {self.fix}")
+        return out
+
+
+class SpecError(ValueError):
+    """A spec that cannot be used; carries every `Problem` found, `str()` is one readable block."""
+
+    def __init__(self, problems: Iterable[Problem], *, origin: str = "") -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        self.origin = origin
+        super().__init__(self.problems, origin)
+
+    def __str__(self) -> str:
+        num = len(self.problems)
+        head = f"{self.origin or 'experiment spec'}: {num} problem{'s' if num != 1 else ''}"
+        body = [f"  {line}" for problem in self.problems for line in problem.lines()]
+        return "\n".join([head, *body])
+
+    def with_origin(self, origin: str) -> SpecError:
+        """The same problems, named after the file they came from."""
+        return SpecError(self.problems, origin=origin)
+
+
+def show(value: object) -> str:
+    """A value as JSON, shortened to `MAX_VALUE_CHARS`; falls back to repr for what JSON cannot hold."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+
+
+def nearest(word: str, candidates: Sequence[str]) -> str:
+    """The candidate closest to `word` (difflib ratio >= 0.6), or an empty string."""
+    found = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def located(problems: Iterable[Problem], sources: dict[str, str]) -> list[Problem]:
+    """Problems with the source of their path filled in, looking at the path itself, then at its parents."""
+    out = []
+    for problem in problems:
+        path, source = problem.path, problem.source
+        while not source and path:
+            source = sources.get(path, "")
+            path = path.rpartition(".")[0]
+        out.append(replace(problem, source=source))
+    return out

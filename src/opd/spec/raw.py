@@ -1,0 +1,91 @@
+"""Owns raw Hydra overrides: refuses what cannot work and folds those that name a key of the spec back into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from opd.spec.base import Section
+from opd.spec.coerce import parse_value, unquote
+from opd.spec.errors import REDACTED, Problem
+from opd.spec.refusals import refused_key, secret_override
+from opd.spec.tree import field_at, set_path
+from opd.spec.verl_keys import SPEC_PATH_OF
+
+# key, optional @package, `=`, value; a deletion is `~key`
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
+RULE = "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`"
+
+
+@dataclass(frozen=True)
+class RawOverride:
+    """A parsed raw override; `value` is None for `~key`."""
+
+    prefix: str
+    key: str
+    value: str | None
+
+
+def parse_raw(text: str) -> RawOverride | None:
+    """The parts of a raw override, or None if it is none."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None or (match["value"] is None and match["prefix"] != "~"):
+        return None
+    return RawOverride(match["prefix"], match["key"], match["value"])
+
+
+def fold(
+    tree: dict[str, Any], cls: type[Section], texts: Iterable[Any], source: str, problems: list[Problem]
+) -> list[tuple[str, str]]:
+    """Apply raw overrides to the tree in order: keys the spec has become spec values, others join `overrides`.
+
+    Returns the (spec path, source) of each that became a spec value. A later raw override of the same key replaces the
+    earlier one.
+    """
+    folded: list[tuple[str, str]] = []
+    kept: list[str] = [text for text in tree.get("overrides", ()) if isinstance(text, str)]
+    for text in texts:
+        if not isinstance(text, str) or (raw := parse_raw(text)) is None:
+            problems.append(Problem(path="overrides", value=text, rule=RULE, fix="see `--help`", source=source))
+            continue
+        where = f"{source} {raw.key}".strip()
+        if _is_refused(raw, where, problems):
+            continue
+        path = SPEC_PATH_OF.get(raw.key, "")
+        field = field_at(cls, path) if path and raw.prefix != "~" else None
+        if field is None or raw.value is None:
+            kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
+            continue
+        folded.append((path, where))
+        if raw.value == "null":
+            _remove(tree, path)
+        elif (value := parse_value(raw.value, field, path, where, problems)) is not None:
+            set_path(tree, path, value)
+    if kept:
+        tree["overrides"] = kept
+    return folded
+
+
+def _is_refused(raw: RawOverride, where: str, problems: list[Problem]) -> bool:
+    value = unquote(raw.value or "")
+    if secret_override(raw.key):
+        rule = "a secret is never written into an override"
+        problems.append(Problem(path="overrides", value=REDACTED, rule=rule, fix="use the environment", source=where))
+        return True
+    reason = refused_key(raw.key, value) if raw.prefix != "~" else ""
+    if reason:
+        shown = f"{raw.key}={value}"
+        problems.append(Problem(path="overrides", value=shown, rule=reason, fix="remove the override", source=where))
+    return bool(reason)
+
+
+def _remove(tree: dict[str, Any], path: str) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        child = tree.get(key)
+        if not isinstance(child, dict):
+            return
+        tree = child
+    tree.pop(last, None)

@@ -1,0 +1,68 @@
+"""Owns what is refused with a reason: features that cannot work here, and secrets written into a spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from opd.spec.errors import REDACTED, Problem
+
+_LORA = (
+    "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+)
+_MODE = "only verl's sync trainer is supported: other modes reuse stale rollouts, which on-policy distillation excludes"
+_MEGATRON = (
+    "only the fsdp2 engine is supported: Megatron shards heads and checkpoints in a way the teacher cannot follow"
+)
+_NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
+_HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
+
+# (pattern of a dotted key, values that are harmless, reason); the fix is always to remove the key
+_REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
+    (r"(^|\.)(lora_rank|lora\.rank)$", frozenset({"0"}), _LORA),
+    (r"(^|\.)(lora|lora_\w+)(\.|$)", frozenset({"null"}), _LORA),
+    (r"(^|\.)trainer_mode$|^trainer\.mode$|^mode$", frozenset({"sync"}), _MODE),
+    (r"^trainer\.use_v1$", frozenset({"true"}), "only verl's V1 trainer is supported"),
+    (r"(^|\.)hybrid_engine$", frozenset({"true"}), _HYBRID),
+    (r"(^|\.)(strategy|model_engine)$|^engine$", frozenset({"fsdp2", "dp"}), _MEGATRON),
+    (r"(^|\.)megatron(\.|$)", frozenset(), _MEGATRON),
+    (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
+)
+
+_SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
+_URL_CREDENTIALS = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
+_SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
+_SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
+
+
+def refused_key(path: str, value: object) -> str:
+    """The reason if a key, in the spec's or verl's spelling, asks for something that cannot work here; else ''."""
+    text = str(value).lower()
+    for pattern, harmless, reason in _REFUSED:
+        if re.search(pattern, path):
+            return "" if text in harmless else reason
+    return ""
+
+
+def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
+    """A problem for every literal secret in the tree: `*_TOKEN: text`, `{name: *_TOKEN, value: text}`, user:password URLs."""
+    if isinstance(tree, dict):
+        name = tree.get("name")
+        for key, value in tree.items():
+            child = f"{path}.{key}" if path else str(key)
+            is_pair = key == "value" and isinstance(name, str) and _SECRET_NAME.match(name)
+            if (_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(value, dict | list):
+                yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=_SECRET_FIX)
+            else:
+                yield from secrets(value, child)
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from secrets(value, f"{path}.{index}")
+    elif isinstance(tree, str) and _URL_CREDENTIALS.match(tree):
+        yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix="remove user and password from the URL")
+
+
+def secret_override(key: str) -> bool:
+    """Whether a raw Hydra override's key is an environment variable that names a secret."""
+    return _SECRET_NAME.match(key.rpartition(".")[2]) is not None
