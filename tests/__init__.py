@@ -1,0 +1,1 @@
+"""The project's tests; a package so that an installed module named `tests` cannot shadow it."""

@@ -1,0 +1,43 @@
+"""Tiny random Qwen3 folders for trainer tests: 61 real tokens in heads of 64 (student) and 96 (teacher) rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+VOCAB = 61
+
+
+def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, seed: int) -> str:
+    """A random model with a peaked enough output to make divergences worth comparing; returns its path."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=rows,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(10.0)
+    model.save_pretrained(path)
+    _save_tokenizer(path)
+    return str(path)
+
+
+def _save_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCAB)}, unk_token="t1"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="t0", unk_token="t1", eos_token="t2").save_pretrained(path)

@@ -1,0 +1,192 @@
+"""Runs the real OPD worker (engines, FSDP2, gloo) on one or two ranks without Ray, on rows made by the test."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One update: the model pair, how the global batch is cut, and overrides of the trainer's config."""
+
+    student: str
+    teacher: str
+    rows: list[dict[str, Any]]
+    micro_batch: int = 8
+    mini_batch: int | None = None
+    remove_padding: bool = True
+    overrides: list[str] = field(default_factory=list)
+    method: str = "update"
+
+
+def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def row(prompt: list[int], response: list[int], mask: list[int] | None = None, weight: float = 1.0) -> dict[str, Any]:
+    """One rollout row as plain lists; `mask` 1 = model token."""
+    return {"prompt": prompt, "response": response, "mask": mask or [1] * len(response), "weight": weight}
+
+
+def tensordict(rows: list[dict[str, Any]]) -> TensorDict:
+    """Rows in the layout verl's V1 workers get."""
+    prompts = [torch.tensor(r["prompt"]) for r in rows]
+    responses = [torch.tensor(r["response"]) for r in rows]
+    masks = [torch.tensor(r["mask"]) for r in rows]
+    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    return TensorDict(
+        {
+            "prompts": nested(prompts),
+            "responses": nested(responses),
+            "response_mask": nested(masks),
+            "loss_mask": nested(masks),
+            "input_ids": nested(inputs),
+            "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
+            "rollout_log_probs": nested([torch.zeros(len(r)) for r in responses]),
+            "sample_weights": torch.tensor([r["weight"] for r in rows]),
+        },
+        batch_size=len(rows),
+    )
+
+
+def config(case: Case):
+    from omegaconf import OmegaConf
+
+    from opd.training.entry import compose
+
+    fp32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+    role = "actor_rollout_ref"
+    composed = compose(
+        [
+            f"{role}.model.path={case.student}",
+            f"opd.teacher.path={case.teacher}",
+            "opd.teacher.dtype=fp32",
+            "opd.valid_vocab=61",
+            f"{role}.model.use_remove_padding={case.remove_padding}",
+            f"+{role}.model.override_config.attn_implementation=sdpa",
+            f"{role}.model.enable_gradient_checkpointing=False",
+            f"{role}.actor.strategy=fsdp2",
+            f"{role}.ref.strategy=fsdp2",
+            f"{role}.actor.ppo_mini_batch_size=8",
+            f"{role}.actor.ppo_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.ref.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.rollout.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.actor.use_torch_compile=False",
+            f"{role}.actor.fsdp_config.use_torch_compile=False",
+            f"{role}.actor.fsdp_config.model_dtype=fp32",
+            f"+{role}.actor.fsdp_config.mixed_precision={fp32}",
+            f"{role}.ref.fsdp_config.model_dtype=fp32",
+            f"+{role}.ref.fsdp_config.mixed_precision={fp32}",
+            f"{role}.actor.optim.lr=1e-3",
+            f"{role}.actor.optim.total_training_steps=10",
+            f"{role}.rollout.name={os.environ.get('TMPROLL', 'cpu')}",
+            f"{role}.rollout.tensor_model_parallel_size=1",
+            f"{role}.rollout.dtype=float32",
+            "trainer.device=cpu",
+            *case.overrides,
+        ]
+    )
+    OmegaConf.update(composed, f"{role}.opd", composed.opd, force_add=True)
+    OmegaConf.resolve(composed)
+    return composed.actor_rollout_ref
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, residency."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.training import step_counts
+    from opd.training.worker import OPDWorker
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.manual_seed(0)
+    worker = OPDWorker(config=config(case), role="actor_rollout_ref")
+    worker.init_model()
+    per_rank = len(case.rows) // world
+    data = tensordict(case.rows[rank * per_rank : (rank + 1) * per_rank])
+    mini_batch = case.mini_batch or len(case.rows)
+    tu.assign_non_tensor(
+        data,
+        global_batch_size=mini_batch,
+        mini_batch_size=mini_batch,
+        epochs=1,
+        seed=1,
+        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
+        temperature=1.0,
+    )
+    raw = tu.get(worker.update_opd(data), "metrics")
+    weights = {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for name, p in worker.student_engine.module.state_dict().items()
+    }
+    return {"metrics": step_counts.reduce(raw), "weights": weights, "residency": worker.read_residency()}
+
+
+def _main(rank: int, world: int, port: int, folder: str) -> None:
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    import verl  # noqa: F401
+
+    cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
+    results = []
+    for case in cases:
+        try:
+            results.append(run_case(case))
+        except ValueError as error:
+            results.append({"error": str(error)})
+    torch.save(results, Path(folder) / f"results_{rank}.pt")
+
+
+def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 240.0) -> list[dict[str, Any]]:
+    """Run the cases one after another on `world` ranks (a process each); results of rank 0.
+
+    Ranks other than 0 must agree with it: their metrics are compared here.
+    """
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:/tmp/smoke",
+        "VERL_USE_EXTERNAL_MODULES": os.environ.get("TMPEXT","opd.cpu"),
+        "VERL_ENGINE_DEVICE": "cuda",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
+        code = "import sys; from tests.training.workers import _main; _main(*map(int, sys.argv[1:4]), sys.argv[4])"
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", code, str(rank), str(world), str(port), folder], env=environment)
+            for rank in range(world)
+        ]
+        try:
+            codes = [process.wait(timeout=timeout_s) for process in ranks]
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    process.kill()
+        assert codes == [0] * world, f"worker processes ended with {codes}"
+        results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
+    for mine, other in zip(results[0], results[-1], strict=True):
+        if "metrics" in mine:
+            timing = ("timing", "perf")
+            a, b = ({k: v for k, v in r["metrics"].items() if not k.startswith(timing)} for r in (mine, other))
+            assert a == pytest.approx(b, rel=0, abs=0, nan_ok=True), "ranks disagree about the global metrics"
+    return results[0]
