@@ -75,7 +75,10 @@ def _prompts(batch: Batch) -> tuple[Tensor, Tensor]:
     prompts = _tensor(batch, "prompts")
     if prompts.is_nested:
         return _unpack(prompts)
-    mask = _attention_mask(batch)[:, : prompts.shape[1]]
+    mask, width = _attention_mask(batch), prompts.shape[1] + _tensor(batch, "responses").shape[1]
+    if mask.shape[1] != width:
+        raise ValueError(f"attention_mask: {mask.shape[1]} columns, but prompts and responses together have {width}")
+    mask = mask[:, : prompts.shape[1]]
     return prompts[mask].long(), mask.sum(dim=1)
 
 
@@ -95,7 +98,8 @@ def _responses(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         raise ValueError(
             f"response_mask {tuple(response_mask.shape)}: must have responses' shape {tuple(responses.shape)}"
         )
-    attended = _attention_mask(batch)[:, -responses.shape[1] :]
+    attended = _attention_mask(batch)
+    attended = attended[:, attended.shape[1] - responses.shape[1] :]
     if bool(((response_mask != 0) & ~attended).any()):
         raise ValueError("response_mask: marks padding (attention_mask 0) as trained on; it must be 0 there")
     return responses[attended].long(), attended.sum(dim=1), response_mask[attended] != 0

@@ -1,0 +1,136 @@
+"""The builder: exact tokens first, nothing cut, everything dropped counted, and the padded view of what is kept."""
+
+import logging
+
+import pytest
+import torch
+
+from opd.batch import (
+    BatchStats,
+    build_opd_batch,
+    build_opd_batch_from_verl_batch,
+    build_opd_batch_multiturn,
+    rows_from_batch,
+)
+
+
+class WordTokenizer:
+    """Answers `apply_chat_template` with fixed ids, to tell a template's prompt from the rollout's."""
+
+    def apply_chat_template(self, messages, **options):
+        return [40 + len(message["content"]) for message in messages]
+
+
+def with_messages(batch):
+    return batch | {"raw_prompt": [[{"role": "user", "content": "x" * i}] for i in (1, 2, 3)]}
+
+
+def test_the_rollouts_prompts_are_preferred_to_the_chat_template(make_nested, rows):
+    batch = with_messages(make_nested(rows))
+    built = build_opd_batch(batch, max_length=9, tokenizer=WordTokenizer())
+    assert torch.equal(built.rows.input_ids, rows_from_batch(make_nested(rows)).input_ids)
+
+
+def test_the_multi_turn_builder_takes_prompts_only(make_nested, rows):
+    batch = with_messages(make_nested(rows))
+    assert build_opd_batch_multiturn(batch, max_length=9).rows.num_rows == 3
+    del batch["prompts"], batch["input_ids"]
+    with pytest.raises(ValueError, match="exact tokens only"):
+        build_opd_batch_multiturn(batch, max_length=9, tokenizer=WordTokenizer())
+
+
+def test_the_verl_batch_builder_takes_messages_only(make_nested, make_padded, rows):
+    for make in (make_nested, make_padded):
+        batch = with_messages(make(rows))
+        built = build_opd_batch_from_verl_batch(batch, max_length=9, tokenizer=WordTokenizer())
+        assert built.rows.prompt_lens.tolist() == [1, 1, 1]
+        assert built.rows.input_ids[built.rows.offsets[:-1]].tolist() == [41, 42, 43]
+        assert "prompts" in batch, "the caller's batch is left as it was"
+
+
+def test_a_batch_without_prompts_and_tokenizer_is_refused(make_nested, rows):
+    batch = with_messages(make_nested(rows))
+    del batch["prompts"]
+    with pytest.raises(ValueError, match="raw_prompt together with a tokenizer"):
+        build_opd_batch(batch, max_length=9)
+
+
+def test_a_row_at_the_limit_is_kept_whole(make_nested, rows):
+    built = build_opd_batch(make_nested(rows), max_length=6)  # rows of 6, 6 and 5 tokens
+    assert built.stats == BatchStats(num_rows=3, num_rows_overlong=0, num_tokens_dropped=0, num_rows_untrained=0)
+
+
+def test_an_overlong_row_is_an_error_that_names_the_knob(make_nested, rows):
+    # Defect 8: the original slices [:max_length], so 4096 + 24576 tokens silently lose 12288, tool schemas first.
+    with pytest.raises(ValueError, match=r"2 of 3 rows exceed max_length=5 .* longest has 6: raise opd.max_length"):
+        build_opd_batch(make_nested(rows), max_length=5)
+
+
+def test_dropped_rows_are_counted_warned_about_and_leave_the_others_whole(batch, rows, caplog):
+    with caplog.at_level(logging.WARNING):
+        built = build_opd_batch(batch, max_length=5, overlong="drop", sample_weights=torch.tensor([1.0, 2.0, 3.0]))
+    assert built.stats == BatchStats(num_rows=3, num_rows_overlong=2, num_tokens_dropped=12, num_rows_untrained=0)
+    assert "2 of 3 rows exceed max_length=5" in caplog.text
+    assert "dropped with their 12 tokens" in caplog.text
+    assert built.rows.input_ids.tolist() == rows[2][0] + rows[2][1]
+    assert built.rows.source_index.tolist() == [2]
+    assert built.rows.sample_weights.tolist() == [3.0]
+
+
+def test_dropping_every_row_leaves_an_empty_batch(make_nested, rows):
+    built = build_opd_batch(make_nested(rows), max_length=1, overlong="drop")
+    assert built.rows.num_rows == 0
+    assert not built.padded(max_length=1, pad_token_id=0)["valid_row_mask"].any()
+
+
+def test_cutting_is_no_policy(make_nested, rows):
+    with pytest.raises(ValueError, match="never cut"):
+        build_opd_batch(make_nested(rows), max_length=5, overlong="truncate")
+
+
+def test_rows_without_a_trained_token_are_counted(make_nested):
+    built = build_opd_batch(make_nested([([1], [2], [1]), ([3] * 127, [3], [0])]), max_length=128)
+    assert built.stats.num_rows_untrained == 1
+
+
+def test_sample_weights_are_one_a_row(make_nested, rows):
+    with pytest.raises(ValueError, match="2 entries for 3 rows"):
+        build_opd_batch(make_nested(rows), max_length=9, sample_weights=torch.ones(2))
+
+
+def test_the_padded_view_is_right_padded_int64_with_the_rollouts_mask(batch, rows):
+    view = build_opd_batch(batch, max_length=8).padded(max_length=8, pad_token_id=99)
+    for side in ("teacher", "student"):
+        for name in ("input_ids", "attention_mask", "position_ids"):
+            assert view[f"{side}_{name}"].dtype == torch.int64
+            assert view[f"{side}_{name}"].shape == (3, 8)
+    for i, (prompt, response, mask) in enumerate(rows):
+        length = len(prompt) + len(response)
+        rest = 8 - length
+        assert view["student_input_ids"][i].tolist() == prompt + response + [99] * rest
+        assert view["teacher_input_ids"][i].tolist() == prompt + response + [99] * rest
+        assert view["student_attention_mask"][i].tolist() == [1] * length + [0] * rest
+        assert view["student_position_ids"][i].tolist() == list(range(length)) + [0] * rest
+        assert view["_loss_mask"][i].tolist() == [0] * len(prompt) + mask + [0] * rest
+    assert view["valid_row_mask"].tolist() == [True, True, True]
+    assert "sample_weights" not in view
+
+
+def test_in_the_padded_view_a_dropped_row_keeps_its_place_as_padding(make_nested, rows):
+    rows[2] = ([15], [28], [0])  # kept, but nothing to train on
+    built = build_opd_batch(
+        make_nested([rows[1], ([1] * 9, [2], [1]), rows[2]]),
+        max_length=6,
+        overlong="drop",
+        sample_weights=torch.tensor([0.5, 7.0, 2.0]),
+    )
+    view = built.padded(max_length=6, pad_token_id=0)
+    assert view["valid_row_mask"].tolist() == [True, False, False]
+    assert view["student_attention_mask"].sum(dim=1).tolist() == [6, 0, 2]
+    assert view["sample_weights"].tolist() == [0.5, 0.0, 2.0]
+
+
+def test_the_padded_view_refuses_to_cut(make_nested, rows):
+    built = build_opd_batch(make_nested(rows), max_length=9)
+    with pytest.raises(ValueError, match="the view cuts nothing"):
+        built.padded(max_length=5, pad_token_id=0)

@@ -1,0 +1,157 @@
+"""Adapters: one set of rows from every layout, and errors for what would train on the wrong tokens."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import NonTensorStack, TensorDict
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from opd.batch import build_opd_batch, rows_from_batch, rows_from_messages
+
+
+def as_lists(rows):
+    """Back to (prompt, response, mask) of each row."""
+    masks = rows.response_mask.split(rows.response_lens.tolist())
+    tokens = rows.input_ids.split(rows.lens.tolist())
+    prompt_lens = rows.prompt_lens.tolist()
+    return [
+        (ids[:p].tolist(), ids[p:].tolist(), mask.int().tolist())
+        for ids, p, mask in zip(tokens, prompt_lens, masks, strict=True)
+    ]
+
+
+def test_every_layout_gives_the_rollouts_own_tokens_and_masks(batch, rows):
+    # Row 1 keeps its tool tokens out of the mask, and token 0 stays a token although it is the padding id too.
+    assert as_lists(rows_from_batch(batch)) == rows
+
+
+def test_a_tensordict_is_a_batch(make_nested, rows):
+    assert as_lists(rows_from_batch(TensorDict(make_nested(rows), batch_size=[len(rows)]))) == rows
+
+
+ROW = st.integers(0, 6).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(0, 9), min_size=1, max_size=6),
+        st.lists(st.integers(0, 9), min_size=n, max_size=n),
+        st.lists(st.integers(0, 1), min_size=n, max_size=n),
+    )
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=st.lists(ROW, min_size=1, max_size=6))
+def test_padded_and_nested_layouts_agree_on_any_rows(make_nested, make_padded, rows):
+    assert as_lists(rows_from_batch(make_nested(rows))) == rows
+    assert as_lists(rows_from_batch(make_padded(rows))) == rows
+
+
+def test_padded_rows_without_an_attention_mask_are_refused(make_padded, rows):
+    batch = make_padded(rows)
+    del batch["attention_mask"]
+    with pytest.raises(ValueError, match="attention_mask is missing"):
+        rows_from_batch(batch)
+
+
+@pytest.mark.parametrize("name", ["responses", "response_mask"])
+def test_a_missing_field_is_named_with_what_is_there(make_nested, rows, name):
+    batch = make_nested(rows)
+    del batch[name]
+    with pytest.raises(ValueError, match=f"{name} is missing: the batch has .*input_ids"):
+        rows_from_batch(batch)
+
+
+def test_a_mask_that_trains_on_padding_is_refused(make_padded, rows):
+    batch = make_padded(rows)
+    batch["response_mask"][2, -1] = 1
+    with pytest.raises(ValueError, match="marks padding"):
+        rows_from_batch(batch)
+
+
+def test_a_mask_of_other_lengths_is_refused(make_nested, rows):
+    batch = make_nested(rows)
+    batch["response_mask"] = batch["input_ids"]
+    with pytest.raises(ValueError, match="row lengths"):
+        rows_from_batch(batch)
+
+
+def test_mixed_layouts_are_refused(make_nested, make_padded, rows):
+    batch = make_nested(rows)
+    batch["response_mask"] = make_padded(rows)["response_mask"]
+    with pytest.raises(ValueError, match="one layout"):
+        rows_from_batch(batch)
+
+
+@pytest.mark.parametrize("layout", ["nested", "padded"])
+def test_input_ids_that_are_not_prompt_and_response_are_refused(make_nested, make_padded, rows, layout):
+    make = make_nested if layout == "nested" else make_padded
+    shifted = [(prompt, [token + 1 for token in response], mask) for prompt, response, mask in rows]
+    batch = make(rows) | {"input_ids": make(shifted)["input_ids"]}
+    with pytest.raises(ValueError, match="the forward would read other tokens"):
+        rows_from_batch(batch)
+
+
+def test_an_attention_mask_of_another_width_is_refused(make_padded, rows):
+    batch = make_padded(rows)
+    batch["attention_mask"] = batch["attention_mask"][:, 1:]
+    with pytest.raises(ValueError, match="attention_mask: 8 columns, but prompts and responses together have 9"):
+        rows_from_batch(batch)
+
+
+def test_multi_modal_positions_are_refused(make_nested, rows):
+    batch = make_nested(rows) | {"position_ids": torch.zeros(3, 4, 7, dtype=torch.int64)}
+    with pytest.raises(ValueError, match="text only"):
+        rows_from_batch(batch)
+
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ' ' + message['content'] + ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant ' }}{% if enable_thinking %}{{ 'think ' }}{% endif %}{% endif %}"
+)
+WORDS = ["user", "assistant", "tool", "think", "two", "plus", "five", "seven"]
+
+
+@pytest.fixture
+def tokenizer():
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="user"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=core, chat_template=TEMPLATE)
+
+
+MESSAGES = [[{"role": "user", "content": "two plus five"}], [{"role": "user", "content": "seven"}]]
+ENCODED = [["user", "two", "plus", "five", "assistant"], ["user", "seven", "assistant"]]
+RESPONSES = [([7], [1]), ([6, 5], [1, 1])]
+
+
+def message_batch(make):
+    batch = make([([1], ids, mask) for ids, mask in RESPONSES])
+    return {name: batch[name] for name in batch if name not in ("prompts", "input_ids")}
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_prompts_come_from_the_chat_template_where_the_rollouts_are_absent(
+    make_nested, make_padded, tokenizer, thinking
+):
+    # Defect 9: thinking is what the caller says, for every model.
+    expected = [
+        ([WORDS.index(word) for word in words] + [WORDS.index("think")] * thinking, *response)
+        for words, response in zip(ENCODED, RESPONSES, strict=True)
+    ]
+    for make in (make_nested, make_padded):
+        batch = message_batch(make) | {"raw_prompt": np.array([*MESSAGES, None], dtype=object)[:2]}
+        rows = rows_from_messages(batch, tokenizer, chat_template_kwargs={"enable_thinking": thinking})
+        assert as_lists(rows) == expected
+
+
+def test_messages_may_come_as_a_tensordicts_non_tensor_stack(make_nested, tokenizer):
+    batch = TensorDict(message_batch(make_nested) | {"raw_prompt": NonTensorStack(*MESSAGES)}, batch_size=[2])
+    rows = build_opd_batch(batch, max_length=8, tokenizer=tokenizer).rows
+    assert rows.prompt_lens.tolist() == [5, 3]
+
+
+def test_as_many_prompts_as_responses_are_needed(make_nested, tokenizer):
+    batch = message_batch(make_nested) | {"raw_prompt": MESSAGES[:1]}
+    with pytest.raises(ValueError, match="1 rows, but responses have 2"):
+        rows_from_messages(batch, tokenizer)
