@@ -1,0 +1,1 @@
+"""Data preparation: the published raw files and the toy task, written in verl's parquet columns."""

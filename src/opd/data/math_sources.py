@@ -1,0 +1,176 @@
+"""The four published data sets: where they lie, their layouts, and their problems with the ground truth made right."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from opd.data.instructions import strip_dapo_instruction
+from opd.data.raw_files import RawFile, RawFileError, read_raw, require_columns
+from opd.rewards.boxed import last_boxed
+
+# What a boxed AIME answer may be wrapped in; the group keeps the content.
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textrm|mathbf|mathrm|bf|rm)\s*\{([^{}]*)\}")
+_AIME_PADDING = "$ (){}~.\n"
+
+
+class Problem(NamedTuple):
+    """One problem, without any instruction."""
+
+    row: int
+    """Its position in the raw file, from 0: the `index` of the prepared row."""
+    problem_id: str
+    question: str
+    answer: str
+    style: str = "rule"
+
+
+class Problems(NamedTuple):
+    """A data set as read, with what a person should hear about it."""
+
+    problems: list[Problem]
+    notes: list[str]
+
+
+class MathSource(NamedTuple):
+    """One published data set."""
+
+    name: str
+    """How commands and output files call it."""
+    data_source: str
+    """What the prepared rows call it; rewards and metrics see this."""
+    raw_path: str
+    """Below the data folder."""
+    published_at: str
+    read: Callable[[Path], Problems]
+
+
+def read_dapo(path: Path) -> Problems:
+    """DAPO-Math-17k: `prompt` (messages, or a text) and `reward_model` {ground_truth, style}.
+
+    A blank problem or ground truth is kept, as "", for the filters to drop and count.
+    """
+    raw = read_raw(path, source=DAPO.published_at)
+    require_columns(raw, [("prompt", "reward_model")])
+    problems = []
+    num_bare = 0
+    for row in range(len(raw.records)):
+        stripped = strip_dapo_instruction(_user_message(raw, row))
+        num_bare += not stripped.found
+        reward_model = raw.records[row]["reward_model"]
+        if not isinstance(reward_model, dict) or "ground_truth" not in reward_model:
+            raise raw.error(row, "reward_model", "must be an object with ground_truth")
+        truth = reward_model["ground_truth"]
+        style = reward_model.get("style") or "rule"
+        problems.append(Problem(row, str(row), stripped.problem, "" if truth is None else str(truth).strip(), style))
+    notes = [f"{num_bare} prompts carry no DAPO instruction and were taken as they are"] if num_bare else []
+    return Problems(problems, notes)
+
+
+def read_aime24(path: Path) -> Problems:
+    """AIME 2024 in any published layout: (id, problem, solution[, answer]) or (ID, Problem, Solution, Answer).
+
+    The ground truth is the answer column where there is one, else the *last* box of the solution (the first one is
+    an intermediate result in some rows), as a whole number from 0 to 999 without leading zeros: a model says 25
+    where the exam's answer sheet says 025, and rewards compare text.
+    """
+    raw = read_raw(path, source=AIME24.published_at)
+    require_columns(raw, [("problem", "solution"), ("problem", "answer"), ("Problem", "Answer")])
+    names = ("problem", "solution", "answer", "id")
+    question, solution, answer, identity = (
+        names if "problem" in raw.columns else ("Problem", "Solution", "Answer", "ID")
+    )
+    problems = []
+    num_contradicted = 0
+    for row, record in enumerate(raw.records):
+        boxed = _aime_integer(last_boxed(str(record.get(solution) or "")) or "")
+        if answer in raw.columns:
+            truth = _aime_integer(raw.answer(row, answer))
+            if truth is None:
+                raise raw.error(row, answer, "must be a whole number from 0 to 999")
+            num_contradicted += boxed is not None and boxed != truth
+        elif boxed is None:
+            raise raw.error(row, solution, "must end in a box with a whole number from 0 to 999")
+        else:
+            truth = boxed
+        problems.append(Problem(row, str(record.get(identity, row)), raw.text(row, question), str(truth)))
+    contradiction = f"{num_contradicted} solutions box something else than the answer column, which was taken"
+    return Problems(problems, [contradiction] if num_contradicted else [])
+
+
+def read_aime25(path: Path) -> Problems:
+    """AIME 2025: `problem` and `answer`; the answer as its text, but for the leading zeros of a whole number."""
+    raw = read_raw(path, source=AIME25.published_at)
+    require_columns(raw, [("problem", "answer")])
+    problems = _text_problems(raw, identity="id")
+    return Problems([problem._replace(answer=_without_leading_zeros(problem.answer)) for problem in problems], [])
+
+
+def read_math500(path: Path) -> Problems:
+    """MATH-500: `problem`, `answer` (its text) and `unique_id`."""
+    raw = read_raw(path, source=MATH500.published_at)
+    require_columns(raw, [("problem", "answer")])
+    return Problems(_text_problems(raw, identity="unique_id"), [])
+
+
+def _text_problems(raw: RawFile, *, identity: str) -> list[Problem]:
+    return [
+        Problem(row, str(record.get(identity, row)), raw.text(row, "problem"), raw.answer(row, "answer"))
+        for row, record in enumerate(raw.records)
+    ]
+
+
+def _user_message(raw: RawFile, row: int) -> str:
+    """The text of a prompt that is a text or a conversation of one user message."""
+    prompt = raw.records[row]["prompt"]
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
+        message = prompt[0]
+        if message.get("role") == "user" and isinstance(message.get("content"), str):
+            return message["content"]
+    raise raw.error(row, "prompt", "must be a text or a list of one message {role: user, content: text}")
+
+
+def _without_leading_zeros(answer: str) -> str:
+    return str(int(answer)) if re.fullmatch(r"[0-9]+", answer) else answer
+
+
+def _aime_integer(text: str) -> int | None:
+    r"""The AIME answer that a text such as `025`, `\textbf{(073)}` or `m+n = \text{902}` states, if it is one."""
+    unwrapped = _TEXT_COMMAND.sub(r"\1", text.rsplit("=", 1)[-1]).strip(_AIME_PADDING)
+    return int(unwrapped) if re.fullmatch(r"[0-9]{1,3}", unwrapped) else None
+
+
+DAPO = MathSource(
+    "dapo",
+    "math_dapo",
+    "DAPO-Math-17k-dedup/distinct-prompts-with-rewards.parquet",
+    "Hugging Face data set YouJiacheng/DAPO-Math-17k-dedup, file distinct-prompts-with-rewards.parquet",
+    read_dapo,
+)
+AIME24 = MathSource(
+    "aime24",
+    "aime24",
+    "AIME_2024/aime_2024_problems.parquet",
+    "Hugging Face data set HuggingFaceH4/aime_2024, file data/train-00000-of-00001.parquet, "
+    "or Maxwell-Jia/AIME_2024, file aime_2024_problems.parquet",
+    read_aime24,
+)
+AIME25 = MathSource(
+    "aime25",
+    "aime25",
+    "AIME_2025/train.jsonl",
+    "Hugging Face data set math-ai/aime25, file test.jsonl",
+    read_aime25,
+)
+MATH500 = MathSource(
+    "math500",
+    "math",
+    "MATH-500/test.jsonl",
+    "Hugging Face data set HuggingFaceH4/MATH-500, file test.jsonl",
+    read_math500,
+)
+BENCHMARKS = (AIME24, AIME25, MATH500)
+
+__all__ = ["AIME24", "AIME25", "BENCHMARKS", "DAPO", "MATH500", "MathSource", "Problem", "Problems", "RawFileError"]
