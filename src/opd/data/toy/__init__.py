@@ -1,0 +1,10 @@
+"""The toy task: two-digit addition, with a tokenizer and two tiny Qwen3 models on which distillation really learns on a CPU."""
+
+from pathlib import Path
+
+ASSETS_DIR = Path(__file__).parent / "assets"
+"""The committed model folders; `python -m opd.data.toy.make_models` makes them."""
+TEACHER_DIR = ASSETS_DIR / "teacher"
+"""A Hugging Face folder: the teacher, which solves the task (bf16)."""
+STUDENT_DIR = ASSETS_DIR / "student"
+"""A Hugging Face folder: the student's start, which has begun to learn the task (fp32)."""

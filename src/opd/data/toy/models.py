@@ -1,0 +1,60 @@
+"""The shapes of the two toy models: a teacher and a narrower student, both Qwen3 and both with an untied head."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
+
+HEAD_DIM = 32
+INITIALIZER_RANGE = 0.05
+"""Wider than Qwen3's 0.02, with which nets as narrow as these stay on the first plateau for longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyShape:
+    """What differs between the toy models."""
+
+    num_layers: int
+    hidden_size: int
+    num_vocab_rows: int
+    """Rows of embedding and head: at least the tokenizer's 112. Teacher and student differ on purpose, as Qwen's
+    sizes do, so that unequal padded vocabularies are met for real."""
+    dtype: torch.dtype
+    """Of the saved weights. The student trains in fp32: rounding it to bf16 would cost accuracy."""
+
+
+TEACHER = ToyShape(num_layers=3, hidden_size=128, num_vocab_rows=128, dtype=torch.bfloat16)
+STUDENT = ToyShape(num_layers=3, hidden_size=64, num_vocab_rows=112, dtype=torch.float32)
+
+
+def build_model(
+    shape: ToyShape, tokenizer: PreTrainedTokenizerBase, *, seed: int, tie_word_embeddings: bool = False
+) -> Qwen3ForCausalLM:
+    """A freshly initialised fp32 model of this shape whose generation stops at the tokenizer's eos.
+
+    Raises ValueError if the shape has fewer vocabulary rows than the tokenizer has tokens.
+    """
+    if shape.num_vocab_rows < len(tokenizer):
+        raise ValueError(
+            f"num_vocab_rows = {shape.num_vocab_rows}: must be at least {len(tokenizer)}, the tokenizer's length"
+        )
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = Qwen3Config(
+        vocab_size=shape.num_vocab_rows,
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.hidden_size // HEAD_DIM,
+        num_key_value_heads=shape.hidden_size // HEAD_DIM,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        tie_word_embeddings=tie_word_embeddings,
+        initializer_range=INITIALIZER_RANGE,
+        **special,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config).float()
+    model.generation_config = GenerationConfig(do_sample=False, **special)
+    return model

@@ -1,0 +1,103 @@
+import hashlib
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from opd.data.toy import ASSETS_DIR, STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.evaluate import greedy_accuracy, greedy_responses
+from opd.data.toy.make_models import SHAPES, problems_sha256, sft_configs
+from opd.data.toy.task import SPLIT_SALT, split_problems
+from opd.data.toy.tokenizer import build_tokenizer
+
+FOLDERS = {"teacher": TEACHER_DIR, "student": STUDENT_DIR}
+MAX_ASSET_BYTES = 5 * 1024**2
+
+
+@pytest.fixture(scope="module")
+def provenance() -> dict:
+    return json.loads((ASSETS_DIR / "provenance.json").read_text())
+
+
+def load(name: str, **kwargs):
+    folder = FOLDERS[name]
+    return AutoModelForCausalLM.from_pretrained(folder, **kwargs), AutoTokenizer.from_pretrained(folder)
+
+
+def test_the_teacher_solves_at_least_95_percent_of_the_held_out_problems():
+    assert greedy_accuracy(*load("teacher"), split_problems().heldout) >= 0.95
+
+
+def test_the_student_starts_between_20_and_35_percent():
+    # Below, it would not learn from the teacher in few steps; above, the quickstart would promise too little.
+    assert 0.20 <= greedy_accuracy(*load("student"), split_problems().heldout) < 0.35
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_claimed_accuracy_is_the_measured_one(name, provenance):
+    heldout = split_problems().heldout
+    measured = greedy_accuracy(*load(name), heldout)
+    # Two near ties may break differently with another matrix library; more than that is another model.
+    assert measured == pytest.approx(provenance[name]["heldout_accuracy_greedy"], abs=2.5 / len(heldout))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_both_generation_prompts_are_answered_alike(name):
+    heldout = split_problems().heldout
+    model, tokenizer = load(name)
+    plain = greedy_accuracy(model, tokenizer, heldout)
+    assert greedy_accuracy(model, tokenizer, heldout, enable_thinking=False) == pytest.approx(plain, abs=0.08)
+
+
+def test_responses_end_by_themselves():
+    responses = greedy_responses(*load("student"), split_problems().heldout)
+    assert {len(response) for response in responses} == {3}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_provenance_names_these_weights_and_this_split(name, provenance):
+    splits = split_problems()
+    trained_on = sorted(set(splits.train) - set(splits.validation))
+    entry = provenance[name]
+    assert provenance["split_salt"] == SPLIT_SALT
+    assert entry["weights_sha256"] == hashlib.sha256((FOLDERS[name] / "model.safetensors").read_bytes()).hexdigest()
+    assert entry["train_problems_sha256"] == problems_sha256(trained_on)
+    assert entry["heldout_problems_sha256"] == problems_sha256(splits.heldout)
+    assert entry["num_train_problems"] == len(trained_on)
+    assert entry["num_heldout_problems_excluded"] == len(splits.heldout)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_provenance_names_the_settings_that_the_script_has_now(name, provenance):
+    recorded = provenance[name]["sft"]
+    current = json.loads(json.dumps(sft_configs(recorded["seed"])[name].__dict__))
+    assert recorded == current
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_folder_holds_the_shape_and_dtype_that_the_code_says(name):
+    weights = load_file(FOLDERS[name] / "model.safetensors")
+    shape = SHAPES[name]
+    assert {tensor.dtype for tensor in weights.values()} == {shape.dtype}
+    assert weights["lm_head.weight"].shape == (shape.num_vocab_rows, shape.hidden_size)
+    assert not torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+
+
+def test_teacher_and_student_share_the_tokenizer_but_not_the_padded_vocabulary():
+    (teacher, teacher_tokenizer), (student, student_tokenizer) = load("teacher"), load("student")
+    assert teacher_tokenizer.get_vocab() == student_tokenizer.get_vocab() == build_tokenizer().get_vocab()
+    assert teacher_tokenizer.chat_template == student_tokenizer.chat_template == build_tokenizer().chat_template
+    assert teacher.config.vocab_size > student.config.vocab_size == len(student_tokenizer)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_generation_stops_at_the_tokenizers_eos(name):
+    model, tokenizer = load(name)
+    for config in (model.config, model.generation_config):
+        assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+def test_the_committed_folders_stay_below_five_megabytes():
+    assert sum(file.stat().st_size for file in ASSETS_DIR.rglob("*") if file.is_file()) < MAX_ASSET_BYTES
