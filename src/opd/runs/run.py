@@ -24,7 +24,7 @@ from opd.runs.errors import Overtaken, RunError, StoreError, StoreUnavailable
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE
 from opd.runs.result import refuse_if_over, write_fatal, write_result
-from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
+from opd.runs.store import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store, open_store
 from opd.runs.store_local import LocalStore
 from opd.runs.stream import FLUSH_INTERVAL_S, upload_leftovers
 from opd.runs.writer import RunHandle, RunWriter
@@ -62,7 +62,7 @@ class Run(RunWriter):
         max_wait_s: float | None = None,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         tee: bool = True,
-        policy: RetryPolicy | None = None,
+        policy: RetryPolicy = DEFAULT_POLICY,
     ) -> Run:
         """Claims the next attempt of `run_id`, or says why there is none.
 
@@ -78,7 +78,6 @@ class Run(RunWriter):
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.runs.errors.
         """
-        policy = policy or RetryPolicy()
         local, remote = _places(local_root, store_url, run_id, policy)
         stores: list[Store] = [local] if remote is None else [remote, local]
         settle_identity(stores, run_id=run_id, spec_hash=spec_hash, identity=identity or spec, spec=spec)

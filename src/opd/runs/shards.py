@@ -20,7 +20,7 @@ from opd.runs.manifest import (
     hash_files,
     step_folder,
 )
-from opd.runs.store import RetryPolicy, Store, open_store
+from opd.runs.store import DEFAULT_POLICY, RetryPolicy, Store, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def upload_shards(
     step_dir: str | Path,
     store_url: str | None,
     files: Sequence[str] | None = None,
-    policy: RetryPolicy | None = None,
+    policy: RetryPolicy = DEFAULT_POLICY,
 ) -> ShardReport:
     """Hashes one rank's files of a saved step and uploads them; called in the process of each rank.
 
@@ -88,7 +88,7 @@ def fetch_shards(
     manifest: Manifest,
     store_url: str | None,
     ranks: Sequence[int] | None = None,
-    policy: RetryPolicy | None = None,
+    policy: RetryPolicy = DEFAULT_POLICY,
 ) -> list[str]:
     """Makes this machine's folder hold exactly what the manifest lists, downloading what is missing or differs.
 

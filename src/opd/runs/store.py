@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from opd.runs.errors import (
     AlreadyExists,
@@ -39,6 +39,7 @@ class RetryPolicy:
     max_wait_s: float = 8.0
 
 
+DEFAULT_POLICY = RetryPolicy()
 # For callers that come back by themselves, such as the metrics stream at its next tick.
 NO_RETRY = RetryPolicy(max_elapsed_s=0.0)
 
@@ -62,7 +63,7 @@ class Store(ABC):
     # What the backend raises when the store, not its caller, is at fault.
     native_errors: tuple[type[Exception], ...] = (OSError,)
 
-    def __init__(self, url: str, *, policy: RetryPolicy):
+    def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.url = url.rstrip("/")
         self.policy = policy
 
@@ -251,9 +252,8 @@ class Store(ABC):
         policy = self.policy
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_exponential_jitter(
-                initial=policy.first_wait_s, max=policy.max_wait_s, jitter=policy.first_wait_s
-            ),
+            wait=wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
+            + wait_random(0, policy.first_wait_s),
             stop=stop_after_delay(policy.max_elapsed_s),
             before_sleep=lambda state: (
                 logger.warning("retry %d: %s", state.attempt_number, state.outcome.exception())
@@ -270,7 +270,7 @@ def json_bytes(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def open_store(url: str | Path, *, policy: RetryPolicy | None = None) -> Store:
+def open_store(url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY) -> Store:
     """The store behind a local path, a `file://` URL or another fsspec URL.
 
     Raises:
@@ -281,7 +281,6 @@ def open_store(url: str | Path, *, policy: RetryPolicy | None = None) -> Store:
     from opd.runs.store_local import LocalStore
 
     text = str(url)
-    policy = policy or RetryPolicy()
     if "://" not in text:
         return LocalStore(Path(text), policy=policy)
     if text.startswith("file://"):

@@ -10,7 +10,7 @@ from typing import Any, Self
 import fsspec
 
 from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
-from opd.runs.store import ObjectInfo, RetryPolicy, Store
+from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
 # Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
 CREATE_ONLY_PROTOCOLS = {
@@ -44,7 +44,9 @@ class FsspecStore(Store):
         StoreRefused: the protocol's package is not installed.
     """
 
-    def __init__(self, url: str, *, policy: RetryPolicy, filesystem: fsspec.AbstractFileSystem | None = None):
+    def __init__(
+        self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY, filesystem: fsspec.AbstractFileSystem | None = None
+    ):
         super().__init__(url, policy=policy)
         self.protocol, _, self.root = self.url.partition("://")
         if self.protocol not in CREATE_ONLY_PROTOCOLS:

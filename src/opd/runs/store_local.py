@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from opd.runs.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
-from opd.runs.store import ObjectInfo, RetryPolicy, Store
+from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
 # What a network file system answers while its server is away; everything else is permanent.
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
@@ -32,7 +32,7 @@ def fsync_folder(folder: Path) -> None:
 class LocalStore(Store):
     """Objects as files under `root`, which is created at the first write."""
 
-    def __init__(self, root: Path, *, policy: RetryPolicy):
+    def __init__(self, root: Path, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.root = Path(os.path.abspath(root))
         super().__init__(str(self.root), policy=policy)
 

@@ -1,0 +1,177 @@
+"""Shared pieces of the run-directory tests: local stores, saved steps, real child processes and a real S3 server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import opd
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.manifest import DRIVER_RANK
+from opd.runs.run import Run
+from opd.runs.shards import upload_shards
+from opd.runs.store import RetryPolicy, Store
+from opd.runs.store_local import LocalStore
+
+SOURCE_ROOT = Path(opd.__file__).parent.parent
+IMPATIENT = RetryPolicy(max_elapsed_s=0.0)
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "run", policy=IMPATIENT)
+
+
+@pytest.fixture
+def open_run(tmp_path: Path) -> Callable[..., Run]:
+    """Opens run `r` under `tmp_path/local`; keyword arguments override."""
+
+    def open_it(**overrides: object) -> Run:
+        options: dict[str, object] = {
+            "run_id": "r",
+            "local_root": tmp_path / "local",
+            "spec": {"kind": "opd", "seed": 1},
+            "spec_hash": "hash-1",
+            "tee": False,
+            "max_wait_s": 0.0,
+            "flush_interval_s": 0.05,
+            "policy": IMPATIENT,
+        }
+        return Run.open(**{**options, **overrides})  # type: ignore[arg-type]
+
+    return open_it
+
+
+@pytest.fixture
+def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
+    """The checkpoints of one attempt in `tmp_path/local` and, unless `remote=None`, in `tmp_path/store`."""
+
+    def make(*, attempt: int = 1, remote: Store | str | None = "store", local: str = "local") -> Checkpoints:
+        if isinstance(remote, str):
+            remote = LocalStore(tmp_path / remote, policy=IMPATIENT)
+        return Checkpoints(
+            local=LocalStore(tmp_path / local, policy=IMPATIENT),
+            remote=remote,
+            attempt=attempt,
+            spec_hash="hash-1",
+            check_owner=lambda: None,
+        )
+
+    return make
+
+
+def write_step(folder: Path, step: int, *, num_ranks: int = 1) -> None:
+    """Files with verl's names, whose bytes tell the step and the rank."""
+    for name, content in step_content(step, num_ranks=num_ranks).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def step_content(step: int, *, num_ranks: int = 1) -> dict[str, bytes]:
+    content = {"data.pt": f"position {step}".encode(), "actor/huggingface/config.json": b"{}"}
+    for rank in range(num_ranks):
+        for part in ("model", "optim", "extra_state"):
+            content[f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt"] = f"{part} {step} {rank} ".encode() * 500
+    return content
+
+
+def read_content(folder: Path) -> dict[str, bytes]:
+    """What a loader would find: every file that is neither hidden nor the seal."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name not in ("manifest.json", "COMPLETE")
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+
+
+@pytest.fixture
+def save_step() -> Callable[..., None]:
+    """Saves a whole step the way a trainer does: begin, files, each rank's report, finalise."""
+
+    def save(checkpoints: Checkpoints, step: int, *, num_ranks: int = 1) -> None:
+        assert checkpoints.begin(step)
+        folder = checkpoints.folder(step)
+        write_step(folder, step, num_ranks=num_ranks)
+        url = checkpoints.remote.url if checkpoints.remote is not None else None
+        reports = [
+            upload_shards(rank=rank, step=step, step_dir=folder, store_url=url, policy=IMPATIENT)
+            for rank in (DRIVER_RANK, *range(num_ranks))
+        ]
+        checkpoints.finalise(step, reports)
+
+    return save
+
+
+@pytest.fixture
+def saved_content() -> Callable[..., dict[str, bytes]]:
+    return step_content
+
+
+@pytest.fixture
+def loaded_content() -> Callable[[Path], dict[str, bytes]]:
+    return read_content
+
+
+class Child:
+    """One real Python process running a script; its output goes to a file, so that no pipe can fill up."""
+
+    def __init__(self, script: str, arguments: tuple[str, ...], output: Path, environment: dict[str, str]):
+        self.output = output
+        path = os.pathsep.join([str(SOURCE_ROOT), str(Path(__file__).parent)])
+        with open(output, "wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(script), *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment, "PYTHONPATH": path},
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait(self, timeout_s: float = 60) -> int:
+        return self.process.wait(timeout_s)
+
+    def wait_for(self, marker: str, timeout_s: float = 60) -> None:
+        wait_until(lambda: marker in self.text or self.process.poll() is not None, timeout_s)
+        assert marker in self.text, self.text
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return wait_until
+
+
+@pytest.fixture
+def start_child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """Starts a script in a process of its own; whatever still runs at the end of the test is killed by its pid."""
+    children: list[Child] = []
+
+    def start(script: str, *arguments: object, **environment: str) -> Child:
+        output = tmp_path / f"child-{len(children)}.txt"
+        children.append(Child(script, tuple(map(str, arguments)), output, environment))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.process.poll() is None:
+            child.process.kill()
+            child.process.wait()

@@ -1,0 +1,212 @@
+"""Attempts: one winner of any race, take-over by the rule, and writers that stop when overtaken."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt, next_free_name
+from opd.runs.errors import Overtaken, RunIsLive
+from opd.runs.process import this_process
+from opd.runs.store import json_bytes
+from opd.runs.store_local import LocalStore
+
+CLAIMER = """
+import sys, pathlib, time
+from opd.runs.attempts import claim_attempt
+from opd.runs.errors import RunIsLive
+from opd.runs.store import open_store
+root, name = sys.argv[1:]
+store = open_store(root)
+(pathlib.Path(root) / f"ready-{name}").touch()
+while not (pathlib.Path(root) / "go").exists():
+    time.sleep(0.001)
+try:
+    claim = claim_attempt([store], spec_hash="h", max_wait_s=0.2, on_wait=lambda message: None)
+    print("attempt", claim.attempt, flush=True)
+except RunIsLive as error:
+    print("live:", error, flush=True)
+while not (pathlib.Path(root) / "leave").exists():  # the winner must live while the others look
+    time.sleep(0.01)
+"""
+
+
+def claim_it(store: LocalStore, **overrides: object) -> Claim:
+    options: dict[str, object] = {"spec_hash": "h", "max_wait_s": 0.0}
+    return claim_attempt([store], **{**options, **overrides})  # type: ignore[arg-type]
+
+
+def plant_owner(store: LocalStore, attempt: int, *, age_s: float = 0.0, **process: object) -> None:
+    """An attempt of another process, whose last sign of life is `age_s` old."""
+    owner = Owner(
+        attempt=attempt,
+        token=f"planted-{attempt}",
+        process=dataclasses.replace(this_process(), **process),  # type: ignore[arg-type]
+        started_at_s=time.time(),
+        lease_ttl_s=60.0,
+        spec_hash="h",
+    )
+    key = f"attempts/{attempt:04d}/owner.json"
+    store.create(key, json_bytes(owner.to_json()))
+    then = time.time() - age_s
+    os.utime(store.local_path(key), (then, then))
+
+
+def test_the_first_attempt_is_number_one_and_says_who_owns_it(local_store: LocalStore) -> None:
+    claim = claim_it(local_store, lease_ttl_s=7.0)
+    record = local_store.get_json("attempts/0001/owner.json")
+    assert record is not None
+    assert record["attempt"] == claim.attempt == 1
+    assert record["process"]["pid"] == os.getpid()
+    assert record["lease_ttl_s"] == 7.0
+    assert record["spec_hash"] == "h"
+
+
+@pytest.mark.parametrize("num_earlier", [0, 1])
+def test_of_processes_that_start_at_once_one_gets_the_attempt(
+    tmp_path: Path, start_child: Callable, until: Callable, num_earlier: int
+) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    if num_earlier:
+        plant_owner(LocalStore(root), 1, pid=2**22 + 1, start="1")
+    children = [start_child(CLAIMER, root, f"claimer-{number}") for number in range(6)]
+    until(lambda: len(list(root.glob("ready-*"))) == len(children))
+    (root / "go").touch()
+    for child in children:
+        until(lambda child=child: child.text.count("\n") == 1)
+    (root / "leave").touch()
+    assert [child.wait() for child in children] == [0] * len(children)
+    assert sorted(child.text.split(":")[0].strip() for child in children) == [
+        f"attempt {num_earlier + 1}",
+        *["live"] * (len(children) - 1),
+    ]
+
+
+def test_an_owner_whose_process_is_gone_from_this_host_is_followed_at_once(
+    local_store: LocalStore, start_child: Callable
+) -> None:
+    script = """
+    import sys
+    from opd.runs.attempts import claim_attempt
+    from opd.runs.store import open_store
+    claim_attempt([open_store(sys.argv[1])], spec_hash="h", lease_ttl_s=3600)
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert start_child(script, local_store.root).wait() == -9
+    assert claim_it(local_store).attempt == 2
+
+
+def test_a_pid_that_was_given_to_another_process_does_not_keep_the_run(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, pid=os.getpid(), start="an earlier process")
+    assert claim_it(local_store).attempt == 2
+
+
+def test_a_living_owner_on_this_host_keeps_the_run_and_is_named(local_store: LocalStore) -> None:
+    claim_it(local_store)
+    with pytest.raises(RunIsLive, match=rf"attempt 1 .pid {os.getpid()} on .* lease of 60 s.*another name"):
+        claim_it(local_store)
+
+
+def test_an_owner_on_another_host_keeps_the_run_until_its_lease_is_over(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, age_s=50.0, host="elsewhere")
+    with pytest.raises(RunIsLive, match="elsewhere"):
+        claim_it(local_store)
+    plant_owner(local_store, 2, age_s=70.0, host="elsewhere")
+    assert claim_it(local_store).attempt == 3
+
+
+def test_a_heartbeat_renews_the_lease(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, age_s=70.0, host="elsewhere")
+    local_store.put_json("attempts/0001/heartbeat.json", {})
+    with pytest.raises(RunIsLive):
+        claim_it(local_store)
+
+
+def test_the_owners_own_promise_counts_not_the_newcomers(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, age_s=50.0, host="elsewhere")
+    with pytest.raises(RunIsLive):
+        claim_it(local_store, lease_ttl_s=10.0)
+
+
+def test_another_pid_namespace_of_the_same_host_is_judged_by_its_lease(local_store: LocalStore) -> None:
+    # A pod's pid 7 says nothing about the pid 7 of its successor with the same host name.
+    plant_owner(local_store, 1, pid=2**22 + 1, pid_namespace="pid:[1]")
+    with pytest.raises(RunIsLive):
+        claim_it(local_store)
+
+
+def test_an_attempt_that_has_ended_is_followed_at_once(local_store: LocalStore) -> None:
+    claim_it(local_store).end("failed", "out of memory")
+    assert claim_it(local_store).attempt == 2
+    assert local_store.get_json("attempts/0001/ended.json")["detail"] == "out of memory"  # type: ignore[index]
+
+
+def test_a_lease_that_runs_out_while_waiting_is_taken_over(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, age_s=59.0, host="elsewhere")
+    assert claim_it(local_store, max_wait_s=30.0, lease_ttl_s=0.2).attempt == 2
+
+
+def test_who_is_waited_for_is_said_once(local_store: LocalStore) -> None:
+    plant_owner(local_store, 1, host="elsewhere")
+    messages: list[str] = []
+    with pytest.raises(RunIsLive):
+        claim_it(local_store, max_wait_s=0.3, lease_ttl_s=0.2, on_wait=messages.append)
+    assert len(messages) == 1
+    assert "on elsewhere" in messages[0]
+    assert "waiting for its lease" in messages[0]
+
+
+def test_an_owner_record_cut_short_counts_as_claimed_until_its_lease_is_over(local_store: LocalStore) -> None:
+    local_store.put("attempts/0001/owner.json", b'{"attempt": 1, "tok')
+    with pytest.raises(RunIsLive, match="unreadable owner record"):
+        claim_it(local_store)
+    os.utime(local_store.local_path("attempts/0001/owner.json"), (0, 0))
+    assert claim_it(local_store).attempt == 2
+
+
+def test_a_folder_without_an_owner_record_is_a_free_number(local_store: LocalStore) -> None:
+    local_store.local_path("attempts/0001").mkdir(parents=True)
+    assert highest_attempt(local_store) == 0
+    assert claim_it(local_store).attempt == 1
+
+
+def test_the_number_follows_the_highest_and_fills_no_hole(local_store: LocalStore) -> None:
+    plant_owner(local_store, 3, age_s=1e6, host="elsewhere")
+    assert claim_it(local_store).attempt == 4
+
+
+def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> None:
+    old = claim_it(local_store)
+    old.beat()
+    plant_owner(local_store, 2)
+    with pytest.raises(Overtaken, match=r"attempt 1 .* overtaken by attempt 2"):
+        old.beat()
+
+
+def test_an_attempt_known_in_only_one_place_overtakes_too(tmp_path: Path, local_store: LocalStore) -> None:
+    # A shared local volume shows the newer owner even while the object store is away, and the other way round.
+    other = LocalStore(tmp_path / "other", policy=local_store.policy)
+    plant_owner(other, 2)
+    check_owner([local_store], 1)
+    with pytest.raises(Overtaken):
+        check_owner([local_store, other], 1)
+
+
+def test_a_claim_is_recorded_in_every_place(tmp_path: Path, local_store: LocalStore) -> None:
+    other = LocalStore(tmp_path / "other", policy=local_store.policy)
+    claim_attempt([other, local_store], spec_hash="h")
+    assert other.get("attempts/0001/owner.json") == local_store.get("attempts/0001/owner.json")
+
+
+def test_the_next_free_name_skips_the_taken_ones(local_store: LocalStore) -> None:
+    assert next_free_name(local_store, "math") == "math"
+    for taken in ("math", "math-2"):
+        local_store.put_json(f"{taken}/run.json", {})
+    assert next_free_name(local_store, "math") == "math-3"

@@ -1,0 +1,115 @@
+"""The driver's log: everything printed at any level is kept, live, and the terminal still sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+PRINT_EVERYWHERE = """
+import ctypes, os, subprocess, sys
+from pathlib import Path
+from opd.runs.driver_log import LogTee
+tee = LogTee(Path(sys.argv[1]))
+print("before")
+tee.start()
+print("from python")
+print("to stderr", file=sys.stderr)
+libc = ctypes.CDLL(None)
+libc.puts(b"from C")
+libc.fflush(None)
+os.write(1, b"from the descriptor\\n")
+subprocess.run(["echo", "from a child"], check=True)
+tee.terminal.write("progress bar\\n")
+tee.stop()
+print("after")
+"""
+
+
+def test_python_native_and_child_output_is_logged_and_shown(start_child: Callable, tmp_path: Path) -> None:
+    child = start_child(PRINT_EVERYWHERE, tmp_path / "attempts/driver.log")
+    assert child.wait() == 0, child.text
+    logged = sorted((tmp_path / "attempts/driver.log").read_text().splitlines())
+    assert logged == sorted(["from python", "to stderr", "from C", "from the descriptor", "from a child"])
+    assert sorted(child.text.splitlines()) == sorted([*logged, "before", "progress bar", "after"])
+
+
+def test_stdout_and_stderr_stay_apart_on_the_terminal(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    import opd
+
+    script = """
+import sys
+from pathlib import Path
+from opd.runs.driver_log import LogTee
+tee = LogTee(Path(sys.argv[1]))
+tee.start()
+print("out")
+print("err", file=sys.stderr)
+tee.stop()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(opd.__file__).parent.parent)},
+    )
+    assert (run.stdout, run.stderr) == ("out\n", "err\n")
+
+
+def test_lines_reach_the_log_while_the_process_runs(start_child: Callable, tmp_path: Path, until: Callable) -> None:
+    script = """
+    import sys, time
+    from pathlib import Path
+    from opd.runs.driver_log import LogTee
+    LogTee(Path(sys.argv[1])).start()
+    print("step 1/100")
+    time.sleep(600)
+    """
+    child = start_child(script, tmp_path / "log")
+    until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "step 1/100\n")
+    assert child.process.poll() is None
+
+
+def test_what_was_printed_before_a_sigkill_is_kept(start_child: Callable, tmp_path: Path, until: Callable) -> None:
+    script = """
+    import os, signal, sys
+    from pathlib import Path
+    from opd.runs.driver_log import LogTee
+    LogTee(Path(sys.argv[1])).start()
+    for number in range(1000):
+        print("line", number)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    child = start_child(script, tmp_path / "log")
+    assert child.wait() == -9
+    until(lambda: (tmp_path / "log").read_text().endswith("line 999\n"))
+    assert (tmp_path / "log").read_text().count("\n") == 1000
+
+
+def test_a_child_that_outlives_the_driver_does_not_hold_it_up(start_child: Callable, tmp_path: Path) -> None:
+    script = """
+    import subprocess, sys, time
+    from pathlib import Path
+    from opd.runs import driver_log
+    driver_log.DRAIN_TIMEOUT_S = 0.2
+    tee = driver_log.LogTee(Path(sys.argv[1]))
+    tee.start()
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    started = time.monotonic()
+    tee.stop()
+    print("stopped after", time.monotonic() - started < 30)
+    daemon.kill()
+    """
+    child = start_child(script, tmp_path / "log")
+    assert child.wait() == 0
+    assert "stopped after True" in child.text
+
+
+def test_a_later_attempts_log_of_the_same_file_is_appended(start_child: Callable, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert start_child(PRINT_EVERYWHERE, tmp_path / "log").wait() == 0
+    assert (tmp_path / "log").read_text().count("from python") == 2

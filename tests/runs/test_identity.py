@@ -1,0 +1,68 @@
+"""Identity: a run id stands for one experiment, and a refused start says what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opd.runs.errors import SpecChanged
+from opd.runs.identity import describe_changes, settle_identity
+from opd.runs.store import Store
+from opd.runs.store_local import LocalStore
+
+
+def settle(*stores: Store, spec_hash: str = "h1", identity: dict[str, Any] | None = None) -> None:
+    identity = identity or {"model": {"path": "a"}, "seed": 1}
+    settle_identity(stores, run_id="r", spec_hash=spec_hash, identity=identity, spec={**identity, "epochs": 3})
+
+
+def test_the_first_start_stores_the_spec_and_a_later_one_keeps_it(local_store: LocalStore) -> None:
+    settle(local_store)
+    first = local_store.get("run.json")
+    settle(local_store)
+    assert local_store.get("run.json") == first
+    assert local_store.get_json("spec.json") == {"model": {"path": "a"}, "seed": 1, "epochs": 3}
+
+
+def test_another_hash_is_refused_with_each_difference_on_a_line(local_store: LocalStore) -> None:
+    settle(local_store)
+    with pytest.raises(SpecChanged) as refused:
+        settle(local_store, spec_hash="h2", identity={"model": {"path": "b"}, "lr": 1e-6})
+    message = str(refused.value)
+    assert "lr: (absent) -> 1e-06\n  model.path: 'a' -> 'b'\n  seed: 1 -> (absent)\n" in message
+    assert "another name" in message
+    assert refused.value.exit_code == 2
+
+
+def test_a_refused_start_writes_nowhere(tmp_path: Path, local_store: LocalStore) -> None:
+    settle(local_store)
+    remote = LocalStore(tmp_path / "remote", policy=local_store.policy)
+    with pytest.raises(SpecChanged):
+        settle(remote, local_store, spec_hash="h2")
+    assert not remote.root.exists()
+
+
+def test_a_kill_between_the_two_files_is_mended_by_the_next_start(local_store: LocalStore) -> None:
+    settle(local_store)
+    local_store.delete("spec.json")
+    settle(local_store)
+    assert local_store.exists("spec.json")
+
+
+def test_changes_name_list_items_and_types_and_keep_equal_leaves_out() -> None:
+    before = {"sets": ["a", "b"], "beta": 1, "same": {"x": None}}
+    after = {"sets": ["a", "c", "d"], "beta": 1.0, "same": {"x": None}}
+    assert describe_changes(before, after) == [
+        "beta: 1 -> 1.0",
+        "sets[1]: 'b' -> 'c'",
+        "sets[2]: (absent) -> 'd'",
+    ]
+
+
+def test_a_tuple_equals_the_list_it_is_stored_as(local_store: LocalStore) -> None:
+    settle(local_store, identity={"betas": (0.9, 0.999), "seed": 1})
+    with pytest.raises(SpecChanged) as refused:
+        settle(local_store, spec_hash="h2", identity={"betas": (0.9, 0.999), "seed": 2})
+    assert "betas" not in str(refused.value)

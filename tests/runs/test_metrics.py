@@ -1,0 +1,261 @@
+"""Metrics: rows survive kills, every skipped line is counted, and no step is lost or doubled by any history of attempts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opd.runs.metrics import MetricsWriter, merge_attempts, parse_metrics, read_metrics
+from opd.runs.store_local import LocalStore
+
+# The same examples every time, and no time limit: the machine may be busy.
+SETTINGS = settings(derandomize=True, deadline=None)
+KEYS = ("opd/loss", "opd/accuracy", "val-core/toy/acc/mean@1")
+
+
+class Scalar:
+    """A 0-d array as numpy and torch make them."""
+
+    shape = ()
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def item(self) -> float:
+        return self.value
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> MetricsWriter:
+    return MetricsWriter(path=tmp_path / "attempts/0001/metrics.jsonl")
+
+
+def rows_of(data: bytes) -> list[dict]:
+    return parse_metrics(data, attempt=1)[0]
+
+
+def test_a_row_is_one_line_of_json_with_step_and_time(writer: MetricsWriter) -> None:
+    writer.log(3, {"opd/loss": 0.5, "opd/num_tokens": 7, "opd/skipped": False})
+    text = writer.path.read_text()
+    assert text.count("\n") == 1
+    row = json.loads(text)
+    assert row.pop("time") > 0
+    assert row == {"step": 3, "opd/loss": 0.5, "opd/num_tokens": 7, "opd/skipped": 0}
+
+
+def test_what_is_not_finite_is_valid_json_and_comes_back_as_a_float(writer: MetricsWriter) -> None:
+    writer.log(1, {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "one": 1.0})
+    data = writer.path.read_bytes()
+    json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    (row,) = rows_of(data)
+    assert math.isnan(row["nan"])
+    assert (row["inf"], row["minus"], row["one"]) == (math.inf, -math.inf, 1.0)
+
+
+def test_zero_dimensional_arrays_are_numbers(writer: MetricsWriter) -> None:
+    writer.log(1, {"loss": Scalar(0.25), "count": Scalar(3)})
+    (row,) = rows_of(writer.path.read_bytes())
+    assert (row["loss"], row["count"]) == (0.25, 3)
+
+
+def test_values_that_are_no_numbers_are_dropped_counted_and_warned_of_once(
+    writer: MetricsWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in range(3):
+        writer.log(step, {"text": "NaN", "list": [1], "loss": 1.0})
+    assert [set(row) - {"time"} for row in rows_of(writer.path.read_bytes())] == [{"step", "loss"}] * 3
+    assert writer.num_dropped_values == 6
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, True, "1", None])
+def test_a_step_that_is_no_count_is_refused(writer: MetricsWriter, step: object) -> None:
+    with pytest.raises(ValueError, match="global step is an integer"):
+        writer.log(step, {})  # type: ignore[arg-type]
+
+
+def test_a_metric_may_not_take_the_rows_own_names(writer: MetricsWriter) -> None:
+    with pytest.raises(ValueError, match="'step'"):
+        writer.log(1, {"step": 2})
+
+
+def test_a_row_after_a_write_that_failed_half_way_starts_on_a_new_line(writer: MetricsWriter, tmp_path: Path) -> None:
+    # The device's limit stands in for a full disk: the write stops in the middle of the line.
+    import resource
+    import signal
+
+    writer.log(1, {"loss": 1.0})
+    size = writer.path.stat().st_size
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limit[1]))
+        with pytest.raises(OSError, match="too large"):
+            writer.log(2, {"loss": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, previous)
+    writer.log(3, {"loss": 3.0})
+    rows, report = parse_metrics(writer.path.read_bytes(), attempt=1)
+    assert [row["step"] for row in rows] == [1, 3]
+    assert (report.num_corrupt_lines, report.num_half_lines) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[1, 2]",
+        b'{"loss": 1.0}',
+        b'{"step": "1"}',
+        b'{"step": -1}',
+        b'{"step": 1.5}',
+        b'{"step": true}',
+        b"\x00" * 20,
+        b"\xff\xfe",
+        b'{"step": 1, "loss": 1.0}{"step": 2}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_line_that_is_no_row_is_skipped_counted_and_shown(line: bytes) -> None:
+    rows, report = parse_metrics(b'{"step": 1}\n' + line + b'\n{"step": 2}\n', attempt=4)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert (report.num_rows, report.num_corrupt_lines, report.num_half_lines) == (2, 1, 0)
+    assert report.examples[0].startswith("line 2 is corrupt")
+    assert "attempt 4: 2 rows, 1 corrupt" in report.describe()
+
+
+@SETTINGS
+@given(steps=st.lists(st.integers(0, 50), min_size=1, max_size=8), data=st.data())
+def test_a_kill_at_any_byte_loses_at_most_the_line_being_written(steps: list[int], data: st.DataObject) -> None:
+    lines = [json.dumps({"step": step, "loss": step / 3, "text": "{"}).encode() for step in steps]
+    whole = b"".join(line + b"\n" for line in lines)
+    cut = data.draw(st.integers(0, len(whole)))
+    rows, report = parse_metrics(whole[:cut], attempt=1)
+    ends = [sum(len(line) + 1 for line in lines[: number + 1]) - 1 for number in range(len(lines))]
+    num_whole = sum(end <= cut for end in ends)  # a row is whole once its last brace is there
+    assert [row["step"] for row in rows] == steps[:num_whole]
+    tail_is_torn = (0 < num_whole < len(lines) and cut > ends[num_whole - 1] + 1) or (num_whole == 0 and cut > 0)
+    assert (report.num_corrupt_lines, report.num_half_lines) == (0, int(tail_is_torn))
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_gapless_history(
+    start_child: Callable, tmp_path: Path, until: Callable
+) -> None:
+    script = """
+    import sys, pathlib
+    from opd.runs.metrics import MetricsWriter
+    writer = MetricsWriter(path=pathlib.Path(sys.argv[1]))
+    step = int(sys.argv[2])
+    while True:
+        writer.log(step, {f"metric/{number}": step * 1.5 for number in range(200)})
+        step += 1
+    """
+    store = LocalStore(tmp_path / "run")
+    start = 0
+    for attempt in (1, 2, 3):
+        path = tmp_path / f"run/attempts/{attempt:04d}/metrics.jsonl"
+        child = start_child(script, path, start)
+        until(lambda path=path: path.exists() and path.stat().st_size > 50_000)
+        child.process.kill()
+        child.wait()
+        merged = read_metrics(store)
+        steps = [row["step"] for row in merged.rows]
+        assert steps == list(range(len(steps)))
+        assert merged.num_skipped_lines <= attempt
+        assert all(row["metric/199"] == row["step"] * 1.5 for row in merged.rows)
+        start = len(steps) - 5  # a resume goes back to a checkpoint
+
+
+# ---- the merge ----------------------------------------------------------------------------------------------------
+
+
+def test_the_latest_attempt_wins_each_key_and_other_keys_stay() -> None:
+    first = [{"step": 10, "opd/loss": 1.0, "val/acc": 0.1}, {"step": 11, "opd/loss": 2.0}]
+    second = [{"step": 10, "val/acc": 0.2}, {"step": 12, "opd/loss": 3.0}]
+    assert merge_attempts({2: second, 1: first}) == [
+        {"step": 10, "opd/loss": 1.0, "val/acc": 0.2},
+        {"step": 11, "opd/loss": 2.0},
+        {"step": 12, "opd/loss": 3.0},
+    ]
+
+
+def test_of_two_lines_of_one_step_the_later_one_wins_each_key() -> None:
+    assert merge_attempts({1: [{"step": 1, "a": 1, "b": 1}, {"step": 1, "b": 2}]}) == [{"step": 1, "a": 1, "b": 2}]
+
+
+def test_the_merge_does_not_change_its_input() -> None:
+    first, second = [{"step": 1, "a": 1}], [{"step": 1, "a": 2}]
+    merge_attempts({1: first, 2: second})
+    assert (first, second) == ([{"step": 1, "a": 1}], [{"step": 1, "a": 2}])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[int, list[dict]]:
+    """Attempts of a run: each starts at the beginning or at a checkpoint of an earlier one (not always the newest), may
+    log a validation-only row there, and trains on until it is killed. A value tells its attempt and step."""
+    attempts: dict[int, list[dict]] = {}
+    checkpoints = [0]
+    for attempt in range(1, draw(st.integers(1, 6)) + 1):
+        start = draw(st.sampled_from(checkpoints))
+        rows = []
+        if draw(st.booleans()):
+            rows.append({"step": start, KEYS[2]: (attempt, start)})
+        for step in range(start + 1, start + 1 + draw(st.integers(0, 12))):
+            keys = (*KEYS[:2], *([KEYS[2]] if step % 5 == 0 else []))
+            rows.append({"step": step, **dict.fromkeys(keys, (attempt, step))})
+            if step % 4 == 0:
+                checkpoints.append(step)
+        attempts[attempt] = rows
+    return attempts
+
+
+@settings(SETTINGS, max_examples=300)
+@given(histories())
+def test_no_step_is_lost_or_doubled_and_every_value_is_its_latest_attempts(attempts: dict[int, list[dict]]) -> None:
+    merged = merge_attempts(attempts)
+    logged = {
+        (row["step"], key): [a for a in attempts for r in attempts[a] if r["step"] == row["step"] and key in r]
+        for rows in attempts.values()
+        for row in rows
+        for key in KEYS
+        if key in row
+    }
+    assert [row["step"] for row in merged] == sorted({step for step, _ in logged})
+    found = {(row["step"], key): value for row in merged for key, value in row.items() if key != "step"}
+    assert found == {(step, key): (max(writers), step) for (step, key), writers in logged.items()}
+
+
+@SETTINGS
+@given(histories(), st.randoms(use_true_random=False))
+def test_the_order_in_which_attempts_are_read_does_not_matter(attempts: dict[int, list[dict]], random: Random) -> None:
+    numbers = list(attempts)
+    random.shuffle(numbers)
+    assert merge_attempts({number: attempts[number] for number in numbers}) == merge_attempts(attempts)
+
+
+def test_of_two_copies_of_an_attempt_the_longer_one_is_read(tmp_path: Path, local_store: LocalStore) -> None:
+    spool = LocalStore(tmp_path / "spool", policy=local_store.policy)
+    local_store.put("attempts/0001/metrics.jsonl", b'{"step": 1}\n')
+    spool.put("attempts/0001/metrics.jsonl", b'{"step": 1}\n{"step": 2}\n')
+    local_store.put("attempts/0002/metrics.jsonl", b'{"step": 3}\n')
+    assert [row["step"] for row in read_metrics([local_store, spool]).rows] == [1, 2, 3]
+
+
+def test_skipped_lines_of_a_run_are_reported_by_attempt(
+    local_store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    local_store.put("attempts/0001/metrics.jsonl", b'{"step": 1}\nbroken\n{"st')
+    local_store.put("attempts/0002/metrics.jsonl", b'{"step": 2}\n')
+    merged = read_metrics(local_store)
+    assert [row["step"] for row in merged.rows] == [1, 2]
+    assert merged.num_skipped_lines == 2
+    assert "attempt 1: 1 rows, 1 corrupt and 1 half-written lines skipped" in caplog.text
+    assert "attempt 2" not in caplog.text

@@ -1,0 +1,308 @@
+"""A whole run: killed, stopped, overtaken and cut off from its store, it goes on where it was and loses nothing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.runs.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreError
+from opd.runs.metrics import read_metrics
+from opd.runs.run import Run
+from opd.runs.store_local import LocalStore
+from opd.runs.stream import read_streamed
+from opd.runs.writer import RunWriter
+
+# A trainer in small: resumes, logs one row a step, saves every fifth step, ends with a result. Its log line is its step.
+TRAINER = """
+import logging, sys, time
+from conftest import write_step
+from opd.runs.manifest import DRIVER_RANK
+from opd.runs.run import Run
+from opd.runs.shards import upload_shards
+from opd.runs.store import RetryPolicy
+logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
+root, store, num_steps, step_s, lease_ttl_s = sys.argv[1], sys.argv[2] or None, *map(float, sys.argv[3:6])
+policy = RetryPolicy(max_elapsed_s=0.2, first_wait_s=0.05)
+with Run.open(
+    run_id="r", local_root=root, store_url=store, spec={"seed": 1}, spec_hash="h", lease_ttl_s=lease_ttl_s,
+    flush_interval_s=0.1, policy=policy,
+) as run:
+    decision = run.checkpoints.choose()
+    print("attempt", run.handle.attempt, decision.describe(), flush=True)
+    for step in range((decision.step or 0) + 1, int(num_steps) + 1):
+        time.sleep(step_s)
+        run.log(step, {"opd/loss": 1.0 / step, "attempt": run.handle.attempt})
+        print("step", step, flush=True)
+        if step % 5 == 0 and run.checkpoints.begin(step):
+            folder = run.checkpoints.folder(step)
+            write_step(folder, step)
+            reports = [
+                upload_shards(rank=rank, step=step, step_dir=folder, store_url=run.handle.store_url, policy=policy)
+                for rank in (DRIVER_RANK, 0)
+            ]
+            run.checkpoints.finalise(step, reports)
+            run.checkpoints.prune(keep_last=2)
+    print("done", flush=True)
+    run.finish({"accuracy": 0.5})
+"""
+LEASE_S = 4
+
+
+@pytest.fixture(params=[False, True], ids=["local", "store"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """Local root and store URL: one folder as both, or two."""
+    return tmp_path / "local", f"file://{tmp_path}/store" if request.param else ""
+
+
+@pytest.fixture
+def train(start_child: Callable, places: tuple[Path, str]) -> Callable:
+    def start(num_steps: int = 12, step_s: float = 0.0, lease_ttl_s: float = LEASE_S):
+        return start_child(TRAINER, *places, num_steps, step_s, lease_ttl_s)
+
+    return start
+
+
+@pytest.fixture
+def run_store(places: tuple[Path, str]) -> LocalStore:
+    """What is left of the run when its machine is gone."""
+    return LocalStore(Path(places[1].removeprefix("file://") or places[0]) / "r")
+
+
+def logged_steps(store: LocalStore) -> list[int]:
+    return [row["step"] for row in read_metrics(store).rows]
+
+
+# ---- from start to end --------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: LocalStore) -> None:
+    child = train()
+    assert child.wait() == 0, child.text
+    keys = {info.key for info in run_store.list("")} - {"attempts/0001/heartbeat.json"}
+    assert {key for key in keys if not key.startswith("checkpoints/")} == {
+        "run.json",
+        "spec.json",
+        "attempts/0001/owner.json",
+        "attempts/0001/metrics.jsonl",
+        "attempts/0001/driver.log",
+        "attempts/0001/ended.json",
+        "result.json",
+    }
+    assert {key.split("/")[1] for key in keys if key.startswith("checkpoints/")} == {"global_step_5", "global_step_10"}
+    assert logged_steps(run_store) == list(range(1, 13))
+    log = read_streamed(run_store, "attempts/0001/driver.log").decode()
+    assert log.splitlines()[-1] == "done"
+    result = run_store.get_json("result.json")
+    assert result is not None
+    assert (result["accuracy"], result["run_id"], result["attempt"], result["spec_hash"]) == (0.5, "r", 1, "h")
+
+
+def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Callable) -> None:
+    with open_run() as run:
+        run.finish({"accuracy": 0.5})
+    with pytest.raises(RunFinished, match="finished in attempt 1") as finished:
+        open_run()
+    assert finished.value.result["accuracy"] == 0.5
+    assert finished.value.exit_code == 0
+
+
+def test_a_fatal_end_is_shown_to_every_later_attempt_until_it_is_deleted(open_run: Callable) -> None:
+    with open_run() as run:
+        run.fail("tokenizers differ", fatal=True)
+    with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*delete .*fatal\.json"):
+        open_run()
+    run.local.delete("fatal.json")
+    assert open_run().handle.attempt == 2
+
+
+def test_an_exception_marks_the_attempt_failed_and_the_next_one_starts_at_once(open_run: Callable) -> None:
+    def crash() -> None:
+        with open_run() as run:
+            run.log(1, {"loss": 1.0})
+            raise ZeroDivisionError("in the trainer")
+
+    with pytest.raises(ZeroDivisionError):
+        crash()
+    run = open_run()
+    assert run.handle.attempt == 2
+    ended = run.local.get_json("attempts/0001/ended.json")
+    assert (ended["outcome"], ended["detail"]) == ("failed", "ZeroDivisionError: in the trainer")
+
+
+def test_another_spec_under_the_name_is_refused_before_an_attempt_is_claimed(open_run: Callable) -> None:
+    open_run().claim.end("stopped")
+    with pytest.raises(SpecChanged, match="seed: 1 -> 2"):
+        open_run(spec={"kind": "opd", "seed": 2}, spec_hash="hash-2")
+    assert open_run().handle.attempt == 2
+
+
+def test_the_same_folder_as_store_is_written_once(open_run: Callable, tmp_path: Path) -> None:
+    run: Run = open_run(store_url=f"file://{tmp_path}/local")
+    assert run.remote is None
+    assert run.handle.store_url is None
+
+
+def test_another_process_writes_through_the_handle(open_run: Callable, tmp_path: Path) -> None:
+    import pickle
+
+    with open_run(store_url=str(tmp_path / "store")) as run:
+        handle = pickle.loads(pickle.dumps(run.handle))
+        with RunWriter(handle) as writer:
+            writer.log(1, {"loss": 1.0})
+        run.finish({})
+    assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
+
+
+# ---- kills and signals --------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_resumes_from_its_checkpoint_and_no_step_is_lost(
+    train: Callable, run_store: LocalStore, until: Callable
+) -> None:
+    for marker in ("step 7", "step 13"):
+        child = train(num_steps=16, step_s=0.02)
+        child.wait_for(marker)
+        child.process.kill()
+        child.wait()
+    last = train(num_steps=16)
+    assert last.wait() == 0, last.text
+    assert "attempt 3 resuming from step 10 (local)" in last.text
+    merged = read_metrics(run_store)
+    assert [row["step"] for row in merged.rows] == list(range(1, 17))
+    attempts = {row["step"]: row["attempt"] for row in merged.rows}
+    assert (attempts[5], attempts[6], attempts[10], attempts[11], attempts[16]) == (1, 2, 2, 3, 3)
+    # The killed attempts' last lines reach the store too: the next start uploads them.
+    assert "step 13" in read_streamed(run_store, "attempts/0002/driver.log").decode()
+
+
+def test_a_kill_after_the_last_checkpoint_only_leaves_the_result_to_write(
+    train: Callable, run_store: LocalStore
+) -> None:
+    child = train(num_steps=10, step_s=0.02)
+    child.wait_for("step 10")
+    child.process.kill()
+    child.wait()
+    if not run_store.exists("result.json"):
+        assert train(num_steps=10).wait() == 0
+    assert run_store.exists("result.json")
+    assert logged_steps(run_store) == list(range(1, 11))
+
+
+def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callable, run_store: LocalStore) -> None:
+    child = train(num_steps=1000, step_s=0.02)
+    child.wait_for("step 3\n")
+    child.process.send_signal(signal.SIGTERM)
+    assert child.wait() == 143, child.text
+    printed = [int(line.split()[1]) for line in child.text.splitlines() if line.startswith("step")]
+    steps = logged_steps(run_store)
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) - len(printed) in (0, 1)  # the signal may come between the row and its log line
+    log = read_streamed(run_store, "attempts/0001/driver.log").decode()
+    assert [int(line.split()[1]) for line in log.splitlines() if line.startswith("step")] == printed
+    ended = run_store.get_json("attempts/0001/ended.json")
+    assert ended is not None
+    assert ended["outcome"] == "stopped"
+    assert "attempt 2" in (following := train(num_steps=1)).output.read_text() or following.wait() == 0
+
+
+def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends(
+    train: Callable, run_store: LocalStore
+) -> None:
+    old = train(num_steps=1000, step_s=0.05, lease_ttl_s=1)
+    old.wait_for("step 6\n")
+    old.process.send_signal(signal.SIGSTOP)
+    new = train(num_steps=12, step_s=0.05, lease_ttl_s=1)
+    assert new.wait() == 0, new.text
+    assert "attempt 2 resuming from step 5" in new.text
+    before = {info.key: run_store.get(info.key) for info in run_store.list("checkpoints")}
+    old.process.send_signal(signal.SIGCONT)
+    assert old.wait() == 1
+    assert "Overtaken" in old.text
+    assert {info.key: run_store.get(info.key) for info in run_store.list("checkpoints")} == before
+    result = run_store.get_json("result.json")
+    assert result is not None
+    assert result["attempt"] == 2
+    ended = run_store.get_json("attempts/0001/ended.json")
+    assert ended is not None
+    assert ended["outcome"] == "overtaken"
+
+
+def test_a_second_start_beside_a_living_run_is_refused_and_names_it(train: Callable) -> None:
+    first = train(num_steps=1000, step_s=0.05, lease_ttl_s=1)
+    first.wait_for("step 1\n")
+    second = train(num_steps=1000, lease_ttl_s=1)
+    assert second.wait() == 1
+    assert f"held by attempt 1 (pid {first.process.pid} on " in second.text
+    assert RunIsLive.__name__ in second.text
+    assert first.process.poll() is None
+
+
+def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable, until: Callable) -> None:
+    with open_run(lease_ttl_s=0.2) as run:
+        run.log(1, {"loss": 1.0})
+        run.local.put_json("attempts/0002/owner.json", {})
+        until(lambda: run._watch._overtaken is not None)
+        with pytest.raises(Overtaken):
+            run.log(2, {"loss": 1.0})
+        with pytest.raises(Overtaken):
+            run.finish({})
+        assert not run.local.exists("result.json")
+
+
+# ---- the store away -----------------------------------------------------------------------------------------------
+
+
+def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
+    start_child: Callable, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    child = start_child(TRAINER, tmp_path / "local", store, 40, 0.1, 60)
+    child.wait_for("step 6\n")
+    store.rename(tmp_path / "away")
+    store.write_text("no folder: the store is away")
+    child.wait_for("object store away, spooling on disk")
+    child.wait_for("step 12\n") if "global_step_10 is complete" in child.text else None
+    store.unlink()
+    (tmp_path / "away").rename(store)
+    code = child.wait()
+    left = LocalStore(store / "r")
+    if code == 0:
+        assert logged_steps(left) == list(range(1, 41))
+        assert "object store is back" in child.text
+
+
+def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: Callable, tmp_path: Path) -> None:
+    def work() -> None:
+        with open_run(store_url=str(tmp_path / "store")) as run:
+            run.log(1, {"loss": 1.0})
+            (tmp_path / "store").rename(tmp_path / "gone")
+            (tmp_path / "store").write_text("no folder")
+            run.finish({"accuracy": 1.0})
+
+    with pytest.raises(StoreError, match="the run is done but its result could not be stored.*starting the run again"):
+        work()
+    (tmp_path / "store").unlink()
+    (tmp_path / "gone").rename(tmp_path / "store")
+    with open_run(store_url=str(tmp_path / "store")) as run:
+        run.finish({"accuracy": 1.0})
+    assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
+
+
+def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def body() -> None:
+        with open_run() as run:
+            seen.append(signal.getsignal(signal.SIGTERM))
+            run.finish({})
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+    assert signal.getsignal(signal.SIGTERM) == before

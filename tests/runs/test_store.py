@@ -1,0 +1,184 @@
+"""The store: atomic and create-only writes, retries that end, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.runs.errors import (
+    AlreadyExists,
+    CorruptRecord,
+    CreateOnlyUnsupported,
+    StoreRefused,
+    StoreUnavailable,
+)
+from opd.runs.store import RetryPolicy, Store, open_store
+from opd.runs.store_local import LocalStore
+
+RACER = """
+import sys, pathlib, time
+from opd.runs.errors import AlreadyExists
+from opd.runs.store import open_store
+root, name = sys.argv[1:]
+store = open_store(root)
+(pathlib.Path(root) / f"ready-{name}").touch()
+while not (pathlib.Path(root) / "go").exists():
+    time.sleep(0.001)
+for number in range(50):
+    try:
+        store.create(f"contest/{number}", name.encode() * 1000)
+        print("won", number, flush=True)
+    except AlreadyExists:
+        pass
+"""
+
+
+class FlakyStore(LocalStore):
+    """A real folder behind a network that fails the next `failures` calls with the given errno."""
+
+    failures: int = 0
+    error_number: int = errno.EIO
+
+    def _put(self, key: str, data: bytes) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            raise OSError(self.error_number, "the server does not answer")
+        super()._put(key, data)
+
+
+def test_a_put_replaces_the_object_and_leaves_nothing_else(local_store: LocalStore) -> None:
+    local_store.put("a/b", b"old")
+    local_store.put("a/b", b"new")
+    assert local_store.get("a/b") == b"new"
+    assert [path.name for path in (local_store.root / "a").iterdir()] == ["b"]
+
+
+def test_only_the_first_create_of_a_key_succeeds(local_store: LocalStore) -> None:
+    local_store.create("claim", b"first")
+    with pytest.raises(AlreadyExists):
+        local_store.create("claim", b"second")
+    assert local_store.get("claim") == b"first"
+
+
+def test_a_create_that_finds_its_own_bytes_has_won(local_store: LocalStore) -> None:
+    # What happens after an answer was lost on the way: the retry finds the object that the first try wrote.
+    local_store.create("claim", b"token-1")
+    local_store.create("claim", b"token-1")
+
+
+def test_of_racing_processes_exactly_one_creates_each_key(
+    tmp_path: Path, start_child: Callable, until: Callable
+) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    racers = [start_child(RACER, root, f"racer-{number}") for number in range(6)]
+    until(lambda: len(list(root.glob("ready-*"))) == len(racers))
+    (root / "go").touch()
+    assert [racer.wait() for racer in racers] == [0] * len(racers)
+    wins = [line.split()[1] for racer in racers for line in racer.text.splitlines()]
+    assert sorted(wins, key=int) == [str(number) for number in range(50)]
+    contents = {open_store(root).get(f"contest/{number}") for number in range(50)}
+    assert all(content == content[:7] * 1000 for content in contents)  # whole, never a mixture
+
+
+def test_a_missing_object_is_none_to_info_and_an_error_to_get(local_store: LocalStore) -> None:
+    assert local_store.info("nothing") is None
+    assert local_store.children("nothing") == []
+    assert local_store.list("nothing") == []
+    local_store.delete("nothing")
+    with pytest.raises(FileNotFoundError):
+        local_store.get("nothing")
+
+
+def test_listings_show_objects_but_no_temporary_files(local_store: LocalStore) -> None:
+    local_store.put("a/b/c", b"123")
+    local_store.put("a/d", b"4")
+    (local_store.root / "a/.opd-tmp-left-by-a-kill").write_bytes(b"half")
+    assert local_store.children("a") == ["b", "d"]
+    assert [(info.key, info.size) for info in local_store.list("a")] == [("a/b/c", 3), ("a/d", 1)]
+
+
+def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None:
+    store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=30, first_wait_s=0.001, max_wait_s=0.01))
+    store.failures = 4
+    store.put("key", b"data")
+    assert store.get("key") == b"data"
+
+
+def test_a_transient_failure_that_lasts_ends_in_store_unavailable_within_the_policy(tmp_path: Path) -> None:
+    store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=0.05, first_wait_s=0.001, max_wait_s=0.01))
+    store.failures = 10**9
+    with pytest.raises(StoreUnavailable, match=r"cannot write .*key.*does not answer"):
+        store.put("key", b"data")
+
+
+def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:
+    store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=3600))
+    store.failures, store.error_number = 10**9, errno.ENOSPC
+    with pytest.raises(StoreRefused, match="has space"):
+        store.put("key", b"data")
+    assert store.failures == 10**9 - 1
+
+
+def test_a_root_that_is_a_file_is_refused_and_not_taken_for_empty(tmp_path: Path, local_store: LocalStore) -> None:
+    local_store.root.write_text("in the way")
+    for call in (
+        lambda: local_store.put("key", b""),
+        lambda: local_store.create("key", b""),
+        lambda: local_store.info("key"),
+        lambda: local_store.children(""),
+        lambda: local_store.list(""),
+    ):
+        with pytest.raises(StoreRefused, match="check that the folder exists"):
+            call()
+
+
+def test_a_protocol_without_create_only_writes_is_refused_by_name() -> None:
+    with pytest.raises(CreateOnlyUnsupported, match=r"memory:// has no atomic create-only write.*s3"):
+        open_store("memory://anywhere")
+
+
+def test_a_server_that_overwrites_on_create_is_refused(tmp_path: Path) -> None:
+    class ForgetfulStore(LocalStore):
+        def _create(self, key: str, data: bytes) -> None:
+            self._put(key, data)
+
+    with pytest.raises(CreateOnlyUnsupported, match="conditional writes"):
+        ForgetfulStore(tmp_path).check_create_only()
+
+
+def test_the_create_only_check_leaves_nothing_behind(local_store: LocalStore) -> None:
+    local_store.check_create_only()
+    assert list(local_store.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_path_and_its_file_url_are_the_same_store(tmp_path: Path, prefix: str) -> None:
+    store: Store = open_store(f"{prefix}{tmp_path}/deep").child("er")
+    store.put("key", b"data")
+    assert (tmp_path / "deep/er/key").read_bytes() == b"data"
+
+
+def test_a_json_record_that_is_none_is_named(local_store: LocalStore) -> None:
+    local_store.put("run.json", b'{"run_id": ')
+    with pytest.raises(CorruptRecord, match=r"run\.json is not JSON"):
+        local_store.get_json("run.json")
+    local_store.put("run.json", b"[1]")
+    with pytest.raises(CorruptRecord, match="holds list"):
+        local_store.get_json("run.json")
+
+
+def test_a_download_that_fails_leaves_no_file(tmp_path: Path, local_store: LocalStore) -> None:
+    with pytest.raises(FileNotFoundError):
+        local_store.get_file("nothing", tmp_path / "target")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_deleting_a_tree_removes_everything_below(local_store: LocalStore) -> None:
+    local_store.put("a/b/c", b"1")
+    local_store.put("ab", b"2")
+    local_store.delete_tree("a")
+    assert [path.name for path in local_store.root.iterdir()] == ["ab"]

@@ -1,0 +1,169 @@
+"""Streaming: the stored parts are always a prefix of the file, at a bounded cost, whatever the store does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opd.runs.errors import StoreUnavailable
+from opd.runs.store import RetryPolicy
+from opd.runs.store_local import LocalStore
+from opd.runs.stream import FileMirror, Streamer, part_keys, read_streamed, upload_leftovers
+
+POLICY = RetryPolicy(max_elapsed_s=0.0)
+
+
+class CountingStore(LocalStore):
+    """A real folder that notes its puts and refuses those that the test lists."""
+
+    def __init__(self, root: Path, *, policy: RetryPolicy = POLICY):
+        super().__init__(root, policy=policy)
+        self.puts: list[tuple[str, int]] = []
+        self.failing_calls: set[int] = set()
+        self.num_calls = 0
+
+    def _put(self, key: str, data: bytes) -> None:
+        self.num_calls += 1
+        if self.num_calls in self.failing_calls:
+            raise TimeoutError(110, "no answer")
+        super()._put(key, data)
+        self.puts.append((key, len(data)))
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def test_a_small_file_is_one_object_of_the_same_name(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="a/log")
+    mirror.sync()
+    assert store.puts == []  # nothing to say yet
+    append(mirror.path, b"one\n")
+    mirror.sync()
+    append(mirror.path, b"two\n")
+    mirror.sync()
+    mirror.sync()
+    assert (tmp_path / "store/a/log").read_bytes() == b"one\ntwo\n"
+    assert store.puts == [("a/log", 4), ("a/log", 8)]
+
+
+def test_a_large_file_is_cut_at_line_ends_and_old_parts_are_never_written_again(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="log", part_bytes=100)
+    for number in range(50):
+        append(mirror.path, f"line {number:04d}\n".encode())
+        mirror.sync()
+    assert part_keys(store, "log") == ["log", *(f"log.{part:06d}" for part in range(1, 5))]
+    assert [len(store.get(key)) for key in part_keys(store, "log")] == [100] * 5
+    assert read_streamed(store, "log") == mirror.path.read_bytes()
+    assert [key for key, _ in store.puts] == sorted(key for key, _ in store.puts)
+    assert max(size for _, size in store.puts) <= 100
+
+
+def test_a_line_longer_than_a_part_is_cut_inside(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="log", part_bytes=10)
+    append(mirror.path, b"x" * 25 + b"\n")
+    mirror.sync()
+    assert [store.get(key) for key in part_keys(store, "log")] == [b"x" * 10, b"x" * 10, b"x" * 5 + b"\n"]
+
+
+def test_other_names_are_not_taken_for_parts(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    for name in ("log", "log.000001", "log.txt", "log.1", "other.000001"):
+        store.put(f"a/{name}", name.encode())
+    assert part_keys(store, "a/log") == ["a/log", "a/log.000001"]
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    chunks=st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\x01", b"\n")), max_size=12),
+    part_bytes=st.integers(1, 60),
+    failing_calls=st.sets(st.integers(1, 30)),
+    restarts=st.sets(st.integers(0, 11)),
+)
+def test_the_store_holds_a_prefix_at_any_time_and_all_of_it_at_the_end(
+    tmp_path_factory: pytest.TempPathFactory,
+    chunks: list[bytes],
+    part_bytes: int,
+    failing_calls: set[int],
+    restarts: set[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("stream")
+    store = CountingStore(folder / "store")
+    store.failing_calls = failing_calls
+    path = folder / "log"
+    mirror = FileMirror(path=path, store=store, key="log", part_bytes=part_bytes)
+    written = b""
+    for number, chunk in enumerate(chunks):
+        append(path, chunk)
+        written += chunk
+        if number in restarts:  # the process was killed, another one goes on
+            mirror = FileMirror.resume(path=path, store=store, key="log", part_bytes=part_bytes)
+        try:
+            mirror.sync()
+        except StoreUnavailable:
+            assert written.startswith(read_streamed(store, "log"))
+            continue
+        assert read_streamed(store, "log") == written
+    store.failing_calls = set()
+    mirror.sync()
+    assert read_streamed(store, "log") == written
+    assert all(size <= part_bytes for _, size in store.puts)
+
+
+def test_the_streamer_delivers_within_its_interval_while_the_file_grows(tmp_path: Path, until: Callable) -> None:
+    store = CountingStore(tmp_path / "store")
+    streamer = Streamer(interval_s=0.02)
+    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
+    streamer.start()
+    try:
+        for number in range(3):
+            append(tmp_path / "log", f"{number}\n".encode())
+            until(lambda number=number: read_streamed(store, "log").endswith(f"{number}\n".encode()), 20)
+    finally:
+        assert streamer.close()
+
+
+def test_closing_delivers_what_no_tick_has_seen(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    streamer = Streamer(interval_s=3600)
+    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
+    streamer.start()
+    append(tmp_path / "log", b"last words\n")
+    assert streamer.close()
+    assert read_streamed(store, "log") == b"last words\n"
+
+
+def test_a_store_that_is_away_is_said_once_and_again_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    root.write_text("no folder: the store is away")
+    streamer = Streamer(interval_s=3600)
+    streamer.add(FileMirror(path=tmp_path / "log", store=LocalStore(root, policy=POLICY), key="log"))
+    append(tmp_path / "log", b"spooled\n")
+    caplog.set_level("WARNING")
+    assert [streamer.tick(), streamer.tick(), streamer.tick()] == [False] * 3
+    assert (streamer.num_failed_ticks, len(caplog.records)) == (3, 1)
+    assert "8 bytes" in caplog.text
+    root.unlink()
+    assert streamer.tick()
+    assert "object store is back" in caplog.text
+    assert read_streamed(LocalStore(root, policy=POLICY), "log") == b"spooled\n"
+
+
+def test_what_a_killed_process_left_on_the_disk_is_uploaded_later(tmp_path: Path) -> None:
+    local, remote = LocalStore(tmp_path / "local", policy=POLICY), CountingStore(tmp_path / "store")
+    local.put("attempts/0001/metrics.jsonl", b"a\nb\nc\n")
+    remote.put("attempts/0001/metrics.jsonl", b"a\n")
+    options = {"names": ("metrics.jsonl", "driver.log"), "prefixes": ("attempts/0001", "attempts/0002")}
+    assert upload_leftovers(local, remote, **options) == 4
+    assert upload_leftovers(local, remote, **options) == 0
+    assert read_streamed(remote, "attempts/0001/metrics.jsonl") == b"a\nb\nc\n"
