@@ -10,10 +10,11 @@ from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import RolloutReplica
+from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 
 from opd.cpu import ROLLOUT_NAME
 from opd.rollout.config import EngineConfig
@@ -30,7 +31,7 @@ def server_name(replica_rank: int, kind: str = "", suffix: str = "") -> str:
     return f"{ROLLOUT_NAME}_server_{kind}{replica_rank}_0{suffix}"
 
 
-def server_config(rollout: RolloutConfig, model: HFModelConfig, replica_rank: int) -> ServerConfig:
+def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
     `rollout.engine_kwargs.cpu` takes `num_threads`, `num_slots`, `kv_tokens_per_batch`, `prefill_tokens_per_batch` (see
@@ -69,13 +70,13 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, replica_rank: in
             prompt_length=rollout.prompt_length,
             response_length=rollout.response_length,
             ignore_eos=rollout.ignore_eos,
-            seed=rollout.seed + replica_rank,
-            logprobs_mode=rollout.logprobs_mode,
+            seed=rollout.seed + seed_offset,
+            logprobs_mode=rollout.logprobs_mode or "raw_logprobs",  # vLLM's own default
             max_num_seqs=rollout.max_num_seqs,
             **{key: int(kwargs[key]) for key in _ENGINE_KEYS if key in kwargs},
         ),
         hf_config=model.hf_config,
-        model_path=model.local_path,
+        model_path=str(model.local_path),
         load_weights=rollout.load_format != "dummy",
         trust_remote_code=model.trust_remote_code,
         num_threads=int(kwargs.get("num_threads", 1)),
@@ -83,7 +84,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, replica_rank: in
         if not script
         else ScriptConfig(
             replies=dict(script) if isinstance(script, Mapping) else {"": list(script)},
-            tokenizer_path=model.local_tokenizer_path,
+            tokenizer_path=str(model.local_tokenizer_path),
             **options,
         ),
     )
@@ -98,19 +99,39 @@ def _end_tokens(model: HFModelConfig) -> tuple[int, ...]:
     return tuple(sorted(ends - {None}))
 
 
+def start_server(rollout: Any, model: Any, name: str, seed_offset: int = 0, **options: Any) -> Any:
+    """Start a replica's server, or find the one already started under that name; returns its Ray handle at once.
+
+    Args:
+        rollout: `actor_rollout_ref.rollout`. model: `actor_rollout_ref.model`, both as verl hands them out.
+        name: see `server_name`.
+        seed_offset: told apart from other replicas by it.
+        options: further options of the Ray actor.
+    """
+    rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout, dataclass_type=RolloutConfig)
+    model_config: HFModelConfig = omega_conf_to_dataclass(model, dataclass_type=HFModelConfig)
+    # Requests wait inside the server, not in Ray's queue, where an abort could not reach them.
+    concurrency = max(1000, rollout_config.max_num_seqs + CONTROL_METHOD_CONCURRENCY)
+    actor: Any = ray.remote(RolloutServer)
+    actor = actor.options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=concurrency, **options)
+    return actor.remote(server_config(rollout_config, model_config, seed_offset))
+
+
 class CPURolloutReplica(RolloutReplica):
-    """Starts one `RolloutServer` as a named Ray actor."""
+    """Starts one `RolloutServer` as a named Ray actor on the node of its first worker."""
 
     async def launch_servers(self) -> None:
+        """Start the server without waiting for it: it imports and builds while verl starts its other processes."""
         kind = "reward_" if self.is_reward_model else "teacher_" if self.is_teacher_model else ""
-        model_config = omega_conf_to_dataclass(self.model_config, dataclass_type=HFModelConfig)
         name = server_name(self.replica_rank, kind, self.name_suffix)
-        server = (
-            ray.remote(RolloutServer)
-            .options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
-            .remote(server_config(self.config, model_config, self.replica_rank))
+        node_id = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
+        server = start_server(
+            self.config,
+            self.model_config,
+            name,
+            self.replica_rank,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         )
-        await server.ping.remote()
         self.servers = [server]
         self._server_handle = server
         self._server_address = name
@@ -158,8 +179,9 @@ class CPUServerAdapter(BaseRollout):
     async def update_weights(
         self,
         weights: Iterable[tuple[str, torch.Tensor]],
-        global_steps: int | None = None,
         wire_format: str = "named_tensors",
+        *,
+        global_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Send a full set of named tensors.

@@ -1,6 +1,6 @@
-"""The rollout's copy of the model: building it, taking the trainer's weights, and checking this machine's kernels."""
+"""The rollout's copy of the model: building it and taking the trainer's weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -43,35 +43,6 @@ def layer_shapes(hf_config: Any) -> list[tuple[int, int]]:
     kv_heads = getattr(hf_config, "num_key_value_heads", None) or heads
     head_dim = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // heads
     return [(kv_heads, head_dim)] * hf_config.num_hidden_layers
-
-
-@torch.inference_mode()
-def check_row_invariance(model: torch.nn.Module, row_counts: Iterable[int]) -> None:
-    """Raise unless equal rows give equal bits at every position of a batch, in every linear layer of the model.
-
-    Raises:
-        RuntimeError: names the layer's shape and the number of rows.
-    """
-    seen = set()
-    generator = torch.Generator().manual_seed(0)
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear):
-            continue
-        for num_rows in sorted(set(row_counts)):
-            shape = (module.in_features, module.out_features, num_rows)
-            if shape in seen:
-                continue
-            seen.add(shape)
-            # Weights may still be uninitialised memory: bring our own.
-            weight = torch.randn(module.weight.shape, generator=generator)
-            row = torch.randn(1, module.in_features, generator=generator)
-            output = torch.nn.functional.linear(row.expand(num_rows, -1).contiguous(), weight)
-            if not torch.equal(output, output[:1].expand_as(output)):
-                raise RuntimeError(
-                    f"{name}: a product of {num_rows} x {module.in_features} by {module.in_features} x "
-                    f"{module.out_features} gives a row other bits at other positions on this machine, so answers would "
-                    f"depend on their batch mates; choose another num_slots or one thread (num_threads=1)"
-                )
 
 
 class WeightLoader:

@@ -19,7 +19,7 @@ class Answer:
     """`completed` (end token or length, as verl's vLLM server reports both) or `aborted`."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Request:
     """One prompt being answered."""
 

@@ -134,6 +134,7 @@ def choose_tokens(
     tokens = torch.where(greedy, scaled.argmax(dim=-1), sampled)
     if forced is not None:
         tokens = torch.where(forced >= 0, forced, tokens)
+    tokens = tokens.clamp(max=logits.shape[1] - 1)  # rows of NaN, which the caller refuses
     if logprobs_mode == "raw_logprobs":
         logprobs = torch.log_softmax(logits, dim=-1)
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
