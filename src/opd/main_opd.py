@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import hydra
 
-from opd.training.entry import CONFIG_NAME, config_dir, run_config
+from opd.training.entry import CONFIG_NAME, config_dir, run_config, set_process_environment
+
+_DEVICE_KEY = "trainer.device="
 
 
 @hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
@@ -18,4 +21,6 @@ def main(config) -> None:
 
 
 if __name__ == "__main__":
+    devices = [arg.removeprefix(_DEVICE_KEY) for arg in sys.argv[1:] if arg.startswith(_DEVICE_KEY)]
+    set_process_environment(devices[-1] if devices else "cuda")
     main()

@@ -1,15 +1,24 @@
-"""From Hydra overrides to a finished run: compose, check, start Ray (or join a cluster), run the task runner."""
+"""From Hydra overrides to a finished run: compose, check, claim the run, start Ray (or join a cluster), train."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from opd.runs.errors import RunError
+from opd.runs.run import Run
+from opd.spec import AnyRunSpec, dump_spec, identity, spec_hash
+
 CONFIG_NAME = "opd_trainer"
+# verl imports this package in each of its processes; see `opd.cpu`.
+CPU_PROFILE = "opd.cpu"
+_DISTILS = ("opd", "opd-agent")
 
 
 def config_dir() -> str:
@@ -23,48 +32,94 @@ def compose(overrides: list[str]) -> DictConfig:
         return hydra.compose(CONFIG_NAME, overrides=overrides)
 
 
-def run_config(config: DictConfig, run=None) -> None:
-    """Run a composed config to its end (raises what the run raises)."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
-    if config.trainer.device == "cpu":
-        pass
-    prepare(config)
+def run(spec: AnyRunSpec, overrides: list[str]) -> int:
+    """`opd.launch`'s way in: one attempt at a run with a run directory.
 
+    Returns:
+        0 done, 1 the run failed or is not ours to start (the reason is printed).
+    """
+    set_process_environment(spec.device)
+    config = compose(overrides)
+    try:
+        claimed = Run.open(
+            run_id=config.run.id,
+            local_root=Path(config.run.dir).absolute().parent,
+            spec=dump_spec(spec),
+            identity=identity(spec),
+            spec_hash=spec_hash(spec),
+            store_url=config.run.store,
+        )
+        with claimed:
+            claimed.finish(_run_claimed(config, claimed))
+    except RunError as error:
+        print(f"opd.launch: {error}", file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _run_claimed(config: DictConfig, claimed: Run) -> dict[str, Any]:
+    from opd.training import checkpointing
+
+    if config.trainer.get("save_freq", -1) > 0:
+        checkpointing.resume(config, claimed)
+    return run_config(config, claimed)
+
+
+def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]:
+    """Run a composed config to its end; raises what the run raises."""
+    prepare(config)
+    start_ray(config)
+    from opd.training.task_runner import TaskRunner
+
+    return TaskRunner().run(config, claimed)
+
+
+def set_process_environment(device: str) -> None:
+    """What every process of the run inherits; must come before verl is imported (composing the config does that)."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+    os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
+    if device == "cpu":
+        os.environ["VERL_USE_EXTERNAL_MODULES"] = CPU_PROFILE
+        os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
+
+
+def prepare(config: DictConfig) -> None:
+    """Fill in what only files can tell: bundled paths, the teacher's original key, the shared vocabulary."""
+    from opd.training.locations import resolve_toy
+    from opd.training.tokenizers import shared_vocab_size
+
+    with open_dict(config):
+        original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
+        if original_key is not None:
+            config.opd.teacher.path = config.opd.teacher.path or original_key
+            config.actor_rollout_ref.ref.pop("model")
+    with open_dict(config):
+        config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
+    resolve_toy(config, Path(config.run.dir or ".").absolute() / "data")
+    if config.run.kind in _DISTILS:
+        model = config.actor_rollout_ref.model
+        config.opd.valid_vocab = shared_vocab_size(model.path, config.opd.teacher.path, model.trust_remote_code)
+
+
+def start_ray(config: DictConfig) -> None:
+    """Start an embedded Ray, or join the cluster of RAY_ADDRESS, with verl's runtime environment."""
     import ray
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    if not ray.is_initialized():
-        runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(config), config.ray_kwargs.ray_init.get("runtime_env", {}))
-        runtime_env.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-        kwargs = {**config.ray_kwargs.ray_init, "runtime_env": runtime_env}
-        ray.init(**OmegaConf.to_container(OmegaConf.create(kwargs)))
-
-    from opd.training.task_runner import TaskRunner
-
-    TaskRunner().run(config, run)
-
-
-def prepare(config: DictConfig) -> None:
-    """Fill in what only the models can tell: the teacher's path key of the original, and the shared vocabulary."""
-    with open_dict(config):
-        original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
-        if original_key is not None:
-            config.opd.teacher.path = config.opd.teacher.path or original_key
-            config.actor_rollout_ref.ref.pop("model")
-        if config.run.kind in ("opd", "opd-agent"):
-            from opd.training.tokenizers import shared_vocab_size
-
-            config.opd.valid_vocab = shared_vocab_size(
-                config.actor_rollout_ref.model.path, config.opd.teacher.path, config.actor_rollout_ref.model.trust_remote_code
-            )
-
-
-def run(spec, overrides: list[str]) -> int:
-    """`opd.launch`'s way in: the exit code (0 done, 1 our error or verl's)."""
-    run_config(compose(overrides))
-    sys.stdout.flush()
-    return 0
+    if ray.is_initialized():
+        return
+    init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.get("runtime_env") or {})
+    runtime_env = OmegaConf.to_container(OmegaConf.create(runtime_env))
+    runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    ray.init(**{**init, "runtime_env": runtime_env})

@@ -50,6 +50,8 @@ class StepLogger:
         self._tracking, self._trainer, self._run = tracking, trainer, run
         self._first_step: int | None = None
         self._first_time = 0.0
+        self.last_validation: dict[str, float] = {}
+        self.first_validation: dict[str, float] = {}
 
     def __getattr__(self, name: str):
         return getattr(self._tracking, name)
@@ -57,7 +59,7 @@ class StepLogger:
     def log(self, data: dict[str, Any], step: int, **kwargs) -> None:
         self._tracking.log(data=data, step=step, **kwargs)
         if self._run is not None:
-            self._run.log_metrics(step, data)
+            self._run.log(step, data)
         for line in self._lines(data, step):
             print(line, flush=True)
 
@@ -68,6 +70,8 @@ class StepLogger:
             lines.append(self._step_line(data, step, total))
         scores = validation_scores(data)
         if scores:
+            self.last_validation = scores
+            self.first_validation = self.first_validation or scores
             shown = "  ".join(f"{source} {score:.3f}" for source, score in sorted(scores.items()))
             lines.append(f"validation at step {step}/{total}  {shown}")
         return lines

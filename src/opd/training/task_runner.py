@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.logging_utils import configure_verl_logging
 
+from opd.runs.run import Run
 from opd.training.rollout_manager import RolloutManager
 from opd.training.trainer import OPDTrainer, OrderedTrainer
 
@@ -13,7 +16,8 @@ from opd.training.trainer import OPDTrainer, OrderedTrainer
 class TaskRunner:
     """verl's V1 task runner with our trainers; `run` returns when training (or validation) has ended."""
 
-    def run(self, config: DictConfig, run=None) -> None:
+    def run(self, config: DictConfig, run: Run | None = None) -> dict[str, Any]:
+        """The result: steps done and the validation scores before and after."""
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
@@ -27,6 +31,11 @@ class TaskRunner:
             manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
             trainer.fit(manager)
             succeeded = True
+            return {
+                "steps": trainer.total_training_steps,
+                "validation_before": trainer.logger.first_validation,
+                "validation_after": trainer.logger.last_validation,
+            }
         finally:
             try:
                 if trainer is not None and trainer.logger is not None:

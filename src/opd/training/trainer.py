@@ -17,7 +17,7 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
-from opd.training import step_counts
+from opd.training import checkpointing, step_counts
 from opd.training.run_log import StepLogger
 from opd.training.worker import OPDWorker
 
@@ -30,6 +30,8 @@ class OrderedTrainer(PPOTrainerSync):
     def __init__(self, config, run=None):
         self.run = run
         self._step_logger: StepLogger | None = None
+        # "console" is our own line a step; verl's file logger truncates on open, which would wipe a resumed history.
+        config.trainer.logger = [name for name in config.trainer.logger if name not in ("console", "file")]
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01
@@ -43,6 +45,24 @@ class OrderedTrainer(PPOTrainerSync):
         # verl assigns its Tracking in `fit`, before the first validation.
         self._step_logger = StepLogger(tracking, trainer=self, run=self.run)
 
+
+    def _init_resource_pool_mgr(self):
+        super()._init_resource_pool_mgr()
+        self._set_worker(next(iter(self.role_worker_mapping)), checkpointing.PPOWorker)
+
+    def _set_worker(self, role: Role, worker_class: type) -> None:
+        """Make `worker_class` the one worker of the job, under `role`."""
+        pool = self.mapping.pop(next(iter(self.role_worker_mapping)))
+        self.role_worker_mapping = {role: ray.remote(worker_class)}
+        self.mapping[role] = pool
+
+    def _save_checkpoint(self):
+        step = self.global_steps
+        if self.run is None:
+            super()._save_checkpoint()
+        elif self.run.checkpoints.begin(step):
+            super()._save_checkpoint()
+            checkpointing.seal(self.run, self.actor_rollout_wg, step, self.config)
 
     def prepare_step(self) -> dict:
         """Generate the step's rollouts (all of `gen`), and report what failed."""
@@ -76,10 +96,8 @@ class OPDTrainer(OrderedTrainer):
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
-        # One worker object holds student and teacher, whatever KL settings say: `Role.ActorRolloutRef`.
-        pool = self.mapping.pop(next(role for role in self.role_worker_mapping))
-        self.role_worker_mapping = {Role.ActorRolloutRef: ray.remote(OPDWorker)}
-        self.mapping[Role.ActorRolloutRef] = pool
+        # One worker object holds student and teacher, whatever the KL settings say.
+        self._set_worker(Role.ActorRolloutRef, OPDWorker)
         self.use_reference_policy = False  # no stock ref pass; the worker uses its ref as the teacher
         OmegaConf.update(self.config, "actor_rollout_ref.opd", self.config.opd, force_add=True)
 

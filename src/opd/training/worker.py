@@ -17,6 +17,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from opd.batch import LossPositions, RolloutRows, loss_positions, rows_from_batch
 from opd.losses import token_weights
 from opd.training import engines
+from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
 from opd.training.head import DivergenceTask
 from opd.training.step_counts import micro_batch_counts
@@ -60,7 +61,7 @@ def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
     return TrainingWorker(dataclasses.replace(config, model_type=engines.STUDENT))
 
 
-class OPDWorker(ActorRolloutRefWorker):
+class OPDWorker(ShardUploads, ActorRolloutRefWorker):
     """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 loads the teacher's trunk, caches its final hidden
