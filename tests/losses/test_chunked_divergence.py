@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from opd.losses import DIVERGENCE_KINDS, chunked_divergence, divergence
 
@@ -204,10 +205,12 @@ EXTREMES = {
 
 @pytest.mark.parametrize("teacher", EXTREMES.values(), ids=EXTREMES.keys())
 @pytest.mark.parametrize("student", EXTREMES.values(), ids=EXTREMES.keys())
-@pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
-def test_one_hot_and_huge_logits_stay_finite(kind, student, teacher):
+@pytest.mark.parametrize(
+    ("kind", "beta"), [("reverse_kl", 0.5), ("forward_kl", 0.5), ("jsd", 0.5), ("jsd", 1e-9), ("jsd", 1 - 1e-9)]
+)
+def test_one_hot_and_huge_logits_stay_finite(kind, beta, student, teacher):
     case = extreme_case(student, teacher)
-    ours = run(case, kind, token_ids=case.token_ids)
+    ours = run(case, kind, beta=beta, token_ids=case.token_ids)
     ours.loss_sum.backward()
     assert all(torch.isfinite(x).all() for x in ours)
     assert torch.isfinite(case.student_hidden.grad).all()
@@ -403,3 +406,37 @@ def test_token_ids_of_another_length_are_refused():
 def test_an_undefined_call_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         run(make_case(num_tokens=2), "jsd", **options)
+
+
+def count_flops():
+    # torch counts addmm, but not its in-place form, which adds up the weight's gradient.
+    def addmm_in_place(_sum, left, right, **_options):
+        return 2 * left[0] * left[1] * right[1]
+
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: addmm_in_place})
+
+
+@pytest.mark.parametrize(
+    ("frozen", "products"),
+    [
+        ((), TEACHER_DIM + 3 * STUDENT_DIM),
+        (("student_weight",), TEACHER_DIM + 2 * STUDENT_DIM),
+        (("student_weight", "student_hidden"), TEACHER_DIM + STUDENT_DIM),
+    ],
+)
+def test_the_matrix_products_are_the_two_heads_and_each_gradient_that_is_needed(frozen, products):
+    # 2 T V d for each: teacher logits, student logits, and dH and dW only where asked for.
+    case = make_case()
+    for name in frozen:
+        getattr(case, name).requires_grad_(False)
+    with count_flops() as counted:
+        output = run(case, "jsd")
+        if output.loss_sum.requires_grad:
+            output.loss_sum.backward()
+    assert counted.get_total_flops() == 2 * NUM_TOKENS * VOCAB * products
+
+
+def test_without_grad_mode_no_gradient_is_computed():
+    with count_flops() as counted, torch.no_grad():
+        run(make_case(), "jsd")
+    assert counted.get_total_flops() == 2 * NUM_TOKENS * VOCAB * (TEACHER_DIM + STUDENT_DIM)

@@ -3,6 +3,7 @@
 `chunked_divergence` owns chunks and matrix products; all it asks of a device is this one function.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -106,9 +107,12 @@ def _log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
 
     m / p_S = 1 + beta (exp(gap) - 1) and m / p_T = 1 + (1 - beta) (exp(-gap) - 1): whichever exponent is negative is
     taken, which cannot overflow, and the other ratio differs by the gap. Both keep their digits where they are small.
+    Since m >= beta p_T and m >= (1 - beta) p_S, no ratio exceeds 1 / min(beta, 1 - beta): the bound matters only for
+    a beta so near 0 or 1 that 1 - beta is rounded.
     """
+    largest = -math.log(min(beta, 1.0 - beta))
     share = torch.where(gap <= 0, gap.new_tensor(beta), gap.new_tensor(1.0 - beta))
-    log_ratio_to_larger = torch.expm1(-gap.abs()).mul_(share).log1p_().neg_()
+    log_ratio_to_larger = torch.expm1(-gap.abs()).mul_(share).log1p_().neg_().clamp_(max=largest)
     return log_ratio_to_larger - gap.clamp(min=0), log_ratio_to_larger + gap.clamp(max=0)
 
 
