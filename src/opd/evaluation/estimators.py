@@ -1,0 +1,139 @@
+"""The estimators: unbiased pass@k, exact maj@k, and standard errors clustered by problem."""
+
+from collections.abc import Mapping, Sequence
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """A mean over problems and its standard error."""
+
+    value: float
+    standard_error: float
+    """NaN for fewer than two problems: one problem says nothing about how problems vary."""
+
+
+def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
+    """Unbiased pass@k of one problem for k = 1 ... n: the chance that k of its n samples hold a correct one.
+
+    1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374), as the product over the k draws of the chance to draw
+    another wrong one, (n-c-i) / (n-i): every factor lies in [0, 1], so nothing overflows or cancels.
+
+    Returns:
+        float64 `[n]`, entry k-1 for k.
+    """
+    _check_counts(num_correct, num_samples)
+    draws = np.arange(num_samples, dtype=np.float64)
+    still_wrong = np.clip((num_samples - num_correct - draws) / (num_samples - draws), 0.0, None)
+    return np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
+
+
+def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_samples: int) -> Floats:
+    """Exact maj@k of one problem for k = 1 ... n: the expected accuracy of a majority vote over k of its n samples.
+
+    The expectation runs over all C(n, k) subsets, without sampling any. Samples without an answer do not vote. A tie
+    is broken at random: it counts the mean accuracy of the tied answers. A subset without any answer counts 0.
+
+    For each winning number of votes v, one polynomial in x (samples drawn) and y (answers that have exactly v votes)
+    is multiplied up over the answers: sum_{u<v} C(c, u) x^u + C(c, v) x^v y. Beside its coefficients runs the sum of
+    the accuracies of the tied answers. Answers with fewer than v samples and abstentions only dilute: (1 + x)^rest.
+    All terms are positive, so float64 loses nothing.
+
+    Args:
+        votes: how many samples gave each distinct answer.
+        accuracies: the accuracy of each of these answers, 0 or 1 (a mean where equal answers were scored apart).
+        num_samples: n; what `votes` leaves over gave no answer.
+
+    Returns:
+        float64 `[n]`, entry k-1 for k.
+    """
+    if len(votes) != len(accuracies):
+        raise ValueError(f"{len(votes)} votes but {len(accuracies)} accuracies: one of each for every answer")
+    if any(count < 1 for count in votes):
+        raise ValueError(f"votes {list(votes)}: every answer needs at least one sample")
+    _check_counts(sum(votes), num_samples)
+    expected = np.zeros(num_samples + 1)
+    for winning in range(1, max(votes, default=0) + 1):
+        expected += _accuracy_with_winner_at(winning, votes, accuracies, num_samples)
+    subsets = np.array([float(comb(num_samples, k)) for k in range(num_samples + 1)])
+    return (expected / subsets)[1:]
+
+
+def _accuracy_with_winner_at(
+    winning: int, votes: Sequence[int], accuracies: Sequence[float], num_samples: int
+) -> Floats:
+    """Sum, over all subsets whose best answers have `winning` votes, of their mean accuracy; by subset size `[n+1]`."""
+    contenders = [(count, accuracy) for count, accuracy in zip(votes, accuracies, strict=True) if count >= winning]
+    rest = num_samples - sum(count for count, _ in contenders)
+    shape = (num_samples + 1, len(contenders) + 1)
+    weight = np.zeros(shape)  # [samples drawn, answers tied at the top]
+    accuracy_sum = np.zeros(shape)
+    weight[: rest + 1, 0] = [float(comb(rest, drawn)) for drawn in range(rest + 1)]
+    for count, accuracy in contenders:
+        below = [float(comb(count, drawn)) for drawn in range(winning)]
+        at_top = float(comb(count, winning))
+        tied = _shifted(weight, winning) * at_top
+        accuracy_sum = _drawn(accuracy_sum, below) + _shifted(accuracy_sum, winning) * at_top + tied * accuracy
+        weight = _drawn(weight, below) + tied
+    return accuracy_sum[:, 1:] @ (1.0 / np.arange(1, shape[1]))
+
+
+def _drawn(table: Floats, coefficients: Sequence[float]) -> Floats:
+    """`table` times sum_u coefficients[u] x^u."""
+    product = np.zeros_like(table)
+    for drawn, coefficient in enumerate(coefficients):
+        product[drawn:] += coefficient * table[: len(table) - drawn]
+    return product
+
+
+def _shifted(table: Floats, drawn: int) -> Floats:
+    """`table` times x^drawn y."""
+    product = np.zeros_like(table)
+    product[drawn:, 1:] = table[: len(table) - drawn, :-1]
+    return product
+
+
+def clustered(per_problem: Sequence[float] | Floats) -> Estimate:
+    """The mean over problems, with the standard error that treats each problem's samples as one cluster.
+
+    Every problem has equally many samples, so the mean of problem means is the mean of samples, and the
+    cluster-robust error is sd(problem means) / sqrt(problems), with n-1 in the deviation. Samples of one problem are
+    not independent: an error over all samples would be too small by up to sqrt(n).
+
+    Raises:
+        ValueError: no problem.
+    """
+    values = np.asarray(per_problem, dtype=np.float64)
+    if values.size == 0:
+        raise ValueError("an estimate needs at least one problem")
+    if values.size == 1:
+        return Estimate(float(values[0]), float("nan"))
+    return Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)))
+
+
+def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -> Estimate:
+    """after - before over the same problems: the standard error of the differences, not of two separate means.
+
+    Args:
+        before: the metric of each problem by its index.
+        after: the same problems.
+
+    Raises:
+        ValueError: the two do not hold the same problems.
+    """
+    if before.keys() != after.keys():
+        apart = sorted(before.keys() ^ after.keys())
+        raise ValueError(f"a paired difference needs the same problems on both sides; {len(apart)} differ: {apart[:5]}")
+    return clustered([after[problem] - before[problem] for problem in sorted(before)])
+
+
+def _check_counts(num_part: int, num_samples: int) -> None:
+    if num_samples < 1:
+        raise ValueError(f"num_samples = {num_samples}: must be at least 1")
+    if not 0 <= num_part <= num_samples:
+        raise ValueError(f"{num_part} of {num_samples} samples: must lie between 0 and {num_samples}")

@@ -1,0 +1,87 @@
+"""One sampled answer and the Parquet file of all of them: what a run generated, to be read again by anyone."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One answer to one problem, scored."""
+
+    run_id: str
+    step: int
+    """Global training step of the model; 0 for one that was not trained here."""
+    data_source: str
+    problem_index: int
+    """`extra_info.index` of the prepared row: with `data_source`, the problem's identity."""
+    sample_index: int
+    """Which of the problem's answers, from 0."""
+    prompt: str
+    """The prompt as text, chat template included."""
+    response: str
+    pred: str
+    """The extracted answer; empty or `[INVALID]` where there is none."""
+    ground_truth: str
+    score: float
+    """The reward."""
+    acc: float
+    """1.0 right, 0.0 wrong."""
+    failed: bool
+    """The scorer hung, raised or died: score and acc are 0 for that reason."""
+    num_tokens: int
+    """Tokens of the response."""
+    truncated: bool
+    """The response ended at the length limit, not by itself."""
+
+
+SCHEMA = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("step", pa.int64()),
+        ("data_source", pa.string()),
+        ("problem_index", pa.int64()),
+        ("sample_index", pa.int32()),
+        ("prompt", pa.string()),
+        ("response", pa.string()),
+        ("pred", pa.string()),
+        ("ground_truth", pa.string()),
+        ("score", pa.float64()),
+        ("acc", pa.float64()),
+        ("failed", pa.bool_()),
+        ("num_tokens", pa.int64()),
+        ("truncated", pa.bool_()),
+    ]
+)
+
+
+def write_generations(path: Path, samples: Iterable[Sample]) -> None:
+    """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete."""
+    ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
+    table = pa.Table.from_pylist([asdict(sample) for sample in ordered], schema=SCHEMA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_generations(path: Path) -> Sequence[Sample]:
+    """The samples of a file that `write_generations` wrote.
+
+    Raises:
+        ValueError: the file has other columns.
+    """
+    table = pq.read_table(path)
+    if table.schema.names != SCHEMA.names:
+        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names}")
+    return [Sample(**row) for row in table.to_pylist()]

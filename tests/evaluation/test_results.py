@@ -1,0 +1,231 @@
+"""From samples to a table, a picture and a file."""
+
+import dataclasses
+import io
+import math
+import random
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from opd.evaluation import Sample, as_metrics, evaluate, read_generations, write_generations
+from opd.evaluation.report import result_table, save_picture, shown_ks
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def sample(problem: int, number: int, *, pred: str = "7", right: bool = True, source: str = "aime24", **changes):
+    return Sample(
+        **{
+            "run_id": "opd-run",
+            "step": 20,
+            "data_source": source,
+            "problem_index": problem,
+            "sample_index": number,
+            "prompt": "<user>3+4?",
+            "response": f"it is {pred}",
+            "pred": pred,
+            "ground_truth": "7",
+            "score": float(right),
+            "acc": float(right),
+            "failed": False,
+            "num_tokens": 10,
+            "truncated": False,
+            **changes,
+        }
+    )
+
+
+def two_problems() -> list[Sample]:
+    """Problem 0: right, wrong, wrong; problem 1: right, right, no answer."""
+    return [
+        sample(0, 0),
+        sample(0, 1, pred="8", right=False),
+        sample(0, 2, pred="8", right=False),
+        sample(1, 0),
+        sample(1, 1),
+        sample(1, 2, pred="", right=False, num_tokens=40, truncated=True),
+    ]
+
+
+def values(estimates) -> list[float]:
+    return [estimate.value for estimate in estimates]
+
+
+# By hand. pass@k: problem 0 (n=3, c=1): 1/3, 2/3, 1; problem 1 (n=3, c=2): 2/3, 1, 1.
+# maj@k: problem 0: 1/3, 1/3, 0; problem 1: 2/3, then {r,r}, {r,-}, {r,-} all right: 1, 1.
+def test_two_problems_by_hand():
+    (result,) = evaluate(two_problems(), num_samples=3)
+    assert (result.data_source, result.num_problems, result.num_samples) == ("aime24", 2, 3)
+    assert result.mean == pytest.approx((1 / 2, 1 / 6))  # means 1/3 and 2/3: sd sqrt(1/18), error sqrt(1/36)
+    assert values(result.pass_at) == pytest.approx([1 / 2, 5 / 6, 1.0])
+    assert values(result.majority_at) == pytest.approx([1 / 2, 2 / 3, 1 / 2])
+    assert result.pass_at[1].standard_error == pytest.approx(1 / 6)  # 2/3 and 1
+    assert result.pass_at[2].standard_error == 0.0
+    assert (result.num_missing, result.num_failed, result.num_unanswered, result.num_truncated) == (0, 0, 1, 1)
+    assert result.mean_num_tokens == pytest.approx((5 * 10 + 40) / 6)
+    assert result.accuracy_by_problem == pytest.approx({0: 1 / 3, 1: 2 / 3})
+
+
+def test_the_order_of_the_samples_does_not_matter():
+    shuffled = two_problems()
+    random.Random(0).shuffle(shuffled)
+    assert evaluate(shuffled, num_samples=3) == evaluate(two_problems(), num_samples=3)
+
+
+def test_an_answer_that_never_came_is_wrong_and_counted():
+    full = evaluate(two_problems(), num_samples=3)[0]
+    fewer = evaluate(two_problems()[1:], num_samples=3)[0]  # without the only right answer to problem 0
+    assert fewer.num_missing == 1
+    assert fewer.mean.value == pytest.approx(full.mean.value - 1 / 6)
+    assert values(fewer.pass_at)[2] == pytest.approx(1 / 2)
+
+
+def test_a_problem_none_of_whose_answers_came_is_wrong_and_counted():
+    (result,) = evaluate(two_problems(), num_samples=3, problems={"aime24": [0, 1, 2]})
+    assert (result.num_problems, result.num_missing) == (3, 3)
+    assert result.mean.value == pytest.approx(1 / 3)
+    assert result.accuracy_by_problem[2] == 0.0
+
+
+def test_a_data_set_none_of_whose_answers_came_still_has_a_line():
+    results = evaluate([], num_samples=2, problems={"aime25": [4]})
+    assert results[0].mean.value == 0.0
+    assert math.isnan(results[0].mean_num_tokens)
+    assert "aime25" in rendered(results)
+
+
+def test_partial_accuracy_is_in_the_mean_but_passes_nothing():
+    (result,) = evaluate([sample(0, 0, acc=0.5), sample(1, 0, acc=1.0)], num_samples=1)
+    assert result.mean.value == 0.75
+    assert result.pass_at[0].value == 0.5
+
+
+def test_failed_scorers_are_counted():
+    (result,) = evaluate([sample(0, 0, pred="", right=False, failed=True)], num_samples=1)
+    assert (result.num_failed, result.num_unanswered) == (1, 1)
+
+
+def test_minervas_invalid_is_no_answer():
+    (result,) = evaluate(
+        [sample(0, i, pred="[INVALID]", right=False) for i in range(2)] + [sample(0, 2)], num_samples=3
+    )
+    assert result.num_unanswered == 2
+    assert values(result.majority_at)[2] == pytest.approx(1.0)
+
+
+def test_data_sets_are_evaluated_apart():
+    both = two_problems() + [sample(0, i, source="math") for i in range(3)]
+    results = evaluate(both, num_samples=3)
+    assert [result.data_source for result in results] == ["aime24", "math"]
+    assert results[0] == evaluate(two_problems(), num_samples=3)[0]
+    assert results[1].mean.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("samples", "problems", "says"),
+    [
+        ([sample(0, 0), sample(0, 0)], None, "sample 0 occurs 2 times"),
+        ([sample(0, 3)], None, "sample 3 was not asked for"),
+        ([sample(5, 0)], {"aime24": [0]}, "problem 5: answered, but was not asked for"),
+        ([sample(0, 0)], {"math": [0]}, "aime24 problem 0: answered, but was not asked for"),
+        ([], None, "nothing to evaluate"),
+    ],
+)
+def test_samples_that_cannot_be_right_are_refused(samples, problems, says):
+    with pytest.raises(ValueError, match=says):
+        evaluate(samples, num_samples=3, problems=problems)
+
+
+def test_metric_names_are_verls_and_hold_every_k():
+    metrics = as_metrics(evaluate(two_problems(), num_samples=3))
+    assert metrics["val-core/aime24/acc/mean@3"] == pytest.approx(0.5)
+    assert metrics["val-core/aime24/acc/mean@3/stderr"] == pytest.approx(1 / 6)
+    assert [metrics[f"val-aux/aime24/acc/pass@{k}"] for k in (1, 2, 3)] == pytest.approx([1 / 2, 5 / 6, 1])
+    assert [metrics[f"val-aux/aime24/acc/maj@{k}"] for k in (1, 2, 3)] == pytest.approx([1 / 2, 2 / 3, 1 / 2])
+    assert metrics["val-aux/aime24/reward/mean@3"] == pytest.approx(0.5)
+    assert metrics["val-aux/aime24/num_truncated"] == 1.0
+
+
+def test_a_standard_error_that_does_not_exist_is_no_metric():
+    metrics = as_metrics(evaluate([sample(0, 0)], num_samples=1))
+    assert "val-core/aime24/acc/mean@1" in metrics
+    assert not any(name.endswith("stderr") for name in metrics)
+    assert not any(math.isnan(value) for value in metrics.values())
+
+
+def rendered(results) -> str:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(result_table(results))
+    return console.export_text()
+
+
+def test_the_table_shows_values_with_errors_in_percent():
+    lines = {
+        line.split("│")[1].strip(): line
+        for line in rendered(evaluate(two_problems(), num_samples=3)).splitlines()
+        if "│" in line
+    }
+    assert "50.0 ± 16.7" in lines["mean@n"]
+    assert "83.3 ± 16.7" in lines["pass@2"]
+    assert "50.0 ± 50.0" in lines["maj@3"]
+    assert "2 × 3" in lines["problems × answers"]
+    assert lines["cut at the limit"].split("│")[2].strip() == "1"
+
+
+def test_data_sets_with_different_numbers_of_answers_share_a_table():
+    one = evaluate([sample(0, 0, source="math")], num_samples=1)
+    assert "–" in rendered([*evaluate(two_problems(), num_samples=3), *one])
+
+
+def test_the_ks_shown_are_powers_of_two_and_n():
+    assert [shown_ks(n) for n in (1, 2, 3, 8, 12)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 12]]
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_the_picture_is_a_png_of_readable_size(tmp_path, num_samples):
+    samples = [item for item in two_problems() if item.sample_index < num_samples]
+    path = tmp_path / "eval" / "pass_at_k.png"
+    save_picture(path, evaluate(samples, num_samples=num_samples), title="opd-run")
+    header = path.read_bytes()[:24]
+    assert header.startswith(PNG_SIGNATURE)
+    assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (1050, 630)
+
+
+def test_generations_survive_the_file(tmp_path):
+    path = tmp_path / "eval" / "generations.parquet"
+    samples = [*two_problems(), sample(0, 0, source="math", response="\x00 ünïcode \u2028", score=-1.0, failed=True)]
+    write_generations(path, reversed(samples))
+    assert read_generations(path) == samples  # sorted again: data source, problem, sample
+    assert [item.name for item in path.parent.iterdir()] == ["generations.parquet"]
+
+
+def test_the_files_columns_are_the_samples_fields(tmp_path):
+    path = tmp_path / "generations.parquet"
+    write_generations(path, two_problems())
+    assert pq.read_schema(path).names == [field.name for field in dataclasses.fields(Sample)]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "other.parquet"
+    write_generations(path, two_problems())
+    table = pq.read_table(path).drop_columns(["acc"])
+    pq.write_table(table, path)
+    with pytest.raises(ValueError, match="must be"):
+        read_generations(path)
+
+
+def test_evaluation_and_rewards_and_data_import_neither_torch_nor_verl_nor_ray():
+    program = (
+        "import sys, opd.evaluation, opd.evaluation.report, opd.rewards.entry\n"
+        "import opd.data.prepare_grpo_data, opd.data.process_eval_data\n"
+        "print([name for name in ('torch', 'verl', 'ray', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout.strip() == "[]"
