@@ -61,7 +61,6 @@ def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
             remote=remote,
             attempt=attempt,
             spec_hash="hash-1",
-            check_owner=lambda: None,
         )
 
     return make

@@ -71,46 +71,65 @@ def test_ranks_answer_for_disjoint_files_and_together_for_all(
     ]
 
 
-def test_an_overtaken_attempt_seals_nothing(make_checkpoints: Callable, save_step: Callable) -> None:
+@pytest.mark.parametrize("place", ["local", "remote"])
+def test_an_overtaken_attempt_seals_and_deletes_nothing(
+    make_checkpoints: Callable, save_step: Callable, place: str
+) -> None:
+    # `place` is where the newer attempt is known: the shared disk, or the object store.
     checkpoints = make_checkpoints()
     save_step(checkpoints, 5)
     assert checkpoints.begin(10)
-
-    def overtaken() -> None:
-        raise Overtaken("attempt 1 was overtaken by attempt 2")
-
-    checkpoints.check_owner = overtaken
+    getattr(checkpoints, place).put_json("attempts/0002/owner.json", {})
     entry = FileEntry(path="data.pt", size=0, sha256="", rank=0)
-    with pytest.raises(Overtaken):
-        checkpoints.finalise(10, [ShardReport(rank=0, entries=(entry,))])
-    for forbidden in (lambda: checkpoints.begin(5), lambda: checkpoints.prune(keep_last=1)):
+    for forbidden in (
+        lambda: checkpoints.finalise(10, [ShardReport(rank=0, entries=(entry,))]),
+        lambda: checkpoints.begin(5),
+        lambda: checkpoints.prune(keep_last=1),
+    ):
         with pytest.raises(Overtaken):
             forbidden()
-    assert checkpoints.complete_steps() == [5]
+    assert checkpoints.complete_steps(checkpoints.local) == checkpoints.complete_steps(checkpoints.remote) == [5]
 
 
-def test_a_step_whose_upload_failed_is_complete_locally_and_can_be_uploaded_later(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_saving_goes_on_locally_while_the_store_is_away_and_is_made_up_for_later(
+    make_checkpoints: Callable,
+    save_step: Callable,
+    tmp_path: Path,
+    saved_content: Callable,
+    loaded_content: Callable,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (tmp_path / "store").write_text("no folder: the store is away")
     checkpoints: Checkpoints = make_checkpoints()
-    checkpoints.remote, remote = None, checkpoints.remote
-    checkpoints.begin(5)  # the trainer's begin came before the store went away
-    checkpoints.remote = remote
-    folder = checkpoints.folder(5)
-    folder.mkdir(parents=True)
-    (folder / "data.pt").write_bytes(b"data")
-    report = upload_shards(rank=DRIVER_RANK, step=5, step_dir=folder, store_url=str(tmp_path / "store"))
-    assert "cannot upload" in report.upload_error
-    checkpoints.finalise(5, [report])
-    assert checkpoints.num_failed_uploads == 1
-    assert "complete on the local disk only" in caplog.text
+    save_step(checkpoints, 5)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder: the store is away")
+    for step in (10, 15):
+        save_step(checkpoints, step)
+    assert checkpoints.prune(keep_last=2) == [5]
+    assert checkpoints.num_failed_uploads == 2
+    assert "global_step_15 is complete on the local disk only" in caplog.text
+    with pytest.raises(StoreRefused):
+        checkpoints.upload_missing()
 
     (tmp_path / "store").unlink()
-    assert checkpoints.missing_in_store() == [5]
-    report = upload_shards(rank=DRIVER_RANK, step=5, step_dir=folder, store_url=str(tmp_path / "store"))
-    checkpoints.finalise(5, [report])
-    assert checkpoints.missing_in_store() == []
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert checkpoints.missing_in_store() == [10, 15]
+    flip_a_bit(checkpoints.folder(10) / MODEL)
+    assert checkpoints.upload_missing() == [15]
+    assert f"global_step_10 is not in the store: {MODEL} does not have" in caplog.text
+    assert loaded_content(store_folder(tmp_path, 15)) == saved_content(15)
+
+
+def test_the_old_copy_of_a_step_being_replaced_is_never_taken_half(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    # begin() could not reach the store, whose copy of step 10 stays sealed; then the new files overwrote some of it.
+    save_step(make_checkpoints(), 5)
+    save_step(make_checkpoints(), 10)
+    (store_folder(tmp_path, 10) / MODEL).write_bytes(b"of attempt 2, which was killed here")
+    decision = make_checkpoints(attempt=3, local="other-machine").choose()
+    assert decision.step == 5
+    assert f"global_step_10 (store): {MODEL} has 35 bytes" in decision.rejected[0]
 
 
 def test_saving_a_step_again_takes_the_seal_and_the_old_files_off_first(
@@ -371,7 +390,6 @@ from opd.runs.store_local import LocalStore
 local, remote, attempt = sys.argv[1:]
 checkpoints = Checkpoints(
     local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), spec_hash="h",
-    check_owner=lambda: None,
 )
 step = checkpoints.choose().step or 0
 print("chosen", step, flush=True)

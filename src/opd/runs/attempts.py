@@ -125,9 +125,10 @@ class Claim:
         self.check()
 
     def end(self, outcome: str, detail: str = "") -> None:
-        """Says that this attempt writes no more, so that the next one need not wait for the lease."""
+        """Says that this attempt writes no more, so that the next one need not wait for the lease; local disk first."""
         record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
-        self.stores[0].put_json(f"{self.prefix}/{ENDED_FILE}", record)
+        for store in reversed(self.stores):
+            store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
 
 def claim_attempt(
@@ -158,7 +159,7 @@ def claim_attempt(
     first_beat_s: float | None = None
     while True:
         highest = max(highest_attempt(store) for store in stores)
-        obstacle = _obstacle(arbiter, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s)
+        obstacle = _obstacle(stores, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s)
         if obstacle is None:
             claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
             if claim is not None:
@@ -192,11 +193,12 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
     return Claim(stores=tuple(stores), owner=owner)
 
 
-def _obstacle(store: Store, attempt: int, store_now_s: float, default_ttl_s: float) -> Obstacle | None:
+def _obstacle(stores: Sequence[Store], attempt: int, store_now_s: float, default_ttl_s: float) -> Obstacle | None:
     """What keeps `attempt` from being taken over, None if nothing does."""
     prefix = attempt_prefix(attempt)
-    if attempt == 0 or store.exists(f"{prefix}/{ENDED_FILE}"):
+    if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
+    store = stores[0]
     owner = read_owner(store, attempt)
     gone = owner.process.is_gone() if owner else None
     if gone:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opd.runs.attempts import check_owner
 from opd.runs.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
 from opd.runs.manifest import (
     CHECKPOINTS_FOLDER,
     COMPLETE_FILE,
     MANIFEST_FILE,
     Manifest,
+    find_problem,
     open_sealed,
     step_folder,
     step_of,
 )
 from opd.runs.shards import ShardReport, fetch_shards
-from opd.runs.store import Store
+from opd.runs.store import NO_RETRY, Store
 from opd.runs.store_local import LocalStore
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,6 @@ class Checkpoints:
     remote: Store | None
     attempt: int
     spec_hash: str
-    check_owner: Callable[[], None]
     resumed_step: int | None = None
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
@@ -70,11 +71,11 @@ class Checkpoints:
         """
         if step == self.resumed_step:
             return False
-        self.check_owner()
+        self._check_before_local_write()
         self._in_progress.add(step)
-        for store in self._stores():
-            store.delete(f"{step_folder(step)}/{COMPLETE_FILE}")
-            store.delete_tree(step_folder(step))
+        _clear_step(self.local, step)
+        # If the store is away, its old copy stays sealed: whole as it is, and refused by its hashes once half replaced.
+        self._if_store_answers(f"clearing global_step_{step}", lambda store: _clear_step(store, step))
         return True
 
     def finalise(self, step: int, reports: Sequence[ShardReport]) -> Manifest:
@@ -89,10 +90,11 @@ class Checkpoints:
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
         errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
-        self._seal(self.local, manifest)
+        self._check_before_local_write()
+        _seal(self.local, manifest, lambda: check_owner([self.local], self.attempt))
         if self.remote is not None and not errors:
             try:
-                self._seal(self.remote, manifest)
+                self._seal_remote(self.remote, manifest)
             except StoreError as error:
                 errors.append(str(error))
         if errors:
@@ -107,10 +109,35 @@ class Checkpoints:
         return sorted({step for place in places for step in _steps(place) if _has(place, step, COMPLETE_FILE)})
 
     def missing_in_store(self) -> list[int]:
-        """Steps that are complete locally but not in the store: what a later save may upload again."""
+        """Steps that are complete locally but not in the store, ascending."""
         if self.remote is None:
             return []
         return sorted(set(self.complete_steps(self.local)) - set(self.complete_steps(self.remote)))
+
+    def upload_missing(self, *, upload: Fetch | None = None) -> list[int]:
+        """Uploads and seals what was saved while the store was away; what this machine does not hold whole is warned of.
+
+        Args:
+            upload: as `Fetch`, but from the processes to the store; the default serves one machine.
+
+        Returns:
+            The steps that the store has now got, ascending.
+
+        Raises:
+            StoreError: the store is still away.
+        """
+        uploaded = []
+        for step in self.missing_in_store():
+            manifest = _read_sealed(self.local, step)
+            if manifest is None or self.remote is None:
+                continue
+            problems = (upload or self._upload_from_here)(manifest, self.remote.url)
+            if problems:
+                logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
+                continue
+            self._seal_remote(self.remote, manifest)
+            uploaded.append(step)
+        return uploaded
 
     def choose(self, *, fetch: Fetch | None = None) -> ResumeDecision:
         """The newest complete checkpoint whose hashes hold, brought to this machine; else the one before, and so on.
@@ -156,10 +183,12 @@ class Checkpoints:
             return []
         if keep_last < 1 or (keep_every is not None and keep_every < 1):
             raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
-        self.check_owner()
+        self._check_before_local_write()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         deleted: set[int] = set()
-        for store in self._stores():
+
+        def prune_one(store: Store) -> None:
+            check_owner([store], self.attempt)
             complete = self.complete_steps(store)
             kept = set(complete[-keep_last:]) | self._in_progress | {self.resumed_step}
             kept |= {step for step in complete if keep_every and step % keep_every == 0}
@@ -168,16 +197,43 @@ class Checkpoints:
             for step in sorted((set(complete) | old) - kept):
                 _delete_step(store, step)
                 deleted.add(step)
+
+        prune_one(self.local)
+        self._if_store_answers("retention", prune_one)
         return sorted(deleted)
 
     def _stores(self) -> list[Store]:
         return [self.local] if self.remote is None else [self.local, self.remote]
 
-    def _seal(self, store: Store, manifest: Manifest) -> None:
-        folder = step_folder(manifest.step)
-        store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
-        self.check_owner()
-        store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
+    def _check_before_local_write(self) -> None:
+        """Raises Overtaken as far as can be known: a store that is away does not stop the training.
+
+        On a disk that attempts share, the local record of the newer owner still stops the older one.
+        """
+        check_owner([self.local], self.attempt)
+        self._if_store_answers("the check for a newer attempt", lambda store: check_owner([store], self.attempt))
+
+    def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
+        """Does something in the object store that may be left out while it is away; one try, the training waits."""
+        if self.remote is None:
+            return
+        try:
+            call(self.remote.with_policy(NO_RETRY))
+        except StoreError as error:
+            logger.warning("%s is left out, the store is away: %s", what, error)
+
+    def _seal_remote(self, remote: Store, manifest: Manifest) -> None:
+        _seal(remote, manifest, lambda: check_owner([remote, self.local], self.attempt))
+
+    def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
+        folder = self.folder(manifest.step)
+        problems = [problem for entry in manifest.files if (problem := find_problem(folder, entry))]
+        if problems or self.remote is None:
+            return problems
+        store = self.remote.child(step_folder(manifest.step))
+        for entry in manifest.files:
+            store.put_file(entry.path, folder / entry.path)
+        return []
 
     def _fetch_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         return fetch_shards(step_dir=self.folder(manifest.step), manifest=manifest, store_url=store_url)
@@ -233,6 +289,19 @@ def _read_sealed(store: Store, step: int) -> Manifest | None:
     if manifest.step != step:
         raise CorruptRecord(f"manifest.json is of step {manifest.step}")
     return manifest
+
+
+def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
+    """manifest.json, a last look whether the run is still ours, COMPLETE."""
+    folder = step_folder(manifest.step)
+    store.put(f"{folder}/{MANIFEST_FILE}", manifest.to_bytes())
+    check()
+    store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
+
+
+def _clear_step(store: Store, step: int) -> None:
+    store.delete(f"{step_folder(step)}/{COMPLETE_FILE}")
+    store.delete_tree(step_folder(step))
 
 
 def _delete_step(store: Store, step: int) -> None:

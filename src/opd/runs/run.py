@@ -20,7 +20,7 @@ from opd.runs.attempts import (
     claim_attempt,
 )
 from opd.runs.driver_log import LOG_FILE, LogTee
-from opd.runs.errors import Overtaken, RunError, StoreError, StoreUnavailable
+from opd.runs.errors import Overtaken, RunError, StoreError
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE
 from opd.runs.result import refuse_if_over, write_fatal, write_result
@@ -128,13 +128,14 @@ class Run(RunWriter):
 
         Raises:
             Overtaken: a newer attempt owns the run; no result is written.
-            StoreUnavailable: the store did not come back; everything is on the local disk.
+            StoreError: the store did not come back; everything is on the local disk.
         """
         try:
             self.check_owner()
             self.close()
             if self.remote is not None:
                 _upload_streams(self.local, self.remote)
+                self.checkpoints.upload_missing()
             self._end("finished")
             return write_result(
                 self.stores[0],
@@ -143,8 +144,8 @@ class Run(RunWriter):
                 attempt=self.handle.attempt,
                 spec_hash=self.handle.spec_hash,
             )
-        except StoreUnavailable as error:
-            raise StoreUnavailable(
+        except StoreError as error:
+            raise type(error)(
                 f"the run is done but its result could not be stored: {error}; metrics, log and checkpoints are complete in "
                 f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
             ) from error

@@ -64,7 +64,6 @@ class RunWriter:
             remote=self.remote,
             attempt=handle.attempt,
             spec_hash=handle.spec_hash,
-            check_owner=self.check_owner,
         )
         self._streamer = Streamer(interval_s=handle.flush_interval_s)
         # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
