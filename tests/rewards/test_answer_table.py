@@ -132,10 +132,10 @@ def ids(rows) -> list[str]:
     return [row[0] for row in rows]
 
 
-def timed_score(function: str, text: str, truth: str, timeout_s: float) -> dict:
+def timed_score(function: str, text: str, truth: str, *, timeout_s: float, bound_s: float) -> dict:
     started = time.monotonic()
     row = compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=timeout_s)
-    assert time.monotonic() - started < timeout_s + BOUND_S
+    assert time.monotonic() - started < bound_s
     return row
 
 
@@ -146,26 +146,26 @@ def test_the_table_has_sixty_answers():
 
 @pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
 def test_math_reward_is_one_or_zero_by_the_last_box(answer):
-    row = timed_score("math_reward", answer.text, answer.truth, BOUND_S)
+    row = timed_score("math_reward", answer.text, answer.truth, timeout_s=BOUND_S, bound_s=BOUND_S)
     assert (row["score"], row["acc"], row["failed"]) == (float(answer.boxed), float(answer.boxed), 0)
 
 
 @pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
 def test_math_dapo_is_plus_or_minus_one_by_the_last_answer_line(answer):
-    row = timed_score("math_dapo", answer.text, answer.truth, BOUND_S)
+    row = timed_score("math_dapo", answer.text, answer.truth, timeout_s=BOUND_S, bound_s=BOUND_S)
     assert (row["score"], row["acc"], row["failed"]) == (1.0 if answer.line else -1.0, float(answer.line), 0)
 
 
 @pytest.mark.parametrize("answer", ORDINARY, ids=ids(ORDINARY))
 def test_math_verify_is_one_or_zero_by_mathematical_equality(answer):
-    row = timed_score("math_verify", answer.text, answer.truth, timeout_s=60.0)
+    row = timed_score("math_verify", answer.text, answer.truth, timeout_s=60.0, bound_s=60.0)
     assert (row["score"], row["acc"], row["failed"]) == (float(answer.verified), float(answer.verified), 0)
 
 
 @pytest.mark.parametrize("function", ["math_reward", "math_dapo", "exact_match"])
 @pytest.mark.parametrize(("name", "text"), HOSTILE, ids=ids(HOSTILE))
 def test_hostile_answers_are_wrong_at_once(function, name, text):
-    row = timed_score(function, text, "42", BOUND_S)
+    row = timed_score(function, text, "42", timeout_s=BOUND_S, bound_s=BOUND_S)
     assert (row["acc"], row["failed"]) == (0.0, 0)
     assert row["score"] == (-1.0 if function == "math_dapo" else 0.0)
     assert len(row["pred"]) <= 2000
@@ -174,4 +174,5 @@ def test_hostile_answers_are_wrong_at_once(function, name, text):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), HOSTILE, ids=ids(HOSTILE))
 def test_hostile_answers_score_zero_under_math_verify_by_its_deadline(name, text):
-    assert timed_score("math_verify", text, "42", timeout_s=0.5)["score"] == 0.0
+    # The bound allows for a fresh process that imports SymPy on a busy machine; the hang itself ends after 0.5 s.
+    assert timed_score("math_verify", text, "42", timeout_s=0.5, bound_s=60.0)["score"] == 0.0

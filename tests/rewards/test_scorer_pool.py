@@ -174,6 +174,7 @@ def test_the_event_loop_runs_on_while_scorers_hang(tmp_path):
     [
         ("scorers_under_test:absent", {}, ImportError, "absent"),
         ("no_such_module:score", {}, ImportError, "no_such_module"),
+        ("broken_on_import:score", {}, ImportError, "RuntimeError: no licence"),
         ("no_such_file.py:score", {}, ImportError, "there is no Python file no_such_file.py"),
         ("scorers_under_test:NOT_A_FUNCTION", {}, TypeError, "not a function"),
         ("scorers_under_test:process_id", {"bonus": 1}, TypeError, "bonus"),
@@ -201,7 +202,7 @@ def test_what_scorers_print_stays_off_standard_output(capfd):
 
 
 RUN_AND_DIE = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     from opd.rewards.pool import ScorerPool
     from opd.rewards.protocol import ScoreTask
 
@@ -211,7 +212,7 @@ RUN_AND_DIE = """
     threads = [threading.Thread(target=pool.score, args=(busy,), kwargs={"timeout_s": 1.0})]
     threads[0].start()
     while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
-        pass
+        time.sleep(0.02)
     print(idle, open(sys.argv[1]).read(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

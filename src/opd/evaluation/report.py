@@ -67,6 +67,7 @@ def save_picture(path: Path, results: Sequence[SetResult], *, title: str = "") -
         _draw_bars(axes, results)
     axes.set(ylabel="accuracy in %", ylim=(0, 100), title=title)
     axes.grid(axis="y", alpha=0.25)
+    axes.set_axisbelow(True)
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure).print_png(path)
 

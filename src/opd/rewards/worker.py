@@ -50,9 +50,10 @@ def _serve(connection: Connection, payload: bytes) -> None:
     try:
         task, timeout_s = pickle.loads(payload)
         call = _prepared_call(task)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        error_type = TypeError if isinstance(error, TypeError | ValueError) else ImportError
-        connection.send(ConfigurationFault(error_type, f"reward function cannot be called: {error}"))
+    except Exception as error:  # noqa: BLE001  whatever a module raises on import, no answer is to blame for it
+        error_type = TypeError if isinstance(error, TypeError) else ImportError
+        message = f"the reward function cannot be called: {type(error).__name__}: {error}"
+        connection.send(ConfigurationFault(error_type, message))
         return
     connection.send(Started())
     # The default action of SIGALRM ends the process even inside C code that never returns to Python.

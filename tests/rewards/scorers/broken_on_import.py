@@ -1,0 +1,3 @@
+"""A reward module that cannot even be imported."""
+
+raise RuntimeError("no licence")
