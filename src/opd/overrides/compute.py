@@ -18,6 +18,7 @@ MODEL = "actor_rollout_ref.model"
 RAY_INIT = "ray_kwargs.ray_init"
 NUM_CPU_SLOTS = 16  # Ray schedules by logical CPUs: verl's processes on a small machine need more slots than cores
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
+AGENT_REWARD = "opd.agent.reward:compute_score"
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
@@ -114,10 +115,10 @@ def _kind(spec: AnyRunSpec) -> Pairs:
 
 def _reward(spec: AnyRunSpec) -> Pairs:
     reward = spec.reward
-    custom = f"{reward.path}:{reward.entry}" if reward.path is not None else None
+    functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
     yield "reward.custom_reward_function.name", "compute_score_async"
-    yield "++reward.custom_reward_function.reward_kwargs.function", custom or reward.function
+    yield "++reward.custom_reward_function.reward_kwargs.function", functions.get(reward.function, reward.function)
     yield "++reward.custom_reward_function.reward_kwargs.timeout_s", reward.timeout_s
 
 

@@ -22,6 +22,7 @@ from opd.spec.kinds import (
 )
 from opd.spec.load import Loaded, load_spec, load_text
 from opd.spec.parse import Parsed, parse_tree
+from opd.spec.schema import FieldDoc, field_docs, json_schema, static_defaults
 
 __all__ = [
     "KINDS",
@@ -33,6 +34,7 @@ __all__ = [
     "ConvertSpec",
     "EvalSpec",
     "ExperimentSpec",
+    "FieldDoc",
     "GrpoSpec",
     "Kind",
     "Loaded",
@@ -46,9 +48,12 @@ __all__ = [
     "Variable",
     "canonical_json",
     "dump_spec",
+    "field_docs",
     "identity",
+    "json_schema",
     "load_spec",
     "load_text",
     "parse_tree",
     "spec_hash",
+    "static_defaults",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035: KubeRay refuses what Helm would still accept
 MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to build its children's
@@ -29,11 +30,30 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("0 would leave no token to sample: use -1 for all tokens")
+    return value
+
+
+def _check_extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Free-form arguments may hold what one Hydra override a leaf can carry."""
+    for key, item in value.items():
+        where = f"{path}{key}"
+        if not re.fullmatch(KEY_PATTERN, key):
+            raise ValueError(f"the key `{where}` must match {KEY_PATTERN}: it becomes part of a Hydra override")
+        if isinstance(item, dict):
+            _check_extras(item, f"{where}.")
+        elif isinstance(item, list) and any(isinstance(part, dict | list) for part in item):
+            raise ValueError(f"`{where}` must be a list of plain values: Hydra overrides carry no nested lists or maps")
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(gt=0, le=1)]
-TopK = Annotated[int, Field(ge=-1)]
+TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)]
 Paths = Annotated[
     tuple[Text, ...],
     BeforeValidator(_as_tuple),
@@ -47,6 +67,5 @@ Paths = Annotated[
         }
     ),
 ]
-Scalar = bool | int | float | str
-# Free-form keyword arguments for another library: scalars, lists of scalars and nested maps, no null.
-Extras = dict[Annotated[str, Field(pattern=KEY_PATTERN)], Any]
+# Free-form keyword arguments for another library: plain values, lists of them and nested maps, no null.
+Extras = Annotated[dict[str, Any], AfterValidator(_check_extras)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from opd.spec.errors import Problem, SpecError, nearest
 from opd.spec.kinds import SPEC_CLASSES, AnySpec
 from opd.spec.raw import fold
 from opd.spec.reader import read_text
-from opd.spec.refusals import refused_key, secrets
+from opd.spec.refusals import redact, refused_key, secrets
 from opd.spec.rules import check, notes
 from opd.spec.tree import MISSING, field_at, leaf_paths, section_of
 
@@ -67,6 +67,8 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
         SpecError: with every problem found.
     """
     tree = read_text(json.dumps(source), origin="", is_json=True).tree
+    if problems := list(_broken_text(tree)):
+        raise SpecError(problems)
     problems = list(secrets(tree))
     chart = {key: tree.pop(key) for key in CHART_KEYS if key in tree}
     problems += _sweeps(tree)
@@ -85,6 +87,22 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
     return Parsed(spec, chart, tuple(notes(spec)))
 
 
+def _broken_text(tree: Any, path: str = "") -> Iterator[Problem]:
+    """A problem for every string that is no Unicode text: an environment variable may hold any bytes."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _broken_text(key, f"{path}.?" if path else "?")
+            yield from _broken_text(value, f"{path}.{key}" if path else key)
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from _broken_text(value, f"{path}.{index}")
+    elif isinstance(tree, str) and not tree.isascii():
+        try:
+            tree.encode()
+        except UnicodeEncodeError:
+            yield Problem(path=path, value=ascii(tree), rule="text must be valid Unicode", fix="remove the stray bytes")
+
+
 def _sweeps(tree: dict[str, Any]) -> list[Problem]:
     if tree.pop("matrix", MISSING) is MISSING:
         return []
@@ -96,9 +114,14 @@ def _field_problems(error: ValidationError, cls: type[Section], unresolved: set[
     """pydantic's errors in our words; a computed default that could not be computed is a follow-up, not an error."""
     out: list[Problem] = []
     follow_ups: list[Problem] = []
-    for item in error.errors(include_url=False, include_context=True):
-        path = ".".join(str(part) for part in item["loc"] if part != "[key]")
-        if item["type"] == "missing" and path in unresolved:
+    items = [
+        (".".join(str(part) for part in item["loc"] if part != "[key]"), item)
+        for item in error.errors(include_url=False, include_context=True)
+    ]
+    for path, item in items:
+        if item["type"] == "too_short" and any(other.startswith(f"{path}.") for other, _ in items):
+            continue  # pydantic counts a list's valid items: the invalid ones are reported themselves
+        if item["type"] == "missing" and any(f"{name}.".startswith(f"{path}.") for name in unresolved):
             follow_ups.append(Problem(path=path, rule="its default follows from keys that are wrong or missing"))
         elif item["type"] == "extra_forbidden":
             out.append(explain_unknown(path, item["input"], cls))
@@ -109,10 +132,12 @@ def _field_problems(error: ValidationError, cls: type[Section], unresolved: set[
 
 def explain_unknown(path: str, value: object, cls: type[Section], source: str = "") -> Problem:
     """A problem for a key that the kind does not have, with the nearest key that it has."""
+    key = path.rpartition(".")[2]
+    value = redact({key: value})[key]
     reason = refused_key(path, value)
     if reason:
         return Problem(path=path, value=value, rule=reason, fix="remove the key", source=source)
-    parent, _, key = path.rpartition(".")
+    parent = path.rpartition(".")[0]
     parent_field = field_at(cls, parent) if parent else None
     section = (section_of(parent_field) if parent_field else None) or cls
     prefix = f"{parent}." if parent else ""
@@ -138,8 +163,9 @@ def _invalid(path: str, item: Any, cls: type[Section]) -> Problem:
     if item["type"] == "missing":
         what = f": {field.description}" if field is not None and field.description else ""
         return Problem(path=path, rule="the key is required", fix=f"set {path}{what}")
-    value = item["input"]
-    rule = item["msg"][:1].lower() + item["msg"][1:]
+    value = redact(item["input"])
+    message = item["msg"].removeprefix("Value error, ")
+    rule = message[:1].lower() + message[1:]
     fix = field.description or "" if field is not None else ""
     if item["type"] == "literal_error" and isinstance(value, str):
         near = nearest(value, [word.strip("'") for word in item["ctx"]["expected"].replace(" or ", ", ").split(", ")])

@@ -123,9 +123,11 @@ def _read_json(text: str, problems: list[Problem]) -> Any:
 
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_int=integer, parse_float=number, parse_constant=constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         problems.append(Problem(path="", rule=f"the file must be valid JSON: {error}"))
-        return None
+    except RecursionError:
+        problems.append(Problem(path="", rule="the file is nested too deeply"))
+    return None
 
 
 def _read_yaml(text: str, problems: list[Problem], sources: dict[str, str]) -> Any:
@@ -133,9 +135,17 @@ def _read_yaml(text: str, problems: list[Problem], sources: dict[str, str]) -> A
 
     try:
         return _Builder(problems, sources).document(iter(yaml.parse(text, Loader=yaml.SafeLoader)))
-    except (yaml.YAMLError, RecursionError) as error:
-        problems.append(Problem(path="", rule=f"the file must be valid YAML: {' '.join(str(error).split())}"))
-        return None
+    except yaml.MarkedYAMLError as error:  # its text would quote the file, and with it perhaps a secret
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problems.append(Problem(path="", rule=f"the file must be valid YAML: {what}", source=source))
+    except yaml.YAMLError as error:
+        reason = getattr(error, "reason", "it cannot be read")
+        problems.append(Problem(path="", rule=f"the file must be valid YAML: {reason}"))
+    except RecursionError:
+        problems.append(Problem(path="", rule="the file is nested too deeply"))
+    return None
 
 
 class _Builder:

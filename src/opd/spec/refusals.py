@@ -48,11 +48,9 @@ def refused_key(path: str, value: object) -> str:
 def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
     """A problem for every literal secret in the tree: `*_TOKEN: text`, `{name: *_TOKEN, value: text}`, user:password URLs."""
     if isinstance(tree, dict):
-        name = tree.get("name")
         for key, value in tree.items():
             child = f"{path}.{key}" if path else str(key)
-            is_pair = key == "value" and isinstance(name, str) and _SECRET_NAME.match(name)
-            if (_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(value, dict | list):
+            if _is_secret(tree, key):
                 yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=_SECRET_FIX)
             else:
                 yield from secrets(value, child)
@@ -61,6 +59,22 @@ def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
             yield from secrets(value, f"{path}.{index}")
     elif isinstance(tree, str) and _URL_CREDENTIALS.match(tree):
         yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix="remove user and password from the URL")
+
+
+def redact(value: Any) -> Any:
+    """`value` as it may be shown: literal secrets replaced."""
+    if isinstance(value, dict):
+        return {key: REDACTED if _is_secret(value, key) else redact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    return REDACTED if isinstance(value, str) and _URL_CREDENTIALS.match(value) else value
+
+
+def _is_secret(mapping: dict[str, Any], key: str) -> bool:
+    """Whether a key holds a literal secret: by its own name, or as the `value` beside such a `name`."""
+    name = mapping.get("name")
+    is_pair = key == "value" and isinstance(name, str) and _SECRET_NAME.match(name)
+    return bool(_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(mapping[key], dict | list)
 
 
 def secret_override(key: str) -> bool:

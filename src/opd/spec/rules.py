@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opd.spec.errors import Problem
-from opd.spec.kinds import AnySpec, ConvertSpec, EvalSpec, GrpoSpec, OpdAgentSpec, OpdSpec, RunSpec
+from opd.spec.kinds import AnySpec, ConvertSpec, EvalSpec, OpdAgentSpec, OpdSpec, RunSpec
 
 
 def check(spec: AnySpec) -> list[Problem]:
@@ -99,7 +99,7 @@ def _batches(spec: RunSpec) -> Iterator[Problem]:
             fix=f"use {fits}, or a train_batch_size that is a multiple of {mini}",
         )
         return
-    if not isinstance(spec, GrpoSpec) or spec.actor.use_dynamic_bsz:
+    if isinstance(spec, EvalSpec) or spec.actor.use_dynamic_bsz:
         return
     num_groups = _num_data_parallel(spec)
     rows = {

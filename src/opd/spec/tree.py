@@ -79,3 +79,10 @@ def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, Fiel
             yield path, field
         else:
             yield from leaf_paths(section, f"{path}.")
+
+
+def in_optional_section(cls: type[Section], path: str) -> bool:
+    """Whether a section on the way to the path may be left out altogether."""
+    parts = path.split(".")
+    fields = [field_at(cls, ".".join(parts[:depth])) for depth in range(1, len(parts))]
+    return any(field is not None and field.default is None for field in fields)

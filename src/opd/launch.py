@@ -1,0 +1,111 @@
+"""`python -m opd.launch EXP.yaml`: from an experiment file to a finished run on this machine (or in this Ray cluster)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from opd.overrides import RunFacts, compute_overrides
+from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec
+from opd.supervise import DEFAULT_GRACE_S, supervised
+
+EXIT_BAD_SPEC = 2
+
+_EPILOG = """\
+examples:
+  python -m opd.launch manifests/experiments/quickstart.yaml
+  python -m opd.launch exp.yaml --set actor.learning_rate=3e-6 --seed 7 --dry-run
+  MODEL_PATH=models/student TEACHER_MODEL_PATH=models/teacher python -m opd.launch exp.yaml
+  python -m opd.launch exp.yaml -- actor_rollout_ref.rollout.enable_prefix_caching=false
+
+precedence: file < environment variables of the original < --set < Hydra overrides after --
+exit codes: 0 done, 1 our error or verl's, 2 a bad spec (nothing was started), 130 interrupted
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    out = argparse.ArgumentParser(
+        prog="python -m opd.launch",
+        usage="%(prog)s EXP.yaml [options] [-- KEY=VALUE ...]",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    out.add_argument("spec", metavar="EXP.yaml", help="experiment file (.json: as Helm writes it)")
+    out.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
+    out.add_argument("--name", help="name of the run; same as --set name=NAME")
+    out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
+    out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
+    out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
+    out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    split = words.index("--") if "--" in words else len(words)
+    args, hydra = parser().parse_args(words[:split]), words[split + 1 :]
+    sets = [*args.set, *(f"{key}={value}" for key in ("name", "seed") if (value := getattr(args, key)) is not None)]
+    try:
+        loaded = load_spec(args.spec, env={} if args.no_env else os.environ, sets=sets, overrides=hydra)
+    except SpecError as error:
+        print(error, file=sys.stderr)
+        return EXIT_BAD_SPEC
+    report(loaded)
+    spec = loaded.spec
+    if args.dry_run:
+        for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
+            print(line)
+        return 0
+    return supervised(lambda: start(spec), grace_s=args.grace_s)
+
+
+def report(loaded: Loaded) -> None:
+    """Say on stderr what the environment changed and what deserves a remark."""
+    for item in loaded.env_applied:
+        print(f"opd.launch: environment {item.name}: {item.path} = {item.value}", file=sys.stderr)
+    for note in loaded.notes:
+        print(f"opd.launch: note: {note}", file=sys.stderr)
+
+
+def facts(spec: AnyRunSpec, *, model_path: str | None = None, teacher_path: str | None = None) -> RunFacts:
+    """What this start adds to the spec; the paths are folders of fetched models."""
+    return RunFacts(
+        run_id=spec.name,
+        run_dir=f"{spec.output.root.rstrip('/')}/{spec.name}",
+        in_ray_cluster=bool(os.environ.get("RAY_ADDRESS")),
+        model_path=model_path,
+        teacher_path=teacher_path,
+    )
+
+
+def start(spec: AnySpec) -> int:
+    """Hand the spec to its kind's entry point; the first heavy import happens here."""
+    os.environ.update(spec.env)
+    if isinstance(spec, ConvertSpec):
+        return importlib.import_module("opd.convert").run(spec)
+    teacher = spec.teacher if isinstance(spec, OpdSpec | OpdAgentSpec) else None
+    run = facts(
+        spec,
+        model_path=fetch(spec.model.path, spec.model.revision),
+        teacher_path=fetch(teacher.path, teacher.revision) if teacher else None,
+    )
+    return importlib.import_module("opd.training.entry").run(spec, compute_overrides(spec, run=run))
+
+
+def fetch(path: str, revision: str | None) -> str | None:
+    """Local folder of a Hugging Face id at a pinned revision; None where nothing is pinned (verl's loaders resolve it)."""
+    if revision is None:
+        return None
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(path, revision=revision)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
