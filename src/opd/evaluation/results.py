@@ -47,7 +47,7 @@ def evaluate(
     Args:
         samples: in any order, of any number of data sets.
         num_samples: n, the answers each problem was asked for.
-        problems: the problem indices of each data set that were asked; a problem none of whose answers came is then
+        problems: the problem indices of each data set that were asked (a set without any gives no result); a problem none of whose answers came is then
             counted as wrong. By default, those that occur in `samples`.
 
     Raises:
@@ -68,7 +68,9 @@ def evaluate(
     for source, by_index in by_problem.items():
         for index, answers in by_index.items():
             _check_answers(source, index, answers, num_samples)
-    return [_evaluate_set(source, by_problem[source], num_samples) for source in sorted(by_problem)]
+    return [
+        _evaluate_set(source, by_problem[source], num_samples) for source in sorted(by_problem) if by_problem[source]
+    ]
 
 
 def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:

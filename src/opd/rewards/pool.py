@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import logging
 import os
 import queue
 import threading
@@ -13,8 +12,6 @@ from typing import NamedTuple
 from opd.rewards.process import ScorerProcess, ScorerProcessLost
 from opd.rewards.protocol import Failure, ScoreTask
 from opd.rewards.scorers import Score
-
-logger = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
