@@ -98,6 +98,11 @@ def test_a_data_set_none_of_whose_answers_came_still_has_a_line():
     assert "aime25" in rendered(results)
 
 
+def test_a_data_set_of_which_nothing_was_asked_gives_no_result():
+    results = evaluate([sample(0, 0)], num_samples=1, problems={"aime24": [0], "math": []})
+    assert [result.data_source for result in results] == ["aime24"]
+
+
 def test_partial_accuracy_is_in_the_mean_but_passes_nothing():
     (result,) = evaluate([sample(0, 0, acc=0.5), sample(1, 0, acc=1.0)], num_samples=1)
     assert result.mean.value == 0.75

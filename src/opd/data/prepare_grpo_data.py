@@ -17,9 +17,11 @@ from opd.data.instructions import VARIANTS, Variant
 from opd.data.math_sources import BENCHMARKS, DAPO, Problem, Problems
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, Split, benchmark_rows, prompt_row, write_files
+from opd.spec.sections import Data
 
 TRAIN_FILE = "train.parquet"
 VALIDATION_FILE = "val_dapo.parquet"
+DEFAULT_TRAIN_RATIO = Data.model_fields["train_ratio"].default
 
 EXAMPLE = """\
   python -m opd.data.prepare_grpo_data --data-dir data
@@ -158,9 +160,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--train-ratio",
         type=_ratio,
-        default=os.environ.get("DAPO_TRAIN_RATIO", "0.8"),
+        default=os.environ.get("DAPO_TRAIN_RATIO", str(DEFAULT_TRAIN_RATIO)),
         metavar="R",
-        help="share of DAPO's rows in the training file (default: $DAPO_TRAIN_RATIO, else 0.8)",
+        help=f"share of DAPO's rows in the training file (default: $DAPO_TRAIN_RATIO, else {DEFAULT_TRAIN_RATIO})",
     )
     parser.add_argument(
         "--seed", type=int, default=42, metavar="N", help="of the shuffle before the split (default: 42)"
