@@ -34,6 +34,7 @@ def build_model(hf_config: Any, path: str | None, trust_remote_code: bool = Fals
     else:
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(hf_config, **kwargs)
+        model.tie_weights()  # part of the initialisation that was left out
     return model.eval().requires_grad_(False)
 
 
