@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -18,6 +19,8 @@ from opd.spec import AnyRunSpec, dump_spec, identity, spec_hash
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.cpu`.
 CPU_PROFILE = "opd.cpu"
+# verl's remarks about engines nobody asked for, printed by each process.
+_QUIET = "ignore::UserWarning:verl.workers.engine,ignore:Disabled critic:UserWarning"
 _DISTILS = ("opd", "opd-agent")
 
 
@@ -70,11 +73,19 @@ def _run_claimed(config: DictConfig, claimed: Run) -> dict[str, Any]:
 
 def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]:
     """Run a composed config to its end; raises what the run raises."""
-    prepare(config)
-    start_ray(config)
-    from opd.training.task_runner import TaskRunner
+    import ray
 
-    return TaskRunner().run(config, claimed)
+    from opd.training.startup import Background
+
+    prepare(config)
+    # Ray in the main thread: its daemons are told to die with the thread that started them.
+    importing = Background(lambda: importlib.import_module("opd.training.task_runner"), "import-trainer")
+    embedded = start_ray(config)
+    try:
+        return importing.result().TaskRunner().run(config, claimed)
+    finally:
+        if embedded:
+            ray.shutdown()
 
 
 def set_process_environment(device: str) -> None:
@@ -82,9 +93,12 @@ def set_process_environment(device: str) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
     if device == "cpu":
         os.environ["VERL_USE_EXTERNAL_MODULES"] = CPU_PROFILE
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
+        os.environ.setdefault("TQ_NUM_THREADS", os.environ["OMP_NUM_THREADS"])  # else it asks for 8 and warns each time
         os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
@@ -102,14 +116,16 @@ def prepare(config: DictConfig) -> None:
             config.actor_rollout_ref.ref.pop("model")
     with open_dict(config):
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
+        if config.opd.max_length is None:
+            config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
     resolve_toy(config, Path(config.run.dir or ".").absolute() / "data")
     if config.run.kind in _DISTILS:
         model = config.actor_rollout_ref.model
         config.opd.valid_vocab = shared_vocab_size(model.path, config.opd.teacher.path, model.trust_remote_code)
 
 
-def start_ray(config: DictConfig) -> None:
-    """Start an embedded Ray, or join the cluster of RAY_ADDRESS, with verl's runtime environment."""
+def start_ray(config: DictConfig) -> bool:
+    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False), with verl's runtime environment."""
     import ray
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -117,9 +133,10 @@ def start_ray(config: DictConfig) -> None:
 
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if ray.is_initialized():
-        return
+        return False
     init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.get("runtime_env") or {})
     runtime_env = OmegaConf.to_container(OmegaConf.create(runtime_env))
     runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     ray.init(**{**init, "runtime_env": runtime_env})
+    return "RAY_ADDRESS" not in os.environ

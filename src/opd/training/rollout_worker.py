@@ -174,12 +174,16 @@ class RolloutWorker(_VerlWorker):
     def _collect(self, jobs, results, report: RolloutReport) -> tuple[list[tuple], set[str]]:
         """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt."""
         rows, failed = [], set()
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if len(errors) == len(results):
+            raise RuntimeError(f"all {len(results)} trajectories failed; the first: {errors[0]}") from errors[0]
         for (prompt, sample), result in zip(jobs, results, strict=True):
             if isinstance(result, BaseException):
                 report.num_failed += 1
                 failed.add(prompt["uid"])
+                trace = result if result is errors[0] else None  # one trace a batch says enough
                 logger.warning(
-                    "rollout of data row %s, sample %d failed: %s", prompt["index"], sample, result, exc_info=result
+                    "rollout of data row %s, sample %d failed: %s", prompt["index"], sample, result, exc_info=trace
                 )
                 continue
             info = result[-1][1]["extra_fields"].get("reward_extra_info", {})

@@ -10,7 +10,10 @@ from verl.utils.logging_utils import configure_verl_logging
 
 from opd.runs.run import Run
 from opd.training.rollout_manager import RolloutManager
+from opd.training.startup import Background, start_cpu_servers
 from opd.training.trainer import OPDTrainer, OrderedTrainer
+
+CPU_ROLLOUT = "cpu"
 
 
 class TaskRunner:
@@ -22,12 +25,15 @@ class TaskRunner:
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
         distils = config.run.kind in ("opd", "opd-agent")
-        tq.init(config.transfer_queue)
+        queue = Background(lambda: tq.init(config.transfer_queue), "transfer-queue")
+        # Held to the end: handles found by name, as verl's are, do not keep an actor alive.
+        servers = start_cpu_servers(config) if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT else []
         trainer = None
         succeeded = False
         try:
             trainer = (OPDTrainer if distils else OrderedTrainer)(config=config, run=run)
             trainer.init()
+            queue.result()
             manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
             trainer.fit(manager)
             succeeded = True
@@ -42,3 +48,4 @@ class TaskRunner:
                     trainer.logger.finish(exit_code=0 if succeeded else 1)
             finally:
                 tq.close()
+                del servers

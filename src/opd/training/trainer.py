@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import numpy as np
@@ -17,7 +18,7 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
-from opd.training import checkpointing, step_counts
+from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.run_log import StepLogger
 from opd.training.worker import OPDWorker
 
@@ -45,6 +46,15 @@ class OrderedTrainer(PPOTrainerSync):
         # verl assigns its Tracking in `fit`, before the first validation.
         self._step_logger = StepLogger(tracking, trainer=self, run=self.run)
 
+
+    def _setup(self):
+        in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
+        with verl_patches.routing_in_process() if in_process else contextlib.nullcontext():
+            super()._setup()
+
+    def fit(self, agent_loop_manager):
+        with verl_patches.quiet():
+            super().fit(agent_loop_manager)
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()

@@ -8,13 +8,14 @@ import time
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
+from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from opd.batch import LossPositions, RolloutRows, loss_positions, rows_from_batch
+from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
 from opd.losses import token_weights
 from opd.training import engines
 from opd.training.checkpointing import ShardUploads
@@ -23,9 +24,11 @@ from opd.training.head import DivergenceTask
 from opd.training.step_counts import micro_batch_counts
 
 
-def trained_positions(micro_batch: TensorDict, starts: torch.Tensor) -> tuple[RolloutRows, LossPositions]:
+def trained_positions(
+    rows: RolloutRows, micro_batch: TensorDict, starts: torch.Tensor
+) -> tuple[RolloutRows, LossPositions]:
     """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
-    rows = rows_from_batch(micro_batch)
+    rows = rows.select(micro_batch["opd_row"].cpu()).to(starts.device)
     return rows, loss_positions(rows, row_starts=starts).trained()
 
 
@@ -107,14 +110,17 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
             No rows; `metrics`: lists of counts to be summed by `opd.training.step_counts.reduce`.
         """
         data["opd_row"] = torch.arange(len(data))
+        # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
+        longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
+        batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         started = time.perf_counter()
-        cache = self._teacher_phase(data)
+        cache = self._teacher_phase(data, batch.rows)
         head = self.teacher_engine.full_head_weight()
         teacher_s = time.perf_counter() - started
         self._note_residency("student", teacher_head=head)
 
         self.student_engine.num_updates = 0
-        self.actor.set_loss_fn(DivergenceLoss(self._task_builder(cache, head), micro_batch_counts))
+        self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
         try:
             output = self.actor.train_mini_batch(data=data)
         finally:
@@ -128,8 +134,8 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         metrics["perf/teacher_cache_mb"] = [sum(h.numel() * h.element_size() for h in cache) / 2**20]
         return output.cpu()
 
-    def _teacher_phase(self, data: TensorDict) -> list[torch.Tensor]:
-        inputs = data.select("input_ids", "position_ids", "prompts", "responses", "response_mask", "opd_row")
+    def _teacher_phase(self, data: TensorDict, rows: RolloutRows) -> list[torch.Tensor]:
+        inputs = data.select("input_ids", "position_ids", "opd_row")
         config = self.ref.engine_config
         tu.assign_non_tensor(
             inputs,
@@ -142,25 +148,24 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         engine = self.teacher_engine
 
         def positions_of(micro_batch: TensorDict, starts: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-            rows, found = trained_positions(micro_batch, starts)
+            mine, found = trained_positions(rows, micro_batch, starts)
             if not self.residency or self.residency[-1]["phase"] != "teacher":
                 self._note_residency("teacher")
-            return found.flat_index, rows.num_trained_tokens.tolist()
+            return found.flat_index, mine.num_trained_tokens.tolist()
 
         return engine.collect_hidden(inputs, positions_of)
 
-    def _task_builder(self, cache: list[torch.Tensor], teacher_weight: torch.Tensor):
+    def _task_builder(self, rows: RolloutRows, cache: list[torch.Tensor], teacher_weight: torch.Tensor):
         opd = self.opd
         temperature = float(self.config.rollout.temperature)
 
         def build(micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
-            _, found = trained_positions(micro_batch, starts)
-            weights = micro_batch["sample_weights"].to(torch.float32)
+            mine, found = trained_positions(rows, micro_batch, starts)
             hidden = [cache[row] for row in micro_batch["opd_row"].tolist()]
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
-                token_weights=token_weights(found.mask, row_index=found.row, row_weights=weights),
+                token_weights=token_weights(found.mask, row_index=found.row, row_weights=mine.sample_weights),
                 teacher_hidden=torch.cat(hidden).to(get_device_id()),
                 teacher_weight=teacher_weight,
                 kind=opd.loss_type,

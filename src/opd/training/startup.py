@@ -1,0 +1,44 @@
+"""Start-up side by side: Ray while verl is imported, the queue and the rollout servers while the worker loads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from omegaconf import DictConfig
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """A call running in a thread; `result` waits for it and raises what it raised."""
+
+    def __init__(self, call: Callable[[], T], name: str):
+        self._call = call
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+            self._error = error
+
+    def result(self) -> T:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def start_cpu_servers(config: DictConfig) -> list[Any]:
+    """Start the CPU rollout servers before verl asks for them; their handles, which must be kept alive until it does."""
+    from opd.cpu.replica import server_name, start_server
+
+    role = config.actor_rollout_ref
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    replicas = world // role.rollout.tensor_model_parallel_size
+    return [start_server(role.rollout, role.model, server_name(rank), rank) for rank in range(replicas)]

@@ -1,0 +1,71 @@
+"""What verl 0.9.1's trainer leaves no hook for: names in its module that are replaced while a call of ours runs.
+
+Each has a test in tests/training/test_verl_patches.py that fails when verl no longer needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from verl.trainer.ppo.v1 import trainer_base
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+
+
+@contextlib.contextmanager
+def _replaced(**names: Any) -> Iterator[None]:
+    before = {name: getattr(trainer_base, name) for name in names}
+    for name, value in names.items():
+        setattr(trainer_base, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(trainer_base, name, value)
+
+
+class InProcessClient(LLMServerClient):
+    """verl's client with its routing rule (sticky by request id, else fewest requests in flight) in this process."""
+
+    def __init__(self, config, servers: dict[str, Any]):
+        super().__init__(config, load_balancer_handle=None)
+        self._servers = servers
+        self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
+        self._sticky: dict[str, str] = {}
+
+    async def _acquire_server(self, request_id: str, **extra) -> tuple[str, Any]:
+        server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
+        self._sticky[request_id] = server
+        self._in_flight[server] += 1
+        return server, self._servers[server]
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self._in_flight[server_id] -= 1
+        if not self._in_flight.total():
+            self._sticky.clear()  # nobody is in a conversation: forget who spoke to whom
+
+
+class _InProcessServers(LLMServerManager):
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+
+    def get_client(self, client_cls=None, **kwargs) -> LLMServerClient:
+        if client_cls is not None or kwargs:
+            raise ValueError("a client of another class needs verl's load balancer: set rollout.agent.num_workers >= 1")
+        return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
+
+
+def routing_in_process() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: no load-balancer actor.
+
+    verl 0.9.1 starts one in a process of its own, which imports verl (5 to 8 s of a core) to count requests. Where all
+    conversations run in the trainer's process, a counter does.
+    """
+    return _replaced(LLMServerManager=_InProcessServers)
+
+
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer.fit` runs: none of its dictionary dumps on stdout; our own lines say the same readably."""
+    return _replaced(pprint=lambda *args, **kwargs: None)
