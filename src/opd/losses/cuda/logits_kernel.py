@@ -1,0 +1,115 @@
+"""The head product in Triton: logits of a chunk of tokens, stored in fp16 as distances below their block's maximum.
+
+Imports triton, so it is loaded only where a CUDA device is there.
+
+A block is 256 neighbouring vocabulary entries of one row. Its maximum is kept in fp32 and every entry as its distance
+below it in fp16, rounded from the fp32 accumulator. Entries that carry probability lie close to their block's maximum,
+where fp16 is finest; an entry 16 below is off by at most 1/128 and e^-16 as likely. So the storage follows any range
+of logits, and costs the two bytes of plain fp16 (whose steps near a logit of 40 are 1/32).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+VOCAB_BLOCK = 256  # columns of a tile, and of a block of the shifted storage; rows.cu relies on it
+TOKEN_BLOCK = 128
+DEPTH_BLOCK = 64
+# Measured on an H200 against other shapes, see tests/benchmarks/gpu/NOTES.md.
+TOKEN_BLOCKS_PER_GROUP = 8
+NUM_STAGES = 3
+NUM_WARPS = 8
+MAX_DISTANCE = tl.constexpr(60000.0)  # below fp16's largest 65504; exp(-60000) is 0 in any format
+
+
+@triton.jit
+def _logits(
+    hidden,  # descriptor [num_tokens, depth]
+    weight,  # descriptor [vocab, depth]
+    logits,  # descriptor [num_tokens, vocab], blocks of half a tile
+    block_max,  # [num_tokens, num_blocks] fp32
+    num_tokens,
+    vocab,
+    depth,
+    num_blocks,
+    SHIFT: tl.constexpr,
+    OUT: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    GROUP: tl.constexpr,
+    NUM_PROGRAMS: tl.constexpr,
+):
+    """One persistent program per multiprocessor; GROUP token blocks share each stretch of the head while it is in L2."""
+    num_m = tl.cdiv(num_tokens, BM)
+    width = GROUP * num_blocks
+    for tile in tl.range(tl.program_id(0), num_m * num_blocks, NUM_PROGRAMS, flatten=True):
+        first_m = (tile // width) * GROUP
+        group_m = tl.minimum(num_m - first_m, GROUP)
+        m = first_m + (tile % width) % group_m
+        n = (tile % width) // group_m
+        acc = tl.zeros((BM, BN), dtype=tl.float32)
+        for k in range(tl.cdiv(depth, BK)):
+            acc = tl.dot(hidden.load([m * BM, k * BK]), weight.load([n * BN, k * BK]).T, acc)
+        if SHIFT:
+            if n == num_blocks - 1:  # columns past the vocabulary were loaded as 0 and must not be the maximum
+                acc = tl.where((n * BN + tl.arange(0, BN) < vocab)[None, :], acc, float("-inf"))
+            top = tl.max(acc, 1)
+            row = m * BM + tl.arange(0, BM)
+            tl.store(block_max + row.to(tl.int64) * num_blocks + n, top, mask=row < num_tokens)
+            # nan must survive, so that the row is reported; -inf becomes a probability of 0.
+            acc = tl.maximum(acc - top[:, None], -MAX_DISTANCE, propagate_nan=tl.PropagateNan.ALL)
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BM, 2, BN // 2)), (0, 2, 1)))
+        logits.store([m * BM, n * BN], left.to(OUT))
+        logits.store([m * BM, n * BN + BN // 2], right.to(OUT))
+
+
+def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tensor | None) -> None:
+    """Write hidden @ weight.T, accumulated in fp32.
+
+    Args:
+        hidden: [n, d] bf16 or fp16, 16-byte aligned rows.
+        weight: [vocab, d], same dtype; vocab counts only the entries that take part.
+        logits: [n, vocab] output view whose row stride is a multiple of 16 bytes; fp16 with `block_max`, else fp32.
+        block_max: [n, ceil(vocab / VOCAB_BLOCK)] fp32 output, the maximum of each block; None stores plain logits.
+    """
+    (num_tokens, depth), vocab = hidden.shape, weight.shape[0]
+    num_blocks = triton.cdiv(vocab, VOCAB_BLOCK)
+    num_tiles = triton.cdiv(num_tokens, TOKEN_BLOCK) * num_blocks
+    num_programs = torch.cuda.get_device_properties(hidden.device).multi_processor_count
+    _logits[(min(num_programs, num_tiles),)](
+        TensorDescriptor.from_tensor(hidden, [TOKEN_BLOCK, DEPTH_BLOCK]),
+        TensorDescriptor.from_tensor(weight, [VOCAB_BLOCK, DEPTH_BLOCK]),
+        TensorDescriptor.from_tensor(logits, [TOKEN_BLOCK, VOCAB_BLOCK // 2]),
+        block_max,
+        num_tokens,
+        vocab,
+        depth,
+        num_blocks,
+        SHIFT=block_max is not None,
+        OUT=tl.float16 if logits.dtype == torch.float16 else tl.float32,
+        BM=TOKEN_BLOCK,
+        BN=VOCAB_BLOCK,
+        BK=DEPTH_BLOCK,
+        GROUP=TOKEN_BLOCKS_PER_GROUP,
+        NUM_PROGRAMS=num_programs,
+        num_warps=NUM_WARPS,
+        num_stages=NUM_STAGES,
+    )
+
+
+@triton.jit
+def _scale(values, factor, num_values, BLOCK: tl.constexpr):
+    by = tl.load(factor)
+    if by != 1.0:
+        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < num_values
+        tl.store(values + at, tl.load(values + at, mask=inside) * by, mask=inside)
+
+
+def scale_in_place(values: Tensor, factor: Tensor) -> None:
+    """values *= factor (a scalar on the device), without touching memory where the factor is 1 and without a sync."""
+    block = 4096
+    _scale[(triton.cdiv(values.numel(), block),)](values, factor, values.numel(), BLOCK=block)

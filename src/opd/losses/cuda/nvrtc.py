@@ -1,0 +1,94 @@
+"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE_FOLDER = Path(__file__).parent
+
+
+class CudaKernelError(RuntimeError):
+    """A CUDA source did not compile, or the driver refused a call."""
+
+
+def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    """Machine code of one source file of this package; needs no GPU.
+
+    Args:
+        source: file name beside this module.
+        macros: (name, value) pairs for -D.
+        arch: such as `sm_90a`.
+
+    Raises:
+        CudaKernelError: the compiler's log.
+    """
+    from cuda.bindings import nvrtc
+
+    code = (SOURCE_FOLDER / source).read_bytes()
+    program = _checked(nvrtc.nvrtcCreateProgram(code, source.encode(), 0, [], []), "nvrtcCreateProgram")
+    options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-D{name}={value}" for name, value in macros)]
+    result = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise CudaKernelError(f"{source} for {arch} with {dict(macros)} did not compile:\n{log.decode()}")
+    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
+    _checked(nvrtc.nvrtcDestroyProgram(program), "nvrtcDestroyProgram")
+    return cubin
+
+
+@functools.cache
+def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int, smem_bytes: int) -> Any:
+    """Compile a kernel for a device and load it once a process; `smem_bytes` is its dynamic shared memory limit."""
+    from cuda.bindings import driver
+
+    major, minor = torch.cuda.get_device_capability(device_index)
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    cubin = compile_cubin(source, macros, arch)
+    with torch.cuda.device(device_index):
+        torch.cuda.current_stream().query()  # makes the primary context current in this thread
+        module = _checked(driver.cuModuleLoadData(cubin), "cuModuleLoadData")
+        function = _checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction")
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(function, attribute, smem_bytes), "cuFuncSetAttribute")
+    return function
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    num_threads: int,
+    smem_bytes: int,
+    arguments: Sequence[Tensor | int | float | None],
+) -> None:
+    """Launch on torch's current stream. Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits."""
+    from cuda.bindings import driver
+
+    values: list[int | float] = []
+    types: list[Any] = []
+    for argument in arguments:
+        if argument is None or isinstance(argument, Tensor):
+            values.append(0 if argument is None else argument.data_ptr())
+            types.append(ctypes.c_void_p)
+        else:
+            values.append(argument)
+            types.append(ctypes.c_float if isinstance(argument, float) else ctypes.c_longlong)
+    stream = torch.cuda.current_stream().cuda_stream
+    parameters = (tuple(values), tuple(types))
+    _checked(
+        driver.cuLaunchKernel(kernel, *grid, num_threads, 1, 1, smem_bytes, stream, parameters, 0), "cuLaunchKernel"
+    )
+
+
+def _checked(result: tuple[Any, ...], call: str) -> Any:
+    """The value of a cuda.bindings call, or its error as an exception."""
+    status, *values = result
+    if int(status) != 0:
+        raise CudaKernelError(f"{call} failed: {status!r}")
+    return values[0] if values else None

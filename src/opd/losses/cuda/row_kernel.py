@@ -1,0 +1,156 @@
+"""The CUDA row kernel from Python: launch shape, buffers, and what its numbers say about rounding."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from opd.losses.cuda.nvrtc import launch, load_kernel
+from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
+
+CLUSTER = 8  # thread blocks that share a row; the largest size every Hopper GPU can place
+NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
+NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, sum of squared sensitivities to fp16 steps
+NOISE_EVERY = 16  # rows between two whose rounding is estimated: costs a sixteenth, and rows are many
+MAX_VECS_A_THREAD = 10  # 16-byte vectors of the student's row in registers: 40 of 64
+
+# Root mean square of (rounding error / value) for 10 explicit mantissa bits, values spread evenly over a binade in
+# log: steps of 2^-10 at the bottom, uniform error in a step (1/12), mean of 1/x^2 over [1, 2] with weight 1/x.
+FP16_RELATIVE_ROUNDING = 2.0**-10 * math.sqrt(0.375 / math.log(2) / 12)
+BF16_RELATIVE_ROUNDING = 8 * FP16_RELATIVE_ROUNDING
+
+
+class Logits(NamedTuple):
+    """Logits of a chunk on one side, as `head_logits` stores them."""
+
+    values: Tensor
+    """[n, vocab] view with padded rows; fp16 distances to `block_max`, or plain fp32."""
+    block_max: Tensor | None
+    """[n, num_blocks] fp32, or None with fp32 logits."""
+
+
+class GradientRows(NamedTuple):
+    """Where the gradient of a chunk goes, and how it is scaled."""
+
+    values: Tensor
+    """[n, vocab] view, bf16 or fp16; may be the student's fp16 logits' own storage."""
+    weight: Tensor
+    """[n] fp32 factor of each row."""
+    scale: float
+    """Factor of all rows, a power of two that keeps fp16 away from its smallest numbers."""
+    stats: Tensor
+    """[n, CLUSTER, NUM_GRAD_STATS] fp32 output."""
+
+
+def gradient_unit(kind: DivergenceKind, beta: float, temperature: float) -> float:
+    """What the kernel's inner gradient is multiplied by: bits to nats, jsd's share of the student, the temperature."""
+    unit = {"reverse_kl": math.log(2), "forward_kl": 1.0, "jsd": (1.0 - beta) * math.log(2)}[kind]
+    return unit / temperature
+
+
+def divergence_rows(
+    student: Logits,
+    teacher: Logits,
+    kind: DivergenceKind,
+    *,
+    beta: float,
+    temperature: float,
+    token_ids: Tensor,
+    stats: Tensor,
+    gradient: GradientRows | None,
+) -> None:
+    """Statistics of each row into `stats` [n, NUM_STATS], and the gradient if asked for, on the current stream.
+
+    A row with a nan, or with an infinity above every other logit, gets statistics of 0 and a gradient of exactly 0.
+    """
+    num_rows, vocab = student.values.shape
+    is_fp32 = student.values.dtype == torch.float32
+    dtype = None if gradient is None else str(gradient.values.dtype).removeprefix("torch.")
+    macros, threads = row_kernel_macros(DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype)
+    smem_bytes = dict(macros)["VECS"] * threads * 16
+    device = student.values.device
+    kernel = load_kernel("rows.cu", "divergence_rows", macros, device.index or 0, smem_bytes)
+    scale = 0.0 if gradient is None else gradient.scale * gradient_unit(kind, beta, temperature)
+    arguments = (
+        *(student.values, teacher.values, student.block_max, teacher.block_max),
+        *((None, None) if gradient is None else (gradient.values, gradient.weight)),
+        *(token_ids, stats, None if gradient is None else gradient.stats),
+        *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab),
+        *(1.0 / temperature, scale, beta),
+    )
+    launch(kernel, (CLUSTER, num_rows, 1), threads, smem_bytes, arguments)
+
+
+def row_kernel_macros(
+    kind: int, vocab: int, *, is_fp32: bool, gradient: str | None
+) -> tuple[tuple[tuple[str, int], ...], int]:
+    """(macros of rows.cu, threads a block) for logits of `vocab` entries; `gradient` is its dtype's name, or None."""
+    threads, vecs = _launch_shape(vocab, 4 if is_fp32 else 8)
+    macros = {
+        "KIND": kind,
+        "GRAD": int(gradient is not None),
+        "IN_F32": int(is_fp32),
+        "OUT_BF16": int(gradient == "bfloat16"),
+        "VECS": vecs,
+        "THREADS": threads,
+        "CLUSTER": CLUSTER,
+        "MIN_BLOCKS": 1024 // threads,
+        "NUM_STATS": NUM_STATS,
+        "NUM_GRAD_STATS": NUM_GRAD_STATS,
+        "NOISE_EVERY": NOISE_EVERY,
+    }
+    return tuple(macros.items()), threads
+
+
+def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
+    """(threads a block, vectors a thread): the smallest block that holds its part of the row in registers."""
+    num_vecs = -(-vocab // entries_a_vec)
+    for threads in (256, 512, 1024):
+        vecs = -(-num_vecs // (CLUSTER * threads))
+        if vecs <= MAX_VECS_A_THREAD:
+            return threads, vecs
+    raise ValueError(
+        f"vocabulary of {vocab} entries: the row kernel holds at most {CLUSTER * 1024 * MAX_VECS_A_THREAD * entries_a_vec}; "
+        "use the chunked backend"
+    )
+
+
+def gradient_numbers(
+    gradient: GradientRows, kind: DivergenceKind, *, beta: float, temperature: float, fp16_logits: bool
+) -> Tensor:
+    """[3] on the device: squared gradient and squared error of the sampled rows, and the largest |stored entry|.
+
+    An fp16 distance of x is off by about FP16_RELATIVE_ROUNDING * x (root mean square); the kernel sums the squares of
+    each entry's sensitivity times its distance over every NOISE_EVERY-th row, and the squared gradient beside it.
+    """
+    weight = gradient.weight.abs()
+    squared = weight[::NOISE_EVERY].square()
+    sampled = gradient.stats[::NOISE_EVERY].sum(1)
+    step = FP16_RELATIVE_ROUNDING / temperature if fp16_logits else 0.0
+    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * (
+        gradient.scale * gradient_unit(kind, beta, temperature)
+    )
+    return torch.stack([squared @ sampled[:, 0], squared @ sampled[:, 2] * step**2, largest])
+
+
+class GradientReport(NamedTuple):
+    """What the gradient's own numbers say about how it was stored."""
+
+    relative_error: float
+    """Estimated ||error|| / ||gradient|| from rounding logits and gradient."""
+    peak: float
+    """Largest |entry| of the gradient as stored, had the format no limit."""
+
+
+def gradient_report(numbers: Tensor, dtype: torch.dtype) -> GradientReport:
+    """Read `gradient_numbers` of several chunks [chunks, 3]; waits for the device.
+
+    Where no sampled row has a gradient but others do, nothing is known, and the error counts as infinite.
+    """
+    signal, noise = numbers[:, :2].sum(0).tolist()
+    peak = float(numbers[:, 2].amax())
+    rounding = BF16_RELATIVE_ROUNDING if dtype == torch.bfloat16 else FP16_RELATIVE_ROUNDING
+    if signal == 0.0:
+        return GradientReport(math.inf if peak > 0.0 else 0.0, peak)
+    return GradientReport(math.hypot(math.sqrt(noise / signal), rounding), peak)

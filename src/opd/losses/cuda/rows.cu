@@ -1,0 +1,358 @@
+// One row of logits per thread-block cluster: student's and teacher's rows are read from memory once and kept on chip
+// (student in registers, teacher in shared memory); statistics and gradient are made from that copy.
+// Formulas: opd.losses.rows.row_statistics. Storage of fp16 logits: logits_kernel.py.
+//
+// Compiled at run time by NVRTC with these macros:
+//   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
+//   GRAD      1: write the gradient with respect to the student's logits; 0: statistics only
+//   IN_F32    0: logits in fp16 as distances to the maximum of their block of 256; 1: plain fp32 logits
+//   OUT_BF16  1: gradient in bf16; 0: in fp16
+//   VECS      16-byte vectors of one row that a thread owns
+//   THREADS, CLUSTER, MIN_BLOCKS   launch shape
+//   NUM_STATS, NUM_GRAD_STATS, NOISE_EVERY   row_kernel.py
+//
+// Inside, a logit is x = (s - row maximum) * log2(e) / temperature: an exp is one ex2, and logs are in bits to the end.
+
+#define ELEMS (IN_F32 ? 4 : 8)
+#define WARPS (THREADS / 32)
+#define LN2 0.69314718055994531f
+#define LOG2E 1.4426950408889634f
+
+typedef unsigned int u32;
+struct alignas(16) Vec { u32 r[4]; };
+
+__device__ __forceinline__ float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ u32 smem_u32(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void store_remote(u32 local_addr, u32 rank, float v) {
+  u32 remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local_addr), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(v) : "memory");
+}
+
+__device__ __forceinline__ Vec load_stream(const Vec* p) {
+  Vec v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.r[0]), "=r"(v.r[1]), "=r"(v.r[2]), "=r"(v.r[3]) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void copy_async(u32 dst, const Vec* src) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
+__device__ __forceinline__ float half_lo(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(a)); return f; }
+__device__ __forceinline__ float half_hi(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(a)); return f; }
+__device__ __forceinline__ u32 pack2(float lo, float hi) {
+  u32 d;
+#if OUT_BF16
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+#endif
+  return d;
+}
+
+// Element e of a vector as fp32; e is a compile-time constant after unrolling.
+__device__ __forceinline__ float value(const Vec& v, int e) {
+#if IN_F32
+  return __uint_as_float(v.r[e]);
+#else
+  return (e & 1) ? half_hi(v.r[e >> 1]) : half_lo(v.r[e >> 1]);
+#endif
+}
+
+// What stands past the end of a row: far below every logit, and finite, so that 0 * fill is 0. -65504 or -1e30.
+#define FILL_WORD (IN_F32 ? 0xf149f2cau : 0xfbfffbffu)
+__device__ __forceinline__ Vec fill() { Vec v; v.r[0] = v.r[1] = v.r[2] = v.r[3] = FILL_WORD; return v; }
+__device__ __forceinline__ Vec fill_from(Vec v, int num_valid) {
+#pragma unroll
+  for (int e = 0; e < ELEMS; ++e) {
+    if (e < num_valid) continue;
+#if IN_F32
+    v.r[e] = FILL_WORD;
+#else
+    v.r[e >> 1] = (e & 1) ? ((v.r[e >> 1] & 0xffffu) | (FILL_WORD & 0xffff0000u)) : ((v.r[e >> 1] & 0xffff0000u) | (FILL_WORD & 0xffffu));
+#endif
+  }
+  return v;
+}
+
+struct Shared {
+  float warp[WARPS][5];
+  float cluster[3][CLUSTER][5];  // one set of slots a phase: a fast block never overwrites what a slow one has to read
+#if !IN_F32
+  float base[2][VECS * WARPS];   // (block maximum - row maximum) in bits, of the blocks that this thread block owns
+#endif
+};
+
+template <bool MAX>
+__device__ __forceinline__ float combine(float a, float b) { return MAX ? fmaxf(a, b) : a + b; }
+
+// Reduce N values over the warp, and leave each warp's result in shared memory.
+template <int N, bool MAX>
+__device__ __forceinline__ void warp_reduce(float (&v)[N], Shared& sh) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) v[n] = combine<MAX>(v[n], __shfl_xor_sync(0xffffffffu, v[n], d));
+  }
+  if ((threadIdx.x & 31) == 0) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) sh.warp[threadIdx.x >> 5][n] = v[n];
+  }
+  __syncthreads();
+}
+
+template <bool MAX>
+__device__ __forceinline__ float over_warps(const Shared& sh, int n) {
+  float a = sh.warp[0][n];
+#pragma unroll
+  for (int w = 1; w < WARPS; ++w) a = combine<MAX>(a, sh.warp[w][n]);
+  return a;
+}
+
+// Reduce N values over every thread of the cluster, in a fixed order: two runs give the same bits.
+template <int N, bool MAX>
+__device__ __forceinline__ void cluster_reduce(float (&v)[N], Shared& sh, int phase) {
+  warp_reduce<N, MAX>(v, sh);
+  if (threadIdx.x < CLUSTER * N) {
+    const int peer = threadIdx.x / N, n = threadIdx.x % N;
+    store_remote(smem_u32(&sh.cluster[phase][cluster_rank()][n]), peer, over_warps<MAX>(sh, n));
+  }
+  cluster_arrive();
+  cluster_wait();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    float a = sh.cluster[phase][0][n];
+#pragma unroll
+    for (int r = 1; r < CLUSTER; ++r) a = combine<MAX>(a, sh.cluster[phase][r][n]);
+    v[n] = a;
+  }
+}
+
+// With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Differences of it do
+// not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^120 it is linear in d.
+__device__ __forceinline__ float log_mixture_ratio(float d, float odds) {
+  return lg2(fmaf(odds, ex2(fminf(d, 120.f)), 1.f)) + fmaxf(d - 120.f, 0.f);
+}
+
+// Gradient of the divergence with respect to one logit of the student, in bits for the two kinds with logs.
+__device__ __forceinline__ float logit_gradient(float lp, float lq, float p, float centre, float odds) {
+#if KIND == 0
+  return p * ((lp - lq) - centre);
+#elif KIND == 1
+  return p - ex2(lq);
+#else
+  return p * (centre - log_mixture_ratio(lq - lp, odds));
+#endif
+}
+
+// student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
+// grad [rows, stride_grad], may alias fp16 student; weight [rows]; token [rows], each in [0, vocab).
+// stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
+// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
+// every NOISE_EVERY-th row the sum over v of the squared sensitivity of g to fp16 steps (row_kernel.py), else 0.
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
+divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
+                const float* weight, const long long* token, float* stats, float* grad_stats, long long stride_in,
+                long long stride_grad, long long vocab_size, float inv_temperature, float grad_scale, float beta) {
+  extern __shared__ Vec teacher_smem[];
+  __shared__ Shared sh;
+  const int tid = threadIdx.x, warp = tid >> 5, vocab = (int)vocab_size;
+  const u32 rank = cluster_rank();
+  const long long row = blockIdx.y;
+  const int num_vecs = (vocab + ELEMS - 1) / ELEMS;
+  const Vec* s_row = (const Vec*)((const char*)student + row * stride_in * (IN_F32 ? 4 : 2));
+  const Vec* t_row = (const Vec*)((const char*)teacher + row * stride_in * (IN_F32 ? 4 : 2));
+  // A block's shared memory may be written from outside only once it runs: arrive here, wait before the first exchange.
+  cluster_arrive();
+
+  // 0. Load. Only a thread's last vector can lie past the row, or be cut by its end.
+  Vec s[VECS];
+  const int last = ((VECS - 1) * CLUSTER + rank) * THREADS + tid;
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const int v = (i * CLUSTER + rank) * THREADS + tid;
+    if (i < VECS - 1 || last < num_vecs) copy_async(smem_u32(&teacher_smem[i * THREADS + tid]), t_row + v);
+    else teacher_smem[i * THREADS + tid] = fill();
+  }
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const int v = (i * CLUSTER + rank) * THREADS + tid;
+    if (i < VECS - 1 || last < num_vecs) s[i] = load_stream(s_row + v);
+    else s[i] = fill();
+  }
+  const float scale = LOG2E * inv_temperature, odds = beta / (1.f - beta);
+  const int id = (int)token[row];
+  float s_token = 0.f, t_token = 0.f;
+  if (rank == 0 && tid == 0) {
+#if IN_F32
+    s_token = ((const float*)s_row)[id];
+    t_token = ((const float*)t_row)[id];
+#else
+    s_token = half_lo(((const unsigned short*)s_row)[id]);
+    t_token = half_lo(((const unsigned short*)t_row)[id]);
+#endif
+  }
+
+  // 1. Row maxima; of fp16 logits they are the maxima of the blocks' maxima.
+  float top[2] = {-1e30f, -1e30f};
+#if IN_F32
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  if (vocab - last * ELEMS > 0 && vocab - last * ELEMS < ELEMS) {
+    s[VECS - 1] = fill_from(s[VECS - 1], vocab - last * ELEMS);
+    teacher_smem[(VECS - 1) * THREADS + tid] = fill_from(teacher_smem[(VECS - 1) * THREADS + tid], vocab - last * ELEMS);
+  }
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const Vec t = teacher_smem[i * THREADS + tid];
+#pragma unroll
+    for (int e = 0; e < ELEMS; ++e) { top[0] = fmaxf(top[0], value(s[i], e)); top[1] = fmaxf(top[1], value(t, e)); }
+  }
+  cluster_wait();
+  cluster_reduce<2, true>(top, sh, 0);
+#define S_BASE(i) (-top[0] * scale)
+#define T_BASE(i) (-top[1] * scale)
+#else
+  const int num_blocks = (vocab + 255) / 256;
+  const float* s_max = student_max + row * num_blocks;
+  const float* t_max = teacher_max + row * num_blocks;
+  for (int b = tid; b < num_blocks; b += THREADS) { top[0] = fmaxf(top[0], s_max[b]); top[1] = fmaxf(top[1], t_max[b]); }
+  warp_reduce<2, true>(top, sh);
+  top[0] = over_warps<true>(sh, 0);
+  top[1] = over_warps<true>(sh, 1);
+  // A warp's 32 vectors of 8 are exactly one block.
+  for (int j = tid; j < VECS * WARPS; j += THREADS) {
+    const int b = ((j / WARPS) * CLUSTER + rank) * WARPS + j % WARPS;
+    sh.base[0][j] = b < num_blocks ? (s_max[b] - top[0]) * scale : 0.f;
+    sh.base[1][j] = b < num_blocks ? (t_max[b] - top[1]) * scale : 0.f;
+  }
+  if (rank == 0 && tid == 0) {
+    s_token += s_max[id / 256];
+    t_token += t_max[id / 256];
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  if (vocab - last * ELEMS > 0 && vocab - last * ELEMS < ELEMS) {
+    s[VECS - 1] = fill_from(s[VECS - 1], vocab - last * ELEMS);
+    teacher_smem[(VECS - 1) * THREADS + tid] = fill_from(teacher_smem[(VECS - 1) * THREADS + tid], vocab - last * ELEMS);
+  }
+  __syncthreads();
+  cluster_wait();
+#define S_BASE(i) sh.base[0][(i) * WARPS + warp]
+#define T_BASE(i) sh.base[1][(i) * WARPS + warp]
+#endif
+
+  // 2. Z_S, Z_T, sum e_S x, sum e_T y, and the cross moment: e_S y (reverse_kl) or e_T x (forward_kl).
+  float acc[5] = {0.f, 0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const Vec t = teacher_smem[i * THREADS + tid];
+    const float s_base = S_BASE(i), t_base = T_BASE(i);
+#pragma unroll
+    for (int e = 0; e < ELEMS; ++e) {
+      const float x = fmaf(value(s[i], e), scale, s_base), y = fmaf(value(t, e), scale, t_base);
+      const float es = ex2(x), et = ex2(y);
+      acc[0] += es;
+      acc[1] += et;
+      acc[2] = fmaf(es, x, acc[2]);
+      acc[3] = fmaf(et, y, acc[3]);
+#if KIND == 0
+      acc[4] = fmaf(es, y, acc[4]);
+#elif KIND == 1
+      acc[4] = fmaf(et, x, acc[4]);
+#endif
+    }
+  }
+  cluster_reduce<5, false>(acc, sh, 1);
+  const float log_zs = log2f(acc[0]), log_zt = log2f(acc[1]);
+  const float mean_s = acc[2] / acc[0], mean_t = acc[3] / acc[1];
+#if KIND == 0
+  const float divergence = (mean_s - log_zs) - (acc[4] / acc[0] - log_zt), centre = divergence;
+#elif KIND == 1
+  const float divergence = (mean_t - log_zt) - (acc[4] / acc[1] - log_zs), centre = 0.f;
+#else
+  float moment[2] = {0.f, 0.f};  // E_S[ratio], E_T[d - ratio] of log_mixture_ratio
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const Vec t = teacher_smem[i * THREADS + tid];
+    const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
+#pragma unroll
+    for (int e = 0; e < ELEMS; ++e) {
+      const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
+      const float ratio = log_mixture_ratio(lq - lp, odds);
+      moment[0] = fmaf(ex2(lp), ratio, moment[0]);
+      moment[1] = fmaf(ex2(lq), (lq - lp) - ratio, moment[1]);
+    }
+  }
+  cluster_reduce<2, false>(moment, sh, 2);
+  const float divergence = beta * moment[1] - (1.f - beta) * moment[0] - log2f(1.f - beta), centre = moment[0];
+#endif
+  const bool finite = isfinite(acc[2]) && isfinite(acc[3]) && isfinite(divergence);
+  if (rank == 0 && tid == 0) {
+    float* out = stats + row * NUM_STATS;
+    out[0] = finite ? LN2 * divergence : 0.f;
+    out[1] = finite ? LN2 * (log_zs - mean_s) : 0.f;
+    out[2] = finite ? LN2 * (log_zt - mean_t) : 0.f;
+    out[3] = finite ? LN2 * ((s_token - top[0]) * scale - log_zs) : 0.f;
+    out[4] = finite ? LN2 * ((t_token - top[1]) * scale - log_zt) : 0.f;
+    out[5] = finite ? 1.f : 0.f;
+  }
+
+#if GRAD
+  // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
+  const float factor = weight[row] * grad_scale;
+  const bool measure_noise = !IN_F32 && row % NOISE_EVERY == 0;
+  float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
+#pragma unroll
+  for (int i = 0; i < VECS; ++i) {
+    const Vec t = teacher_smem[i * THREADS + tid];
+    const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
+    float g[ELEMS];
+#pragma unroll
+    for (int e = 0; e < ELEMS; ++e) {
+      const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
+      const float p = ex2(lp);
+      g[e] = logit_gradient(lp, lq, p, centre, odds);
+      sum_g2 = fmaf(g[e], g[e], sum_g2);
+      max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
+#if !IN_F32
+      if (measure_noise) {
+#if KIND == 1
+        const float us = p * value(s[i], e), ut = ex2(lq) * value(t, e);
+#else
+        const float us = fmaf(p, LOG2E, fabsf(g[e])) * value(s[i], e), ut = p * LOG2E * value(t, e);
+#endif
+        noise = fmaf(us, us, fmaf(ut, ut, noise));
+      }
+#endif
+    }
+    if (i < VECS - 1 || last < num_vecs) {
+      const int v = (i * CLUSTER + rank) * THREADS + tid;
+      u32 w[ELEMS / 2];
+#pragma unroll
+      for (int k = 0; k < ELEMS / 2; ++k) w[k] = finite ? pack2(g[2 * k] * factor, g[2 * k + 1] * factor) : 0u;
+      unsigned short* out = (unsigned short*)grad + row * stride_grad;
+#if IN_F32
+      ((uint2*)out)[v] = make_uint2(w[0], w[1]);
+#else
+      ((uint4*)out)[v] = make_uint4(w[0], w[1], w[2], w[3]);
+#endif
+    }
+  }
+  float sums[2] = {sum_g2, noise};
+  warp_reduce<2, false>(sums, sh);
+  const float block_g2 = over_warps<false>(sh, 0), block_noise = over_warps<false>(sh, 1);
+  __syncthreads();
+  warp_reduce<1, true>(max_g, sh);
+  if (tid == 0) {
+    float* out = grad_stats + (row * CLUSTER + rank) * NUM_GRAD_STATS;
+    out[0] = finite ? block_g2 : 0.f;
+    out[1] = finite ? over_warps<true>(sh, 0) : 0.f;
+    out[2] = finite ? block_noise : 0.f;
+  }
+#endif
+}

@@ -1,0 +1,241 @@
+"""The divergence from hidden states on whatever device the tensors are: the fused CUDA form, or the plain chunked one."""
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from opd.losses.chunked import _check_tokens, _counted_vocab, chunked_divergence
+from opd.losses.cuda.fused import Call, FusedDivergence
+from opd.losses.cuda.plan import LogitsPrecision
+from opd.losses.divergence import DivergenceKind, check_divergence
+
+logger = logging.getLogger(__name__)
+
+Backend = Literal["fused", "chunked"]
+WORKSPACE_GIB = 1.1
+# Estimated error of the logits' gradient beyond which logits are stored in fp32: with both products' own rounding the
+# gradients of hidden states and head then stay below 3e-3.
+MAX_RELATIVE_ERROR = 2.5e-3
+CHUNKED_ROWS = 512  # rows of the plain path's chunks
+
+
+class HeadDivergence(NamedTuple):
+    """Loss sum (with a graph) and per-token outputs (detached, in nats), as of `chunked_divergence`, and a report."""
+
+    loss_sum: Tensor
+    """Scalar: sum over tokens of weight times divergence, without the rows of `nonfinite`."""
+    divergence: Tensor
+    """[T]"""
+    student_entropy: Tensor
+    """[T]"""
+    teacher_entropy: Tensor
+    """[T]"""
+    student_log_prob: Tensor | None
+    """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
+    teacher_log_prob: Tensor | None
+    """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
+    nonfinite: Tensor
+    """[T] bool: rows with a nan or an infinity on either side. Fused: their outputs, loss and gradient are 0."""
+    precision: str
+    """How logits were stored: fp16, fp32 (fused), or the computing dtype of the plain path."""
+    relative_error: float
+    """Estimated ||error|| / ||gradient|| of the logits' gradient from storing logits and gradient; 0 without one."""
+
+
+def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
+    """Why the fused form cannot take these heads, or None if it can."""
+    for name, weight in (("student_weight", student_weight), ("teacher_weight", teacher_weight)):
+        if weight.device.type != "cuda":
+            return f"{name} is on {weight.device.type}, not on a CUDA device"
+        if weight.dtype not in (torch.bfloat16, torch.float16):
+            return f"{name} is {weight.dtype}; the fused form takes bfloat16 and float16"
+        if weight.shape[1] % 8 or not weight.is_contiguous():
+            return f"{name} of shape {tuple(weight.shape)}: needs contiguous rows of a multiple of 8 entries"
+    if torch.cuda.get_device_capability(student_weight.device) < (9, 0):
+        return "the device has no thread-block clusters (compute capability 9.0, Hopper)"
+    return _missing_module()
+
+
+@functools.cache
+def _missing_module() -> str | None:
+    for module in ("triton", "cuda.bindings"):
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:  # the parent package is not there either
+            found = False
+        if not found:
+            return f"the module {module} is not installed"
+    return None
+
+
+@functools.cache
+def _warn_once(obstacle: str) -> None:
+    logger.warning("head divergence falls back to the plain chunked path on a CUDA device: %s", obstacle)
+
+
+def head_divergence(
+    student_hidden: Tensor,
+    student_weight: Tensor,
+    teacher_hidden: Tensor,
+    teacher_weight: Tensor,
+    kind: DivergenceKind,
+    *,
+    token_weights: Tensor,
+    beta: float = 0.5,
+    temperature: float = 1.0,
+    valid_vocab: int | None = None,
+    token_ids: Tensor | None = None,
+    workspace_gib: float = WORKSPACE_GIB,
+    precision: LogitsPrecision = "fp16",
+    max_relative_error: float = MAX_RELATIVE_ERROR,
+    backend: Backend | None = None,
+) -> HeadDivergence:
+    """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
+
+    Arguments, formulas and gradients are those of `chunked_divergence`; on a Hopper or newer GPU with 16-bit heads the
+    fused form runs, elsewhere the plain one. The fused form:
+
+    - makes both gradients in the forward: d loss / d hidden in the hidden states' dtype, d loss / d weight in fp32. The
+      head gets it in its own dtype, or in fp32 if it is a leaf with `grad_dtype` float32 or None. Its backward can run
+      once.
+    - keeps at most `workspace_gib` beside inputs, gradients and per-token outputs, whatever the number of tokens.
+    - stores logits in 16 bits as distances below the maximum of their block of 256, rounded from fp32 sums, estimates
+      the gradient's rounding error from its own numbers, and repeats with fp32 logits where it exceeds
+      `max_relative_error` (student and teacher nearly equal); `precision="fp32"` skips the first try.
+    - has no atomics and a fixed order of every sum: two runs on one device give the same bits.
+    - waits for the device two or three times a call: largest weight, then the gradients' numbers.
+
+    Args:
+        workspace_gib: memory for logits and their gradient. More is faster, up to 2 V bytes for each token.
+        backend: None chooses; `fused` raises where the fused form cannot run.
+
+    Raises:
+        ValueError: shapes, vocabularies or divergence as in `chunked_divergence`, a nan or inf in `token_weights`, a
+            workspace below 128 tokens' needs, or `backend="fused"` where it cannot run.
+    """
+    check_divergence(kind, beta, temperature)
+    per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
+    _check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    vocab = _counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
+    heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
+    if choose_backend(student_weight, teacher_weight, backend) == "chunked":
+        return _plain(heads, kind, token_weights, beta, temperature, vocab, token_ids)
+    call = Call(
+        kind=kind,
+        beta=beta,
+        temperature=temperature,
+        vocab=vocab,
+        workspace_bytes=int(workspace_gib * 2**30),
+        precision=precision,
+        max_relative_error=max_relative_error,
+        with_gradient=torch.is_grad_enabled(),
+    )
+    counted = torch.zeros(len(student_hidden), dtype=torch.int64, device=student_hidden.device)
+    if token_ids is not None:
+        counted = token_ids.clamp(0, vocab - 1)
+    loss_sum, *columns, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), counted, call)
+    log_probs: list[Tensor | None] = [None, None]
+    if token_ids is not None:
+        outside = (token_ids < 0) | (token_ids >= vocab)
+        log_probs = [column.masked_fill(outside, -torch.inf) for column in columns[3:]]
+    return HeadDivergence(
+        loss_sum, columns[0], columns[1], columns[2], log_probs[0], log_probs[1], nonfinite, used, error
+    )
+
+
+def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None) -> Backend:
+    """The form that takes these heads; warns once where a CUDA device has to use the plain one.
+
+    Raises:
+        ValueError: `backend="fused"` and it cannot run.
+    """
+    if backend == "chunked":
+        return "chunked"
+    obstacle = fused_obstacle(student_weight, teacher_weight)
+    if obstacle is None:
+        return "fused"
+    if backend == "fused":
+        raise ValueError(f"backend='fused': {obstacle}; leave backend unset to fall back to the plain path")
+    if student_weight.device.type == "cuda":
+        _warn_once(obstacle)
+    return "chunked"
+
+
+def _plain(
+    heads: tuple[Tensor, Tensor, Tensor, Tensor],
+    kind: DivergenceKind,
+    token_weights: Tensor,
+    beta: float,
+    temperature: float,
+    vocab: int,
+    token_ids: Tensor | None,
+) -> HeadDivergence:
+    output = chunked_divergence(
+        *heads,
+        kind,
+        token_weights=token_weights,
+        beta=beta,
+        temperature=temperature,
+        chunk_size=CHUNKED_ROWS,
+        valid_vocab=vocab,
+        token_ids=token_ids,
+    )
+    nonfinite = ~(torch.isfinite(output.divergence) & torch.isfinite(output.student_entropy + output.teacher_entropy))
+    return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)
+
+
+def two_pass_divergence(
+    student_hidden: Tensor,
+    student_weight: Tensor,
+    teacher_hidden: Tensor,
+    teacher_weight: Tensor,
+    kind: DivergenceKind,
+    *,
+    token_weights: Tensor,
+    keep: Callable[[HeadDivergence], Tensor],
+    token_ids: Tensor | None = None,
+    **options: object,
+) -> HeadDivergence:
+    """Score every token without a gradient, then train on the tokens that `keep` chooses.
+
+    The scores cost the two logit products, 60 % of a full pass for a teacher twice as wide; a kept token then costs a
+    full pass, so it pays below a kept fraction of about a half.
+
+    Args:
+        keep: from the scores of all tokens to a [T] bool mask, True = trained on.
+        options: `beta`, `temperature`, `valid_vocab`, `workspace_gib`, ... of `head_divergence`.
+
+    Returns:
+        The scores of all tokens, with the loss sum (and its graph), precision and error of the kept ones.
+    """
+    heads = (student_weight, teacher_hidden, teacher_weight)
+    with torch.no_grad():
+        scores = head_divergence(
+            student_hidden,
+            *heads,
+            kind,
+            token_weights=token_weights,
+            token_ids=token_ids,
+            **options,  # type: ignore[arg-type]
+        )
+    mask = keep(scores)
+    if mask.shape != scores.divergence.shape or mask.dtype != torch.bool:
+        raise ValueError(f"keep: returned {mask.dtype} of shape {tuple(mask.shape)}; needs bool of shape [T]")
+    kept = mask.nonzero().squeeze(1)
+    trained = head_divergence(
+        student_hidden[kept],
+        student_weight,
+        teacher_hidden[kept],
+        teacher_weight,
+        kind,
+        token_weights=token_weights[kept],
+        **options,  # type: ignore[arg-type]
+    )
+    return scores._replace(
+        loss_sum=trained.loss_sum, precision=trained.precision, relative_error=trained.relative_error
+    )

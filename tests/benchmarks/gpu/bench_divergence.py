@@ -1,0 +1,186 @@
+"""Time, memory and error of the head divergence on a CUDA device: a table and a JSON file (`make bench-gpu`).
+
+Floor: 2 N V (d_T + 3 d_S) FLOP at the rate of an 8192^3 bf16 `torch.mm` that takes turns with the candidates.
+Memory: peak beyond both gradients, heads and hidden states. Error: of both gradients against float64.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from candidates import BASELINES, Batch, exact_gradients, ours
+from measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
+
+from opd.losses.divergence import DIVERGENCE_KINDS
+
+SMALL_GIB, LARGE_GIB = 1.1, 2.34
+SLOW = ("original", "naive", "plain chunked (fp32 products)", "Liger fused_linear_jsd")
+OTHER_SHAPES = ((151936, 2560, 4096), (151936, 2048, 5120), (151936, 4096, 4096), (128256, 2048, 4096))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    tokens: int = 8192
+    vocab: int = 151936
+    student_width: int = 2048
+    teacher_width: int = 4096
+
+    def batch(self, *, peaked: bool = False, dtype: torch.dtype = torch.bfloat16) -> Batch:
+        return Batch.random(self.tokens, self.vocab, self.student_width, self.teacher_width, peaked=peaked, dtype=dtype)
+
+    @property
+    def flop(self) -> float:
+        return products_flop(self.tokens, self.vocab, self.student_width, self.teacher_width)
+
+    def label(self) -> str:
+        return f"N {self.tokens} V {self.vocab} d_T {self.teacher_width} d_S {self.student_width}"
+
+
+class Report:
+    """Rows of the table, printed as they are measured."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, section: str, name: str, **numbers: Any) -> None:
+        self.rows.append({"section": section, "name": name, **numbers})
+        shown = {
+            "ms": "{:.1f} ms", "floor_ratio": "{:.3f}x", "after_idle": "{:.3f}x idle", "peak_gib": "{:.2f} GiB",
+            "error_hidden": "dH {:.1e}", "error_weight": "dW {:.1e}",
+        }  # fmt: skip
+        cells = [text.format(numbers[key]) for key, text in shown.items() if numbers.get(key) is not None]
+        print(f"{section:34s} {name:40s} " + "  ".join(f"{cell:>12s}" for cell in cells), flush=True)
+
+
+def measured(
+    report: Report, section: str, steps: dict[str, Step], floor: Floor, flop: float, rounds: int,
+    exact: tuple[torch.Tensor, torch.Tensor] | None = None, idle: bool = False,
+) -> None:  # fmt: skip
+    """One section: memory and error first, then times in turns; slow candidates take few turns."""
+    facts: dict[str, dict[str, Any]] = {}
+    for name, step in steps.items():
+        step()
+        facts[name] = {"peak_gib": peak_gib(step)}
+        if exact is not None:
+            errors = relative_errors(step, exact)
+            facts[name] |= {"error_hidden": errors[0], "error_weight": errors[1]}
+    fast = {name: step for name, step in steps.items() if not name.startswith(SLOW)}
+    slow = {name: step for name, step in steps.items() if name.startswith(SLOW)}
+    for group, turns in ((fast, rounds), (slow, 3)):
+        if not group:
+            continue
+        times, rate = round_robin(group, floor, flop, rounds=turns)
+        rested = (
+            round_robin(group, floor, flop, rounds=max(3, rounds // 2), idle_s=0.2)[0] if idle and group is fast else {}
+        )
+        for name, numbers in times.items():
+            after_idle = rested[name]["floor_ratio"] if rested else None
+            report.add(section, name, **numbers, **facts[name], after_idle=after_idle, floor_tflops=rate)
+
+
+def main_sections(report: Report, floor: Floor, rounds: int, chosen: set[str]) -> None:
+    for peaked in (False, True):
+        section = "peaked logits" if peaked else "standard deviation 2"
+        if ("peaked" if peaked else "main") not in chosen:
+            continue
+        shape = Shape()
+        for dtype in (torch.bfloat16, torch.float16):
+            batch = shape.batch(peaked=peaked, dtype=dtype)
+            name = str(dtype).removeprefix("torch.")
+            exact = exact_gradients(batch, "reverse_kl")
+            steps = {
+                f"ours, {name} heads, {SMALL_GIB} GiB": ours(batch, "reverse_kl", SMALL_GIB),
+                f"ours, {name} heads, {LARGE_GIB} GiB": ours(batch, "reverse_kl", LARGE_GIB),
+                f"ours, {name} heads, fp32 logits, {LARGE_GIB} GiB": ours(batch, "reverse_kl", LARGE_GIB, "fp32"),
+            }
+            if dtype == torch.bfloat16 and "baselines" in chosen:
+                steps |= {label: make(batch, "reverse_kl") for label, make in BASELINES.items()}
+            measured(report, section, steps, floor, shape.flop, rounds, exact, idle=True)
+            del batch, exact, steps
+
+
+def kinds_section(report: Report, floor: Floor, rounds: int) -> None:
+    shape = Shape()
+    for peaked in (False, True):
+        batch = shape.batch(peaked=peaked)
+        for kind in DIVERGENCE_KINDS:
+            steps = {f"{kind}, {gib} GiB": ours(batch, kind, gib) for gib in (SMALL_GIB, LARGE_GIB)}
+            section = "divergences, peaked" if peaked else "divergences"
+            measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, kind))
+
+
+def tokens_section(report: Report, floor: Floor, rounds: int, baselines: bool) -> None:
+    largest = Shape(tokens=65536).batch()
+    for tokens in (1024, 8192, 32768, 65536):
+        batch, shape = largest.head(tokens), Shape(tokens=tokens)
+        steps = {f"ours, {gib} GiB": ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        if baselines:
+            steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
+        measured(report, f"{tokens} tokens", steps, floor, shape.flop, max(3, rounds * 8192 // max(tokens, 8192)))
+
+
+def shapes_section(report: Report, floor: Floor, rounds: int, baselines: bool) -> None:
+    for vocab, student_width, teacher_width in OTHER_SHAPES:
+        shape = Shape(vocab=vocab, student_width=student_width, teacher_width=teacher_width)
+        batch = shape.batch()
+        steps = {f"ours, {gib} GiB": ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        if baselines:
+            steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
+        section = f"V {vocab} d_T {teacher_width} d_S {student_width}"
+        measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, "reverse_kl"))
+
+
+def environment() -> dict[str, Any]:
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip().splitlines()[0]  # fmt: skip
+    packages = {name: _version(name) for name in ("torch", "triton", "liger-kernel", "cuda-bindings")}
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver_and_power_limit": driver,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        **packages,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", default="main,peaked,kinds,tokens,shapes,baselines", help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/divergence.json"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            "bench-gpu: no CUDA device here; this benchmark measures a GPU and has nothing to report without one"
+        )
+    chosen = set(arguments.sections.split(","))
+    report, floor, facts = Report(), Floor(), environment()
+    print(facts, flush=True)
+    main_sections(report, floor, arguments.rounds, chosen)
+    if "kinds" in chosen:
+        kinds_section(report, floor, arguments.rounds)
+    if "tokens" in chosen:
+        tokens_section(report, floor, arguments.rounds, "baselines" in chosen)
+    if "shapes" in chosen:
+        shapes_section(report, floor, arguments.rounds, "baselines" in chosen)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps({"environment": facts, "rows": report.rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

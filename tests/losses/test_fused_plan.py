@@ -1,0 +1,137 @@
+"""Chunk sizes of the fused divergence, and what of it can be checked without a GPU."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from opd.losses.cuda.plan import ROW_MULTIPLE, RowBytes, TokenGroup, plan_groups, plan_scores
+from opd.losses.fused import head_divergence, two_pass_divergence
+
+GIB = 2**30
+QWEN = {"stride": 151936, "num_blocks": 594}
+WEIGHT_GRAD = 151936 * 2048 * 4
+
+
+def peak_bytes(group: TokenGroup, row: RowBytes) -> int:
+    """Workspace that a group needs beside the weight gradient."""
+    rows = group.stop - group.start
+    logits = min(group.logits_rows, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+    return rows * row.gradient + logits * (row.side + (0 if group.in_weight_grad else row.logits))
+
+
+@pytest.mark.parametrize("num_tokens", [1, 127, 1000, 8192, 65536, 100001])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("workspace_gib", [0.3, 1.1, 2.33])
+@pytest.mark.parametrize("weight_grad_bytes", [0, WEIGHT_GRAD])
+def test_groups_cover_all_tokens_once_within_the_budget(num_tokens, precision, workspace_gib, weight_grad_bytes):
+    row = RowBytes.of(**QWEN, precision=precision)
+    budget = int(workspace_gib * GIB)
+    groups = plan_groups(num_tokens, row, workspace_bytes=budget, weight_grad_bytes=weight_grad_bytes)
+    assert [g.start for g in groups] == [0, *(g.stop for g in groups[:-1])]
+    assert groups[-1].stop == num_tokens
+    for group in groups:
+        assert peak_bytes(group, row) <= budget
+        chunks = list(group.chunks())
+        assert chunks[0][0] == group.start
+        assert chunks[-1][1] == group.stop
+        assert all(0 < stop - start <= group.logits_rows for start, stop in chunks)
+
+
+def test_only_the_first_group_borrows_the_weight_gradient_and_never_more_than_it_has():
+    row = RowBytes.of(**QWEN, precision="fp32")
+    groups = plan_groups(8192, row, workspace_bytes=int(1.1 * GIB), weight_grad_bytes=WEIGHT_GRAD)
+    assert [g.in_weight_grad for g in groups] == [True] + [False] * (len(groups) - 1)
+    assert groups[0].logits_rows * row.logits <= WEIGHT_GRAD
+
+
+def test_the_gradient_of_8192_tokens_fits_one_group_with_2_33_gib():
+    row = RowBytes.of(**QWEN, precision="fp16")
+    groups = plan_groups(8192, row, workspace_bytes=int(2.35 * GIB), weight_grad_bytes=WEIGHT_GRAD)
+    assert len(groups) == 1
+    assert (
+        groups[0].logits_rows == 4096
+    )  # 4096 * 151936 * 2 bytes are exactly the weight gradient's 2048 columns of fp32
+
+
+def test_more_workspace_never_means_more_groups():
+    row = RowBytes.of(**QWEN, precision="fp16")
+    counts = [
+        len(plan_groups(65536, row, workspace_bytes=int(gib * GIB), weight_grad_bytes=WEIGHT_GRAD))
+        for gib in (0.5, 1.0, 2.0, 4.0, 8.0)
+    ]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_scores_cover_all_tokens_within_the_budget():
+    row = RowBytes.of(**QWEN, precision="fp16")
+    groups = plan_scores(8192, row, workspace_bytes=GIB)
+    assert [g.start for g in groups] == [0, *(g.stop for g in groups[:-1])]
+    assert groups[-1].stop == 8192
+    assert groups[0].logits_rows * (row.gradient + row.logits + row.side) <= GIB
+
+
+def test_a_budget_below_one_tile_is_refused_with_the_number_that_would_do():
+    row = RowBytes.of(**QWEN, precision="fp16")
+    with pytest.raises(ValueError, match=r"workspace_gib=0\.010.*at least 128.*give 0\.07"):
+        plan_groups(8192, row, workspace_bytes=GIB // 100, weight_grad_bytes=0)
+
+
+def heads() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=generator) for shape in ((12, 16), (50, 16), (12, 24), (50, 24))]
+
+
+def test_without_a_gpu_the_plain_path_runs_and_asking_for_the_fused_one_says_why_not():
+    weights = torch.ones(12)
+    output = head_divergence(*heads(), "reverse_kl", token_weights=weights)
+    assert output.precision == "float32"
+    assert not output.nonfinite.any()
+    with pytest.raises(ValueError, match="backend='fused': student_weight is on cpu"):
+        head_divergence(*heads(), "reverse_kl", token_weights=weights, backend="fused")
+
+
+def test_two_passes_on_the_plain_path_give_the_kept_tokens_loss_and_everyones_scores():
+    hidden, weight, teacher_hidden, teacher_weight = heads()
+    hidden.requires_grad_()
+    weights = torch.rand(12, generator=torch.Generator().manual_seed(1))
+    output = two_pass_divergence(
+        hidden,
+        weight,
+        teacher_hidden,
+        teacher_weight,
+        "jsd",
+        token_weights=weights,
+        keep=lambda s: s.divergence > s.divergence.median(),
+    )
+    output.loss_sum.backward()
+    kept = output.divergence > output.divergence.median()
+    assert 0 < int(kept.sum()) < 12
+    torch.testing.assert_close(output.loss_sum.detach(), (output.divergence * weights)[kept].sum())
+    assert torch.count_nonzero(hidden.grad[~kept]) == 0
+    assert (hidden.grad[kept].norm(dim=1) > 0).all()
+
+
+def test_a_keep_function_that_returns_no_mask_is_refused():
+    with pytest.raises(ValueError, match="needs bool of shape"):
+        two_pass_divergence(*heads(), "jsd", token_weights=torch.ones(12), keep=lambda s: s.divergence)
+
+
+def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():
+    code = (
+        "import sys, opd.losses.fused, opd.losses.cuda.row_kernel\n"
+        "assert not {'triton', 'cuda.bindings.driver', 'cuda.bindings.nvrtc'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize(("is_fp32", "gradient"), [(0, 1), (1, 1), (0, 0)])
+def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="no CUDA run-time compiler in this torch build")
+    from opd.losses.cuda.nvrtc import compile_cubin
+    from opd.losses.cuda.row_kernel import row_kernel_macros
+
+    macros, _ = row_kernel_macros(kind, 151936, is_fp32=bool(is_fp32), gradient="bfloat16" if gradient else None)
+    assert compile_cubin("rows.cu", macros, "sm_90a").startswith(b"\x7fELF")
