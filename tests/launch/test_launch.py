@@ -1,0 +1,155 @@
+"""The command line: a bad spec ends with exit 2 before anything is started, `--dry-run` prints what would be run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opd.overrides import compute_overrides
+from opd.overrides.facts import RunFacts
+from opd.spec import VARIABLES, load_spec
+
+EXAMPLES = Path(__file__).parents[1] / "spec" / "examples"
+OPD = EXAMPLES / "opd.yaml"
+HEAVY = ("torch", "verl", "ray", "transformers", "hydra")
+CLEAN = {k: v for k, v in os.environ.items() if k not in {"RAY_ADDRESS", *(variable.name for variable in VARIABLES)}}
+
+
+def launch(*args, env=None, code="import sys; from opd.launch import main; sys.exit(main())"):
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=CLEAN | (env or {}))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
+    done = launch(path, "--dry-run")
+    assert done.returncode == 0
+    spec = load_spec(path).spec
+    if spec.kind == "convert":
+        assert done.stdout == ""
+    else:
+        facts = RunFacts(run_id=spec.name, run_dir=f"outputs/{spec.name}")
+        assert done.stdout.splitlines() == compute_overrides(spec, run=facts)
+
+
+def test_a_dry_run_is_stable_over_processes_and_hash_seeds():
+    runs = [launch(OPD, "--dry-run", env={"PYTHONHASHSEED": seed}).stdout for seed in ("0", "1")]
+    assert runs[0] == runs[1] != ""
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "opd.launch", str(OPD), "--dry-run"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=CLEAN,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such file"),
+        ("", "found nothing"),
+        ("kind: [", "valid YAML"),
+        ("kind: opd\nmodel: {pth: x}\n", "did you mean model.path?"),
+        ("kind: opd\nmodel: {path: m, lora_rank: 8}\nteacher: {path: t}\n", "LoRA"),
+        (
+            "kind: opd\nmodel: {path: m}\nteacher: {path: t}\noverrides: [trainer.v1.trainer_mode=colocate_async]\n",
+            "sync",
+        ),
+        ("kind: opd\nmodel: {path: m}\nteacher: {path: t}\nopd: {loss_type: jsd, beta: 1}\n", "0 < beta < 1"),
+    ],
+)
+def test_a_bad_spec_ends_with_exit_2_one_clear_message_and_no_traceback(text, words, tmp_path):
+    path = tmp_path / "exp.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = launch(path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert done.stderr.startswith(str(path))
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_ends_with_exit_2(tmp_path):
+    assert (done := launch(tmp_path)).returncode == 2
+    assert "directory" in done.stderr
+
+
+def test_a_missing_argument_ends_with_exit_2_and_the_usage():
+    assert (done := launch()).returncode == 2
+    assert "EXP.yaml" in done.stderr
+
+
+@pytest.mark.parametrize("args", [(OPD, "--dry-run"), (OPD, "--set", "model.pth=x")])
+def test_nothing_heavy_is_imported_before_the_run_starts(args):
+    code = (
+        "import sys; from opd.launch import main; code = main(); "
+        f"print('heavy:', [m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    assert launch(*args, code=code).stderr.endswith("heavy: []\n")
+
+
+def test_help_shows_an_example_and_the_exit_codes():
+    done = launch("--help")
+    assert done.returncode == 0
+    assert "examples:" in done.stdout
+    assert "exit codes" in done.stdout
+
+
+def test_the_environment_is_applied_and_reported():
+    done = launch(OPD, "--dry-run", env={"LEARNING_RATE": "3e-6", "KL_LOSS_COEF": "1"})
+    assert "actor_rollout_ref.actor.optim.lr=3e-06" in done.stdout.splitlines()
+    assert "environment LEARNING_RATE: actor.learning_rate = 3e-06" in done.stderr
+    assert "KL_LOSS_COEF is set but kind opd does not read it" in done.stderr
+
+
+def test_in_a_pod_the_file_is_final():
+    done = launch(OPD, "--dry-run", "--no-env", env={"LEARNING_RATE": "3e-6"})
+    assert done.stdout == launch(OPD, "--dry-run").stdout
+    assert done.stderr == ""
+
+
+def test_name_seed_set_and_hydra_overrides_reach_the_run():
+    done = launch(OPD, "--dry-run", "--name", "other", "--seed", "7", "--set", "data.train_batch_size=512", "--",
+                  "data.train_batch_size=1024", "+algorithm.extra=1")  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert {
+        "run.id=other",
+        "run.seed=7",
+        "data.train_batch_size=1024",
+        "trainer.default_local_dir=outputs/other/checkpoints",
+    } <= {*lines}
+    assert lines[-1] == "+algorithm.extra=1"
+
+
+def test_a_ray_cluster_is_recognised_by_its_address():
+    alone = launch(EXAMPLES / "opd-cpu.yaml", "--dry-run").stdout
+    inside = launch(EXAMPLES / "opd-cpu.yaml", "--dry-run", env={"RAY_ADDRESS": "auto"}).stdout
+    assert "ray_kwargs.ray_init.num_cpus=16" in alone
+    assert "ray_kwargs.ray_init" not in inside
+
+
+@pytest.mark.parametrize(("result", "code"), [("0", 0), ("1", 1), ("1 / 0", 1)])
+def test_the_exit_code_is_the_runs(result, code):
+    # The entry point is replaced by one that ends at once; the real one is run by the end-to-end tests.
+    script = (
+        "import sys, types; import opd.launch; entry = types.ModuleType('opd.training.entry'); "
+        f"entry.run = lambda spec, overrides: {result}; sys.modules['opd.training.entry'] = entry; sys.exit(opd.launch.main())"
+    )
+    assert launch(OPD, code=script).returncode == code
+
+
+def test_a_pinned_revision_is_fetched_before_the_run(monkeypatch):
+    import huggingface_hub
+
+    from opd.launch import fetch
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda path, revision: f"/cache/{path}@{revision}")
+    assert fetch("Qwen/Qwen3-8B", "abc") == "/cache/Qwen/Qwen3-8B@abc"
+    assert fetch("Qwen/Qwen3-8B", None) is None

@@ -1,0 +1,117 @@
+"""Nothing that a run started outlives it, whatever ends it: real processes, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+# A run that leaves a child in its own session and an orphan (its parent is gone: only a subreaper still finds it).
+CHILD = """
+import os, signal, subprocess, sys, time
+from opd.supervise import supervised
+
+def run():
+    mode = sys.argv[1]
+    mark = sys.argv[2]
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)", mark]
+    quiet = dict(start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(sleep, **quiet)
+    subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sleep!r}, start_new_session=True)"], **quiet)
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)
+    if mode == "done":
+        return 0
+    if mode == "failed":
+        return 1
+    if mode == "raises":
+        raise RuntimeError("boom")
+    if mode == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        time.sleep(600)
+    finally:
+        print("saved", flush=True)
+
+sys.exit(supervised(run, grace_s=float(sys.argv[3])))
+"""
+
+
+def start(mode, mark, grace_s=20.0):
+    command = [sys.executable, "-c", CHILD, mode, mark, str(grace_s)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def living(mark):
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if mark in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def finish(process):
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def mark(request):
+    """A word on the command line of everything a test starts, to find it again."""
+    return f"opd-supervise-{os.getpid()}-{abs(hash(request.node.name))}"
+
+
+@pytest.mark.parametrize(("mode", "code"), [("done", 0), ("failed", 1), ("raises", 1), ("killed", 1)])
+def test_what_the_run_leaves_behind_is_ended_with_it(mode, code, mark):
+    returncode, _, err = finish(start(mode, mark))
+    assert returncode == code
+    assert living(mark) == []
+    assert "ended 2 processes" in err
+    assert ("RuntimeError: boom" in err) == (mode == "raises")
+    assert ("SIGKILL (out of memory?)" in err) == (mode == "killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_run_lets_it_save_and_exits_130(number, mark):
+    process = start("waits", mark)
+    assert len(living(mark)) >= 2
+    process.send_signal(number)
+    returncode, out, err = finish(process)
+    assert (returncode, out) == (130, "saved\n")
+    assert signal.Signals(number).name in err
+    assert living(mark) == []
+
+
+def test_a_run_that_ignores_the_signal_is_killed_after_the_grace_period(mark):
+    process = start("stubborn", mark, grace_s=0.5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
+    assert time.monotonic() - started >= 0.5
+    assert living(mark) == []
+
+
+def test_a_second_signal_kills_at_once(mark):
+    process = start("stubborn", mark, grace_s=300)
+    process.send_signal(signal.SIGINT)
+    assert "stopping the run" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
+    assert living(mark) == []
+
+
+def test_a_run_is_told_when_its_launcher_is_killed(mark):
+    process = start("waits", mark)
+    process.kill()
+    process.wait(timeout=30)
+    assert (
+        process.stdout.read() == "saved\n"
+    )  # the run's own exit code path ran; its orphans are beyond a dead launcher
+    for pid in living(mark):
+        os.kill(pid, signal.SIGKILL)
