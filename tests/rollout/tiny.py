@@ -9,6 +9,7 @@ from opd.rollout.config import EngineConfig
 from opd.rollout.engine import RolloutEngine
 from opd.rollout.model import build_model
 from opd.rollout.request import Answer
+from opd.rollout.server import ServerConfig
 
 VOCAB = 41
 PADDED_VOCAB = 48
@@ -61,3 +62,14 @@ def answer_one(engine: RolloutEngine, prompt: list[int], **params: Any) -> Answe
     """The answer to one prompt with nothing beside it."""
     engine.submit(prompt, params, "only")
     return answer_all(engine)["only"]
+
+
+def server_config(**changes: Any) -> ServerConfig:
+    """A server of the tiny Qwen3 that waits for weights."""
+    settings: dict[str, Any] = {
+        "engine": EngineConfig(vocab_size=VOCAB, max_model_len=4096, prompt_length=64, response_length=64),
+        "hf_config": tiny_config(),
+        "model_path": "",
+        "load_weights": False,
+    }
+    return ServerConfig(**settings | changes)

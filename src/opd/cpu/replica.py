@@ -201,7 +201,7 @@ class CPUServerAdapter(BaseRollout):
                 continue
             try:
                 await self._handle().load_weights.remote(piece, last, global_steps)
-            except ray.exceptions.RayError as raised:
+            except (ray.exceptions.RayError, ValueError) as raised:  # ValueError: no server of that name
                 error = raised
         if error is not None:
             raise error
