@@ -61,7 +61,9 @@ def one_rank(folders) -> dict[str, dict]:
     checkpointing = ["actor_rollout_ref.model.enable_gradient_checkpointing=True"]
     offload = [f"actor_rollout_ref.actor.fsdp_config.{k}_offload=True" for k in ("param", "optimizer")]
     cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows()) for s, t in HEADS}
-    cases |= {f"padded {s}-{t}": _case(folders, s, t, rows=_rows(), remove_padding=False, micro_batch=4) for s, t in HEADS}
+    cases |= {
+        f"padded {s}-{t}": _case(folders, s, t, rows=_rows(), remove_padding=False, micro_batch=4) for s, t in HEADS
+    }
     cases |= {
         "8 micro-batches": _case(folders, rows=_rows(), micro_batch=1),
         "token budget": _case(folders, rows=_rows(), overrides=dynamic),

@@ -76,6 +76,7 @@ def config(case: Case):
             f"opd.teacher.path={case.teacher}",
             "opd.teacher.dtype=fp32",
             "opd.valid_vocab=61",
+            "opd.max_length=32",
             f"{role}.model.use_remove_padding={case.remove_padding}",
             f"+{role}.model.override_config.attn_implementation=sdpa",
             f"{role}.model.enable_gradient_checkpointing=False",
@@ -93,7 +94,7 @@ def config(case: Case):
             f"+{role}.ref.fsdp_config.mixed_precision={fp32}",
             f"{role}.actor.optim.lr=1e-3",
             f"{role}.actor.optim.total_training_steps=10",
-            f"{role}.rollout.name={os.environ.get('TMPROLL', 'cpu')}",
+            f"{role}.rollout.name=cpu",
             f"{role}.rollout.tensor_model_parallel_size=1",
             f"{role}.rollout.dtype=float32",
             "trainer.device=cpu",
@@ -161,8 +162,8 @@ def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 240.0) ->
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     environment = os.environ | {
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:/tmp/smoke",
-        "VERL_USE_EXTERNAL_MODULES": os.environ.get("TMPEXT","opd.cpu"),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "VERL_USE_EXTERNAL_MODULES": "opd.cpu",
         "VERL_ENGINE_DEVICE": "cuda",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

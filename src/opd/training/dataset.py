@@ -24,7 +24,11 @@ class PromptDataset(RLHFDataset):
     num_overlong_dropped: int = 0
 
     def maybe_filter_out_long_prompts(self, dataframe=None):
-        kwargs = {k: v for k, v in self.apply_chat_template_kwargs.items() if k not in ("tokenize", "return_dict", "return_tensors")}
+        kwargs = {
+            k: v
+            for k, v in self.apply_chat_template_kwargs.items()
+            if k not in ("tokenize", "return_dict", "return_tensors")
+        }
         if self.tool_schemas is not None:
             kwargs["tools"] = self.tool_schemas
         limit, tokenizer, key = self.max_prompt_length, self.tokenizer, self.prompt_key
@@ -43,7 +47,9 @@ class PromptDataset(RLHFDataset):
                 "them be dropped and counted with data.filter_overlong_prompts=true"
             )
         if not len(kept):
-            raise ValueError(f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens")
+            raise ValueError(
+                f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens"
+            )
         self.num_overlong_dropped = dropped
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)

@@ -58,7 +58,12 @@ class _HeadEngine(FSDPEngineWithLMHead):
         ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
         with self.eval_mode(), self.autocast():
             check_head_is_plain(
-                self.module, self.head, name, input_ids=ids, attention_mask=None, position_ids=torch.arange(4, device=ids.device)[None]
+                self.module,
+                self.head,
+                name,
+                input_ids=ids,
+                attention_mask=None,
+                position_ids=torch.arange(4, device=ids.device)[None],
             )
 
 
@@ -94,7 +99,9 @@ class TeacherEngine(_HeadEngine):
             For each row [n_i, d_T], in the teacher's compute dtype, on the device.
         """
         rows: list[torch.Tensor | None] = [None] * len(data)
-        micro_batches, _ = prepare_micro_batches(data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True)
+        micro_batches, _ = prepare_micro_batches(
+            data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
+        )
         with self.eval_mode():
             for micro_batch in micro_batches:
                 micro_batch = micro_batch.to(get_device_id())
@@ -111,7 +118,8 @@ class TeacherEngine(_HeadEngine):
         """[V_T, d_T] the whole head on the device, in the teacher's dtype (a collective call)."""
         weight = self.head.weight
         if isinstance(weight, DTensor):
-            return weight.to(get_device_id()).full_tensor().detach()
+            sharded: Any = weight.to(get_device_id())
+            return sharded.full_tensor().detach()
         return weight.detach().to(get_device_id())
 
 

@@ -134,9 +134,9 @@ def start_ray(config: DictConfig) -> bool:
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     if ray.is_initialized():
         return False
-    init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.get("runtime_env") or {})
-    runtime_env = OmegaConf.to_container(OmegaConf.create(runtime_env))
+    init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
+    runtime_env = OmegaConf.to_container(runtime_env)
     runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
-    ray.init(**{**init, "runtime_env": runtime_env})
+    ray.init(**init, runtime_env=runtime_env)
     return "RAY_ADDRESS" not in os.environ

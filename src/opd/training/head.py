@@ -8,12 +8,12 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from opd.losses import DivergenceOutput, chunked_divergence
+from opd.losses import DivergenceKind, chunked_divergence
 
 
 class CollectTask(NamedTuple):
@@ -40,7 +40,7 @@ class DivergenceTask:
     token_weights: torch.Tensor
     teacher_hidden: torch.Tensor
     teacher_weight: torch.Tensor
-    kind: str
+    kind: DivergenceKind
     beta: float
     temperature: float
     chunk_size: int
@@ -72,17 +72,19 @@ class DistillationHead(nn.Linear):
         Raises:
             ValueError: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
         """
-        old = model.get_output_embeddings()
+        old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
         name = next((n for n, m in model.named_modules() if m is old), None)
         if not isinstance(old, nn.Linear) or name is None:
-            raise ValueError(f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed")
+            raise ValueError(
+                f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed"
+            )
         if old.bias is not None:
             raise ValueError(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
         # Change the class in place: the module object, its weight tie and any hooks stay what they are.
         old.__class__ = cls
         return old
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor | DivergenceOutput:  # noqa: A002 (nn.Linear's name)
+    def forward(self, input: torch.Tensor) -> Any:
         """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d] or a `DivergenceOutput`."""
         task = self.task
         if task is None:

@@ -28,7 +28,7 @@ from opd.training.seeds import TRAIN, VALIDATION, SeededClient
 logger = logging.getLogger(__name__)
 
 # The class behind verl's actor class: we subclass it and run it in this process or as an actor of our own.
-_VerlWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+_VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 
 @dataclass(kw_only=True)
@@ -70,9 +70,8 @@ class RolloutWorker(_VerlWorker):
     """
 
     def __init__(self, config, llm_client, teacher_client=None, reward_loop_worker_handles=None):
-        super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles or [])
-        if not self.reward_loop_worker_handles:
-            self.reward_loop_worker_handles = [_LocalReward(config)]
+        handles = reward_loop_worker_handles or [_LocalReward(config)]
+        super().__init__(config, llm_client, teacher_client, handles)
         self.run_seed = int(config.run.seed)
 
     async def generate(self, batch: TensorDict) -> RolloutReport:
@@ -85,9 +84,7 @@ class RolloutWorker(_VerlWorker):
         prompts = [_row(batch, i) for i in range(len(batch))]
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
-        jobs = [
-            (prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))
-        ]
+        jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
         results = await asyncio.gather(
             *(self._trajectory(prompt, sample, validate=validate) for prompt, sample in jobs), return_exceptions=True
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import Any
 
 import numpy as np
 import ray
@@ -46,7 +47,6 @@ class OrderedTrainer(PPOTrainerSync):
         # verl assigns its Tracking in `fit`, before the first validation.
         self._step_logger = StepLogger(tracking, trainer=self, run=self.run)
 
-
     def _setup(self):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
         with verl_patches.routing_in_process() if in_process else contextlib.nullcontext():
@@ -63,7 +63,7 @@ class OrderedTrainer(PPOTrainerSync):
     def _set_worker(self, role: Role, worker_class: type) -> None:
         """Make `worker_class` the one worker of the job, under `role`."""
         pool = self.mapping.pop(next(iter(self.role_worker_mapping)))
-        self.role_worker_mapping = {role: ray.remote(worker_class)}
+        self.role_worker_mapping: dict[Role, Any] = {role: ray.remote(worker_class)}
         self.mapping[role] = pool
 
     def _save_checkpoint(self):
@@ -158,7 +158,9 @@ class OPDTrainer(OrderedTrainer):
         data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
         masks = data["response_mask"].unbind()
         scores = np.array([float(s.sum()) for s in data["rm_scores"].unbind()])
-        correct = np.array([_is_correct(extra, score) for extra, score in zip(list(data["extra_fields"]), scores, strict=True)])
+        correct = np.array(
+            [_is_correct(extra, score) for extra, score in zip(list(data["extra_fields"]), scores, strict=True)]
+        )
         lengths = np.array([len(mask) for mask in masks])
         turns = np.array([int(t) for t in data["num_turns"]])
         metrics |= {
@@ -181,7 +183,9 @@ class OPDTrainer(OrderedTrainer):
         }
         total_tokens = sum(batch.tags[i]["seq_len"] for i in real)
         metrics["perf/total_num_tokens"] = float(total_tokens)
-        metrics["perf/throughput"] = total_tokens / max(timing_raw.get("step", 0.0), 1e-9) / self._get_n_gpus_for_throughput()
+        metrics["perf/throughput"] = (
+            total_tokens / max(timing_raw.get("step", 0.0), 1e-9) / self._get_n_gpus_for_throughput()
+        )
 
 
 def _is_correct(extra_fields: dict, score: float) -> bool:

@@ -8,8 +8,8 @@ import time
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
@@ -77,10 +77,10 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         self.opd = config.opd
         self.residency: list[dict[str, str]] = []
 
-    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:  # type: ignore[override]
+    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return teacher_worker(config, self.opd.teacher)
 
-    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:  # type: ignore[override]
+    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return student_worker(config)
 
     @property
@@ -192,5 +192,3 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
     def read_residency(self) -> list[dict[str, str]]:
         """Where the parameters were in the last phases (for tests and the residency report)."""
         return list(self.residency)
-
-

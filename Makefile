@@ -1,0 +1,72 @@
+# `make help` lists the targets. Everything runs in .venv, made from the committed lock.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+UV_VERSION := 0.13.8
+VENV := .venv
+BIN := $(VENV)/bin
+# The first Python that the lock covers; override with `make PYTHON=/path/to/python3.12 ...`.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && command -v $$p && break; done)
+SEED ?= 1
+EXP ?= manifests/experiments/quickstart.yaml
+CODE := src tools tests
+
+# A run must not depend on what the caller's shell happens to set.
+unexport PYTHONPATH VIRTUAL_ENV
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help setup setup-tool quickstart run check fix test test-fast e2e-cpu golden toy-models clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.train.stamp ## the trainer's environment (.venv): torch, verl, ray; about a minute
+setup-tool: $(VENV)/.tool.stamp ## the tool alone (.venv): no torch, seconds
+
+$(BIN)/uv:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: install one, or name it with make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# Bytecode is compiled once here: without it each of a run's processes compiles verl and torch again at its start.
+$(VENV)/.train.stamp: $(BIN)/uv uv.lock pyproject.toml
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra train --compile-bytecode
+	@touch $@ $(VENV)/.tool.stamp
+
+$(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact
+	@touch $@
+
+quickstart: setup ## distil a teacher into a student on this machine, table and learning curve (SEED=7)
+	$(BIN)/python -m opd.quickstart --seed $(SEED)
+
+run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=value")
+	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
+
+check: setup ## lint and types; never edits
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy src/opd tools/opdctl
+
+fix: setup ## what `check` asks for, as far as it can be done by a tool
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+test: check ## all tests that fit a laptop (one end-to-end run a kind)
+	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
+
+test-fast: setup ## the tests that take no more than seconds
+	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e" $(ARGS)
+
+e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
+	$(BIN)/python -m pytest -m "e2e" tests/e2e_cpu $(ARGS)
+	$(BIN)/python -m tests.e2e_cpu.table
+
+golden: setup ## rewrite the golden files from what the code gives now
+	$(BIN)/python tests/golden/update.py
+
+toy-models: setup ## train the quickstart's teacher and student start again
+	$(BIN)/python -m opd.data.toy.make_models
+
+clean: ## remove build outputs (not the environment)
+	rm -rf build outputs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""`make quickstart`: the bundled experiment through `opd.launch`, watched, measured and drawn."""

@@ -1,0 +1,124 @@
+"""Command line of the quickstart: distil, measure, write `result.json`, the table and the learning curve."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from opd.quickstart.curve import save_learning_curve
+from opd.quickstart.watch import Watched, watch
+
+VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
+RUN_NAME = "quickstart"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the experiment in a fresh folder; returns the exit code."""
+    args = _arguments(argv)
+    out = Path(args.out)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    log = out / "run.log"
+    print(f"distilling on-policy: {args.spec}, seed {args.seed}; everything else is in {log}\n", flush=True)
+    command = [sys.executable, "-m", "opd.launch", args.spec, "--no-env", "--seed", str(args.seed), "--name", RUN_NAME]
+    command += ["--set", f"output.root={out}", "--set", f"store.url={out / 'store'}"]
+    for setting in args.set:
+        command += ["--set", setting]
+    watched = watch(command, log, os.environ | {"PYTHONUNBUFFERED": "1"})
+    if watched.returncode != 0:
+        print(f"\nthe run ended with exit code {watched.returncode}; last lines of {log}:", file=sys.stderr)
+        print("".join(log.read_text().splitlines(keepends=True)[-25:]), file=sys.stderr)
+        return watched.returncode
+    report(out, args.seed, watched)
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m opd.quickstart",
+        description=__doc__,
+        epilog="example: python -m opd.quickstart --seed 7",
+    )
+    parser.add_argument("--spec", default="manifests/experiments/quickstart.yaml", help="experiment file")
+    parser.add_argument("--seed", type=int, default=1, help="decides data order and sampling (default: 1)")
+    parser.add_argument("--out", default="build/quickstart", help="folder, emptied first (default: build/quickstart)")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
+    return parser.parse_args(argv)
+
+
+def report(out: Path, seed: int, watched: Watched) -> dict[str, Any]:
+    """Write `heldout.parquet`, `result.json` and `learning_curve.png` of a finished run and print the table."""
+    from opd.runs.metrics import read_metrics
+    from opd.runs.store_local import LocalStore
+
+    run_dir = out / RUN_NAME
+    merged = read_metrics(LocalStore(run_dir))
+    shutil.copy(run_dir / "data" / "heldout.parquet", out / "heldout.parquet")
+    teacher, num_problems = teacher_accuracy()
+    held = [row for row in merged.rows if VALIDATION_KEY in row]
+    trained = [row for row in merged.rows if "opd/loss" in row]
+    result = {
+        "accuracy_before": held[0][VALIDATION_KEY],
+        "accuracy_after": held[-1][VALIDATION_KEY],
+        "accuracy_teacher": teacher,
+        "num_heldout": num_problems,
+        "steps": len(trained),
+        "startup_seconds": watched.startup_s,
+        "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing/step_s"],
+        "wall_seconds": watched.wall_s,
+        "peak_pss_gib": watched.peak_pss_gib,
+        "seed": seed,
+    }
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    picture = out / "learning_curve.png"
+    title = f"On-policy distillation, seed {seed}: {result['accuracy_before']:.0%} to {result['accuracy_after']:.0%} held-out"
+    save_learning_curve(picture, merged.rows, validation_key=VALIDATION_KEY, teacher_accuracy=teacher, title=title)
+    print_table(result, picture)
+    return result
+
+
+def teacher_accuracy() -> tuple[float, int]:
+    """The bundled teacher's greedy accuracy on all held-out problems, and their number."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from opd.data.toy import TEACHER_DIR
+    from opd.data.toy.evaluate import greedy_accuracy
+    from opd.data.toy.task import split_problems
+
+    problems = split_problems().heldout
+    model = AutoModelForCausalLM.from_pretrained(TEACHER_DIR, dtype="float32")
+    return greedy_accuracy(model, AutoTokenizer.from_pretrained(TEACHER_DIR), problems), len(problems)
+
+
+def print_table(result: dict[str, Any], picture: Path) -> None:
+    """Accuracies with binomial standard errors, then the times."""
+    table = Table(title=f"held-out accuracy, greedy, {result['num_heldout']} problems", title_justify="left")
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    table.add_column("± s.e.", justify="right")
+    for name in ("before", "after", "teacher"):
+        accuracy = result[f"accuracy_{name}"]
+        error = math.sqrt(accuracy * (1 - accuracy) / result["num_heldout"])
+        label = "teacher" if name == "teacher" else f"student {name}"
+        table.add_row(label, f"{accuracy:.3f}", f"{error:.3f}")
+    console = Console()
+    console.print()
+    console.print(table)
+    console.print(
+        f"{result['steps']} steps; start-up {result['startup_seconds']:.0f} s, training {result['train_seconds']:.0f} s, "
+        f"in all {result['wall_seconds']:.0f} s; peak memory {result['peak_pss_gib']:.1f} GiB"
+    )
+    console.print(f"learning curve: {picture}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
