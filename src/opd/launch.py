@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from opd.overrides import RunFacts, compute_overrides
 from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec
-from opd.supervise import DEFAULT_GRACE_S, supervised
+from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 
 EXIT_BAD_SPEC = 2
 
@@ -108,4 +108,7 @@ def fetch(path: str, revision: str | None) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # before the run was started
+        sys.exit(EXIT_INTERRUPTED)

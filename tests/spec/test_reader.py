@@ -94,7 +94,8 @@ def test_json_written_by_helm_gives_the_same_tree():
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1, "a": 2}', '{"a": null}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"]
+    "text",
+    ['{"a": 1, "a": 2}', '{"a": null}', '{"a": [1, null]}', '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', "{", "[]"],
 )
 def test_json_is_read_as_strictly(text):
     refusal(text, is_json=True)

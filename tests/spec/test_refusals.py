@@ -49,6 +49,9 @@ def test_a_key_for_an_unsupported_feature_says_why(path, value, word, minimal):
         ("actor_rollout_ref.actor.strategy=megatron", "Megatron"),
         ("+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "Megatron"),
         ("distillation.enabled=True", "distillation"),
+        ("actor_rollout_ref.model={lora_rank:8}", "map"),
+        ("+trainer.v1={trainer_mode:colocate_async}", "map"),
+        ("data={train_batch_size:3}", "map"),
     ],
 )
 def test_a_raw_override_cannot_smuggle_an_unsupported_feature_in(override, word, minimal):
@@ -124,6 +127,9 @@ def test_a_later_raw_override_replaces_an_earlier_one(minimal):
         {"store": {"url": f"s3://user:{SECRET}@bucket/x"}},
         {"model": {"path": f"https://me:{SECRET}@hub/model"}},
         {"overrides": [f"+ray_kwargs.ray_init.runtime_env.env_vars.HF_TOKEN={SECRET}"]},
+        {"overrides": [f"+ray_kwargs.ray_init.runtime_env.env_vars={{HF_TOKEN:{SECRET}}}"]},
+        {"overrides": [f"trainer.default_hdfs_dir=s3://me:{SECRET}@bucket"]},
+        {"overrides": [f"HF_TOKEN: {SECRET}"]},
         {"unknown": {"API_KEY": SECRET}},
         {"rollout": {"engine_kwargs": {"MY_TOKEN": SECRET, "bad key": 1}}},
     ],
@@ -152,3 +158,9 @@ def test_the_charts_keys_are_carried_along_unread(minimal):
 def test_a_matrix_is_refused_with_the_way_to_run_it(minimal):
     (problem,) = error_of({**minimal("opd"), "matrix": {"seed": [1, 2]}}).problems
     assert "opdctl" in problem.fix
+
+
+def test_overrides_that_are_no_list_are_refused_also_beside_the_command_lines(minimal):
+    with pytest.raises(SpecError) as caught:
+        load_text("kind: opd\nmodel: {path: m}\nteacher: {path: t}\noverrides: a.b=1\n", overrides=["c.d=2"])
+    assert [problem.path for problem in caught.value.problems] == ["overrides"]

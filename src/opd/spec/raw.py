@@ -10,12 +10,14 @@ from typing import Any
 from opd.spec.base import Section
 from opd.spec.coerce import parse_value, unquote
 from opd.spec.errors import REDACTED, Problem
-from opd.spec.refusals import refused_key, secret_override
+from opd.spec.refusals import REFUSED_VERL_KEYS, holds_secret, refused_key
 from opd.spec.tree import field_at, set_path
 from opd.spec.verl_keys import SPEC_PATH_OF
 
 # key, optional @package, `=`, value; a deletion is `~key`
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_GUARDED = (*SPEC_PATH_OF, *REFUSED_VERL_KEYS)
+_ENVIRONMENT = "give it in the environment of the run, or by reference to a Kubernetes Secret"
 RULE = "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`"
 
 
@@ -44,14 +46,22 @@ def fold(
     Returns the (spec path, source) of each that became a spec value. A later raw override of the same key replaces the
     earlier one.
     """
+    existing = tree.get("overrides", [])
+    if not isinstance(existing, list):
+        return []  # validation reports it
     folded: list[tuple[str, str]] = []
-    kept: list[str] = [text for text in tree.get("overrides", ()) if isinstance(text, str)]
+    kept = [text for text in existing if isinstance(text, str)]
     for text in texts:
+        if isinstance(text, str) and holds_secret(text):
+            rule = "a secret is never written into an override"
+            problems.append(Problem(path="overrides", value=REDACTED, rule=rule, fix=_ENVIRONMENT, source=source))
+            continue
         if not isinstance(text, str) or (raw := parse_raw(text)) is None:
             problems.append(Problem(path="overrides", value=text, rule=RULE, fix="see `--help`", source=source))
             continue
         where = f"{source} {raw.key}".strip()
-        if _is_refused(raw, where, problems):
+        if problem := _refusal(raw, where):
+            problems.append(problem)
             continue
         path = SPEC_PATH_OF.get(raw.key, "")
         field = field_at(cls, path) if path and raw.prefix != "~" else None
@@ -68,17 +78,16 @@ def fold(
     return folded
 
 
-def _is_refused(raw: RawOverride, where: str, problems: list[Problem]) -> bool:
+def _refusal(raw: RawOverride, where: str) -> Problem | None:
     value = unquote(raw.value or "")
-    if secret_override(raw.key):
-        rule = "a secret is never written into an override"
-        problems.append(Problem(path="overrides", value=REDACTED, rule=rule, fix="use the environment", source=where))
-        return True
+    shown = f"{raw.key}={value}"
+    if value.startswith("{") and (hidden := next((k for k in _GUARDED if k.startswith(f"{raw.key}.")), "")):
+        rule = f"a map here could set {hidden} unseen by the spec's checks"
+        return Problem(path="overrides", value=shown, rule=rule, fix="write one override for each key", source=where)
     reason = refused_key(raw.key, value) if raw.prefix != "~" else ""
     if reason:
-        shown = f"{raw.key}={value}"
-        problems.append(Problem(path="overrides", value=shown, rule=reason, fix="remove the override", source=where))
-    return bool(reason)
+        return Problem(path="overrides", value=shown, rule=reason, fix="remove the override", source=where)
+    return None
 
 
 def _remove(tree: dict[str, Any], path: str) -> None:

@@ -106,28 +106,38 @@ def _read_json(text: str, problems: list[Problem]) -> Any:
         for key, value in items:
             if key in out:
                 problems.append(Problem(path=key, rule="a key may appear once", fix="remove one of the two"))
-            if value is None:
-                problems.append(Problem(path=key, rule="null is not a value", fix="leave the key out"))
             out[key] = value
         return out
 
-    def integer(digits: str) -> int | float | None:
+    def integer(digits: str) -> int | float:
         value = int(digits) if len(digits) <= 20 else 2**63
-        return value if abs(value) <= MAX_INTEGER else _number(float(digits), "", problems, "")
+        return value if abs(value) <= MAX_INTEGER else number(digits)
 
-    def number(digits: str) -> int | float | None:
-        return _number(float(digits), "", problems, "")
+    def number(digits: str) -> int | float:
+        value = _number(float(digits), "", problems, "")
+        return 0 if value is None else value  # refused above; 0 keeps it from being refused as null, too
 
-    def constant(name: str) -> None:
+    def constant(name: str) -> int:
         problems.append(Problem(path="", value=name, rule="a number must be finite", fix="write a finite number"))
+        return 0
 
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_int=integer, parse_float=number, parse_constant=constant)
+        tree = json.loads(text, object_pairs_hook=pairs, parse_int=integer, parse_float=number, parse_constant=constant)
+        problems += _nulls(tree)
+        return tree
     except json.JSONDecodeError as error:
         problems.append(Problem(path="", rule=f"the file must be valid JSON: {error}"))
     except RecursionError:
         problems.append(Problem(path="", rule="the file is nested too deeply"))
     return None
+
+
+def _nulls(tree: Any, path: str = "") -> Iterator[Problem]:
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _nulls(value, f"{path}.{key}" if path else str(key))
+    elif tree is None:
+        yield Problem(path=path, rule="null is not a value", fix="leave the key out")
 
 
 def _read_yaml(text: str, problems: list[Problem], sources: dict[str, str]) -> Any:

@@ -30,8 +30,20 @@ _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
 )
 
+# verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.
+REFUSED_VERL_KEYS: tuple[str, ...] = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.actor.strategy",
+    "actor_rollout_ref.ref.strategy",
+    "trainer.v1.trainer_mode",
+    "trainer.use_v1",
+    "actor_rollout_ref.hybrid_engine",
+    "distillation.enabled",
+)
+
 _SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
-_URL_CREDENTIALS = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
+_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\"]?\s*[:=]")
+_URL_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
 _SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
 _SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
 
@@ -57,7 +69,7 @@ def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
             yield from secrets(value, f"{path}.{index}")
-    elif isinstance(tree, str) and _URL_CREDENTIALS.match(tree):
+    elif isinstance(tree, str) and _URL_CREDENTIALS.search(tree):
         yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix="remove user and password from the URL")
 
 
@@ -67,7 +79,7 @@ def redact(value: Any) -> Any:
         return {key: REDACTED if _is_secret(value, key) else redact(item) for key, item in value.items()}
     if isinstance(value, list):
         return [redact(item) for item in value]
-    return REDACTED if isinstance(value, str) and _URL_CREDENTIALS.match(value) else value
+    return REDACTED if isinstance(value, str) and _URL_CREDENTIALS.search(value) else value
 
 
 def _is_secret(mapping: dict[str, Any], key: str) -> bool:
@@ -77,6 +89,6 @@ def _is_secret(mapping: dict[str, Any], key: str) -> bool:
     return bool(_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(mapping[key], dict | list)
 
 
-def secret_override(key: str) -> bool:
-    """Whether a raw Hydra override's key is an environment variable that names a secret."""
-    return _SECRET_NAME.match(key.rpartition(".")[2]) is not None
+def holds_secret(text: str) -> bool:
+    """Whether a text such as a raw override sets a variable that names a secret, or holds a URL with credentials."""
+    return bool(_SECRET_IN_TEXT.search(text) or _URL_CREDENTIALS.search(text))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from opd.spec.base import Kind
@@ -42,10 +43,7 @@ def json_schema(kind: Kind) -> dict[str, Any]:
 
     Unknown keys are refused at every level; a key with a default, computed or not, is not required; null is no value.
     """
-    schema = SPEC_CLASSES[kind].model_json_schema()
-    definitions = schema.pop("$defs", {})
-    flat = _inline(schema, definitions)
-    _tighten(flat)
+    flat = inlined_schema(SPEC_CLASSES[kind])
     for default in DEFAULTS:
         if kind in default.kinds:
             _mark_default(flat, default, kind)
@@ -53,6 +51,14 @@ def json_schema(kind: Kind) -> dict[str, Any]:
     for key in CHART_KEYS:
         flat["properties"][key] = {"type": "object", "description": "The charts' part; the trainer does not read it."}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **flat}
+
+
+def inlined_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model, without `$ref`, titles and null."""
+    schema = model.model_json_schema()
+    flat = _inline(schema, schema.pop("$defs", {}))
+    _tighten(flat)
+    return flat
 
 
 def static_defaults(kind: Kind) -> dict[str, Any]:
