@@ -139,15 +139,15 @@ class Child:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 150) -> int:
         return self.process.wait(timeout_s)
 
-    def wait_for(self, marker: str, timeout_s: float = 60) -> None:
+    def wait_for(self, marker: str, timeout_s: float = 150) -> None:
         wait_until(lambda: marker in self.text or self.process.poll() is not None, timeout_s)
         assert marker in self.text, self.text
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 150) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -174,3 +174,16 @@ def start_child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
         if child.process.poll() is None:
             child.process.kill()
             child.process.wait()
+
+
+@pytest.fixture
+def start_trainer(start_child: Callable[..., Child]) -> Callable[..., Child]:
+    """Starts small_trainer.py with the arguments that it names."""
+    script = (Path(__file__).parent / "small_trainer.py").read_text()
+
+    def start(
+        local_root: Path, store_url: str, num_steps: int, step_s: float, lease_ttl_s: float, **environment: str
+    ) -> Child:
+        return start_child(script, local_root, store_url, num_steps, step_s, lease_ttl_s, **environment)
+
+    return start

@@ -17,39 +17,6 @@ from opd.runs.store_local import LocalStore
 from opd.runs.stream import read_streamed
 from opd.runs.writer import RunWriter
 
-# A trainer in small: resumes, logs one row a step, saves every fifth step, ends with a result. Its log line is its step.
-TRAINER = """
-import logging, sys, time
-from conftest import write_step
-from opd.runs.manifest import DRIVER_RANK
-from opd.runs.run import Run
-from opd.runs.shards import upload_shards
-from opd.runs.store import RetryPolicy
-logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
-root, store, num_steps, step_s, lease_ttl_s = sys.argv[1], sys.argv[2] or None, *map(float, sys.argv[3:6])
-policy = RetryPolicy(max_elapsed_s=0.2, first_wait_s=0.05)
-with Run.open(
-    run_id="r", local_root=root, store_url=store, spec={"seed": 1}, spec_hash="h", lease_ttl_s=lease_ttl_s,
-    flush_interval_s=0.1, policy=policy,
-) as run:
-    decision = run.checkpoints.choose()
-    print("attempt", run.handle.attempt, decision.describe(), flush=True)
-    for step in range((decision.step or 0) + 1, int(num_steps) + 1):
-        time.sleep(step_s)
-        run.log(step, {"opd/loss": 1.0 / step, "attempt": run.handle.attempt})
-        print("step", step, flush=True)
-        if step % 5 == 0 and run.checkpoints.begin(step):
-            folder = run.checkpoints.folder(step)
-            write_step(folder, step)
-            reports = [
-                upload_shards(rank=rank, step=step, step_dir=folder, store_url=run.handle.store_url, policy=policy)
-                for rank in (DRIVER_RANK, 0)
-            ]
-            run.checkpoints.finalise(step, reports)
-            run.checkpoints.prune(keep_last=2)
-    print("done", flush=True)
-    run.finish({"accuracy": 0.5})
-"""
 LEASE_S = 4
 
 
@@ -60,9 +27,9 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def train(start_child: Callable, places: tuple[Path, str]) -> Callable:
+def train(start_trainer: Callable, places: tuple[Path, str]) -> Callable:
     def start(num_steps: int = 12, step_s: float = 0.0, lease_ttl_s: float = LEASE_S):
-        return start_child(TRAINER, *places, num_steps, step_s, lease_ttl_s)
+        return start_trainer(*places, num_steps, step_s, lease_ttl_s)
 
     return start
 
@@ -100,6 +67,13 @@ def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: Loc
     result = run_store.get_json("result.json")
     assert result is not None
     assert (result["accuracy"], result["run_id"], result["attempt"], result["spec_hash"]) == (0.5, "r", 1, "h")
+
+
+def test_the_result_is_the_last_thing_written(train: Callable, run_store: LocalStore) -> None:
+    assert train().wait() == 0
+    result, *others = sorted(run_store.list(""), key=lambda info: info.key != "result.json")
+    assert result.key == "result.json"
+    assert all(info.modified_s <= result.modified_s for info in others)
 
 
 def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Callable) -> None:
@@ -265,10 +239,10 @@ def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
 
 
 def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
-    start_child: Callable, tmp_path: Path
+    start_trainer: Callable, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    child = start_child(TRAINER, tmp_path / "local", store, 60, 0.05, 60)
+    child = start_trainer(tmp_path / "local", store, 60, 0.05, 60)
     child.wait_for("step 6\n")
     store.rename(tmp_path / "away")
     store.write_text("no folder: the store is away")

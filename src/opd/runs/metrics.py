@@ -87,8 +87,11 @@ class MetricsWriter:
             # After a write that failed half way (full disk) the next row must not continue the torn line.
             data = b"\n" + line if self._torn else line
             self._torn = True
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError as error:
+                raise OSError(error.errno, f"metrics row not written: {error.strerror}", str(self.path)) from error
             self._torn = False
 
     def _drop(self, key: str, value: Any) -> None:

@@ -32,7 +32,7 @@ TRANSIENT_ERRNOS = {
     errno.EPIPE,
 }
 # One try must end soon, since the retries are ours: botocore's own patience would be 60 s x 5 a connection.
-S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}
+S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
 NUM_DELETE_THREADS = 8
 
 

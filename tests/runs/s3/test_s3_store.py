@@ -1,0 +1,201 @@
+"""The store and a whole run on a real S3 server over HTTP, with lost answers, outages and wrong credentials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.runs.errors import AlreadyExists, StoreRefused, StoreUnavailable
+from opd.runs.metrics import read_metrics
+from opd.runs.store import RetryPolicy, open_store
+from opd.runs.stream import read_streamed
+
+# The first test may have to build the server.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+QUICK = RetryPolicy(max_elapsed_s=5, first_wait_s=0.01, max_wait_s=0.1)
+
+RACER = """
+import sys, pathlib, time
+from opd.runs.errors import AlreadyExists
+from opd.runs.store import open_store
+root, go, name = sys.argv[1:]
+store = open_store(root)
+store.exists("warm-up")
+pathlib.Path(f"{go}-{name}").touch()
+while not pathlib.Path(go).exists():
+    time.sleep(0.001)
+for number in range(20):
+    try:
+        store.create(f"contest/{number}", name.encode())
+        print("won", number, flush=True)
+    except AlreadyExists:
+        pass
+"""
+
+
+def test_objects_are_written_listed_and_deleted(s3_url: str, tmp_path: Path) -> None:
+    store = open_store(s3_url)
+    store.put("a/b/c", b"123")
+    store.put("a/d", b"4")
+    store.put("ab", b"5")
+    assert store.get("a/b/c") == b"123"
+    assert store.children("a") == ["b", "d"]
+    assert store.children("") == ["a", "ab"]
+    assert [(info.key, info.size) for info in store.list("a")] == [("a/b/c", 3), ("a/d", 1)]
+    assert (store.exists("a/b/c"), store.exists("a/b"), store.exists("nothing")) == (True, False, False)
+    store.get_file("a/d", tmp_path / "download")
+    assert (tmp_path / "download").read_bytes() == b"4"
+    assert store.child("a").get("d") == b"4"
+    store.delete_tree("a")
+    assert [info.key for info in store.list("")] == ["ab"]
+    store.delete("ab")
+    store.delete("ab")
+    assert (store.children(""), store.list("nothing")) == ([], [])
+    with pytest.raises(FileNotFoundError):
+        store.get("ab")
+
+
+def test_what_is_written_is_listed_at_once(s3_url: str) -> None:
+    store = open_store(s3_url)
+    for number in range(5):
+        assert len(store.children("folder")) == number
+        store.put(f"folder/{number}", b"")
+
+
+def test_the_stores_clock_is_read_from_an_object_that_does_not_stay(s3_url: str) -> None:
+    store = open_store(s3_url)
+    assert abs(store.check_create_only() - time.time()) < 60
+    assert store.list("") == []
+
+
+def test_of_racing_processes_exactly_one_creates_each_key(
+    s3_url: str, s3_environment: dict[str, str], tmp_path: Path, start_child: Callable, until: Callable
+) -> None:
+    racers = [start_child(RACER, s3_url, tmp_path / "go", f"racer-{n}", **s3_environment) for n in range(4)]
+    until(lambda: len(list(tmp_path.glob("go-*"))) == len(racers))
+    (tmp_path / "go").touch()
+    assert [racer.wait() for racer in racers] == [0] * len(racers)
+    wins = {int(line.split()[1]): number for number, racer in enumerate(racers) for line in racer.text.splitlines()}
+    assert sum(len(racer.text.splitlines()) for racer in racers) == len(wins) == 20
+    store = open_store(s3_url)
+    assert {n: store.get(f"contest/{n}") for n in range(20)} == {n: f"racer-{w}".encode() for n, w in wins.items()}
+
+
+def test_a_create_whose_answer_was_lost_counts_as_won(s3_url: str, proxy) -> None:
+    store = open_store(s3_url, policy=QUICK)
+    proxy.num_lost_answers = 1
+    store.create("claim", b"token-1")
+    assert store.get("claim") == b"token-1"
+    with pytest.raises(AlreadyExists):
+        store.create("claim", b"token-2")
+
+
+def test_an_outage_is_waited_out(s3_url: str, proxy) -> None:
+    store = open_store(s3_url, policy=RetryPolicy(max_elapsed_s=60, first_wait_s=0.01, max_wait_s=0.05))
+    proxy.num_refusals = 3
+    store.put("key", b"data")
+    assert proxy.num_refusals == 0
+    assert store.get("key") == b"data"
+
+
+def test_an_outage_that_lasts_ends_in_store_unavailable_for_every_call(s3_url: str, proxy, tmp_path: Path) -> None:
+    store = open_store(s3_url, policy=RetryPolicy(max_elapsed_s=0.2, first_wait_s=0.05, max_wait_s=0.05))
+    store.put("key", b"data")
+    proxy.is_away = True
+    (tmp_path / "file").write_bytes(b"data")
+    for call in (
+        lambda: store.put("key", b"new"),
+        lambda: store.put_file("key", tmp_path / "file"),
+        lambda: store.create("claim", b"token"),
+        lambda: store.get("key"),
+        lambda: store.get_file("key", tmp_path / "copy"),
+        lambda: store.info("key"),
+        lambda: store.children(""),
+        lambda: store.list(""),
+        lambda: store.delete("key"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            call()
+    proxy.is_away = False
+    assert store.get("key") == b"data"
+
+
+def test_a_wrong_secret_ends_at_once_in_one_clear_line(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch, fresh_filesystem: Callable
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    fresh_filesystem()
+    started = time.monotonic()
+    with pytest.raises(StoreRefused, match="check the credentials in the environment") as refused:
+        open_store(s3_url).put("key", b"")
+    assert "\n" not in str(refused.value)
+    assert "wrong" not in str(refused.value)
+    assert time.monotonic() - started < 30
+
+
+def test_a_missing_bucket_is_named(s3_environment: dict[str, str]) -> None:
+    with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket"):
+        open_store("s3://no-such-bucket/r").check_create_only()
+
+
+def test_an_endpoint_that_does_not_answer_is_unavailable(
+    s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, fresh_filesystem: Callable
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    fresh_filesystem()
+    with pytest.raises(StoreUnavailable, match="Could not connect"):
+        open_store("s3://runs/r", policy=RetryPolicy(max_elapsed_s=0.1)).get("key")
+
+
+def test_a_file_larger_than_one_request_arrives_whole(s3_url: str, proxy, tmp_path: Path) -> None:
+    block = bytes(range(256)) * 4096
+    with open(tmp_path / "large", "wb") as file:
+        for number in range(110):
+            file.write(number.to_bytes(4, "little") + block[4:])
+    store = open_store(s3_url)
+    store.put_file("large", tmp_path / "large")
+    assert any("uploadId" in path for _, path in proxy.requests)  # it went up in several parts
+    store.get_file("large", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "large").read_bytes()
+
+
+def test_a_run_outlives_an_outage_a_kill_and_the_loss_of_its_machine(
+    s3_url: str, s3_environment: dict[str, str], proxy, start_trainer: Callable, tmp_path: Path
+) -> None:
+    first = start_trainer(tmp_path / "machine-1", s3_url, 1000, 0.1, 2, **s3_environment)
+    first.wait_for("step 6\n")
+    proxy.is_away = True
+    first.wait_for("object store away, spooling on disk")
+    first.wait_for("is complete on the local disk only")
+    proxy.is_away = False
+    first.wait_for("object store is back")
+    last_before = max(int(line.split()[1]) for line in first.text.splitlines() if line.startswith("step"))
+    first.wait_for(f"step {last_before // 5 * 5 + 11}\n")  # at least one whole save since
+    first.process.kill()
+    first.wait()
+
+    second = start_trainer(tmp_path / "machine-2", s3_url, last_before + 20, 0.0, 2, **s3_environment)
+    assert second.wait() == 0, second.text
+    assert "attempt 2 resuming from step" in second.text
+    assert "(store)" in second.text
+    store = open_store(s3_url).child("r")
+    assert [row["step"] for row in read_metrics(store).rows] == list(range(1, last_before + 21))
+    result = store.get_json("result.json")
+    assert result is not None
+    assert result["attempt"] == 2
+    assert "done" in read_streamed(store, "attempts/0002/driver.log").decode()
+
+
+def test_streaming_costs_no_more_than_a_request_a_file_and_interval(
+    s3_url: str, s3_environment: dict[str, str], proxy, start_trainer: Callable, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    child = start_trainer(tmp_path / "local", s3_url, 60, 0.02, 60, **s3_environment)
+    assert child.wait() == 0, child.text
+    elapsed_s = time.monotonic() - started
+    num_puts = sum(method == "PUT" and path.endswith("metrics.jsonl") for method, path in proxy.requests)
+    assert num_puts <= elapsed_s / 0.1 + 2  # small_trainer's flush interval
+    assert num_puts < 60
