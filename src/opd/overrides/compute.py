@@ -133,8 +133,6 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield "trainer.total_epochs", 0
         yield "trainer.save_freq", -1
         yield "trainer.test_freq", -1
-        if spec.eval.save_generations:
-            yield "trainer.validation_data_dir", f"{run.run_dir}/generations"
     if trainer.profiler is not None:
         profiler = trainer.profiler
         yield "global_profiler.tool", profiler.tool
@@ -156,6 +154,7 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "run.spec_path", run.spec_path or None
     if isinstance(spec, EvalSpec):
         yield "++run.eval_checkpoint", spec.eval.checkpoint
+        yield "++run.save_generations", spec.eval.save_generations
     else:
         yield "++run.keep_last", spec.checkpoint.keep_last
         yield "++run.keep_every", spec.checkpoint.keep_every

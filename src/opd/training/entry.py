@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.runs.errors import RunError
 from opd.runs.run import Run
-from opd.spec import AnyRunSpec, dump_spec, identity, spec_hash
+from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.cpu`.
@@ -53,7 +53,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
             store_url=config.run.store,
         )
         with claimed:
-            claimed.finish(_run_claimed(config, claimed))
+            claimed.finish(_run_claimed(spec, config, claimed))
     except RunError as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return 1
@@ -63,10 +63,10 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     return 0
 
 
-def _run_claimed(config: DictConfig, claimed: Run) -> dict[str, Any]:
-    from opd.training import checkpointing
+def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
+    if not isinstance(spec, EvalSpec) and spec.trainer.resume == "auto":
+        from opd.training import checkpointing
 
-    if config.trainer.get("save_freq", -1) > 0:
         checkpointing.resume(config, claimed)
     return run_config(config, claimed)
 

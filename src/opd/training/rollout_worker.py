@@ -23,6 +23,7 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from opd.evaluation.samples import Sample
 from opd.training.seeds import TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
@@ -39,11 +40,14 @@ class RolloutReport:
     num_failed: int = 0
     num_reward_failed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    """Every answer, where the run is an evaluation."""
 
     def add(self, other: RolloutReport) -> None:
         self.num_trajectories += other.num_trajectories
         self.num_failed += other.num_failed
         self.num_reward_failed += other.num_reward_failed
+        self.samples.extend(other.samples)
         for key, value in other.seconds.items():
             self.seconds[key] = max(self.seconds.get(key, 0.0), value)
 
@@ -91,6 +95,9 @@ class RolloutWorker(_VerlWorker):
         generated = time.perf_counter()
         report = RolloutReport(num_trajectories=len(jobs))
         rows, failed = self._collect(jobs, results, report)
+        if validate and self.config.run.kind == "eval":
+            finals = [result[-1][1] for result in results if not isinstance(result, BaseException)]
+            report.samples = [self._sample(fields) for fields in finals]
         await self._store(prompts, rows, failed, VALIDATION if validate else TRAIN)
         report.seconds = {"generate": generated - started, "store": time.perf_counter() - generated}
         return report
@@ -187,6 +194,29 @@ class RolloutWorker(_VerlWorker):
             report.num_reward_failed += int(bool(info.get("failed", 0)))
             rows.extend(result)
         return rows, failed
+
+    def _sample(self, fields: dict[str, Any]) -> Sample:
+        """An evaluation's record of one row."""
+        info = fields["extra_fields"].get("reward_extra_info", {})
+        score = float(fields["rm_scores"].sum())
+        num_tokens = len(fields["responses"])
+        return Sample(
+            run_id=self.config.run.id,
+            step=int(fields["global_steps"]),
+            data_source=str(fields["data_source"]),
+            problem_index=int(fields["extra_info"]["index"]),
+            sample_index=int(fields["session_id"]),
+            prompt=self.tokenizer.decode(fields["prompts"]),
+            response=self.tokenizer.decode(fields["responses"], skip_special_tokens=True),
+            pred=str(info.get("pred", "")),
+            ground_truth=str(fields["reward_model"]["ground_truth"]),
+            score=score,
+            acc=float(info.get("acc", score > 0)),
+            failed=bool(info.get("failed", 0)),
+            num_tokens=num_tokens,
+            truncated=num_tokens >= self.rollout_config.response_length
+            and int(fields["responses"][-1]) != self.tokenizer.eos_token_id,
+        )
 
     async def _store(self, prompts, rows: list[tuple], failed: set[str], partition: str) -> None:
         if rows:

@@ -9,11 +9,18 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.logging_utils import configure_verl_logging
 
 from opd.runs.run import Run
+from opd.training.evaluation import EvalTrainer
 from opd.training.rollout_manager import RolloutManager
 from opd.training.startup import Background, start_cpu_servers
 from opd.training.trainer import OPDTrainer, OrderedTrainer
 
 CPU_ROLLOUT = "cpu"
+_TRAINERS: dict[str, type[OrderedTrainer]] = {
+    "grpo": OrderedTrainer,
+    "opd": OPDTrainer,
+    "opd-agent": OPDTrainer,
+    "eval": EvalTrainer,
+}
 
 
 class TaskRunner:
@@ -24,24 +31,19 @@ class TaskRunner:
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
-        distils = config.run.kind in ("opd", "opd-agent")
         queue = Background(lambda: tq.init(config.transfer_queue), "transfer-queue")
         # Held to the end: handles found by name, as verl's are, do not keep an actor alive.
         servers = start_cpu_servers(config) if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT else []
         trainer = None
         succeeded = False
         try:
-            trainer = (OPDTrainer if distils else OrderedTrainer)(config=config, run=run)
+            trainer = _TRAINERS[config.run.kind](config=config, run=run)
             trainer.init()
             queue.result()
             manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
             trainer.fit(manager)
             succeeded = True
-            return {
-                "steps": trainer.total_training_steps,
-                "validation_before": trainer.logger.first_validation,
-                "validation_after": trainer.logger.last_validation,
-            }
+            return trainer.outcome()
         finally:
             try:
                 if trainer is not None and trainer.logger is not None:

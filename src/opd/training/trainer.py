@@ -66,6 +66,14 @@ class OrderedTrainer(PPOTrainerSync):
         self.role_worker_mapping: dict[Role, Any] = {role: ray.remote(worker_class)}
         self.mapping[role] = pool
 
+    def outcome(self) -> dict[str, Any]:
+        """What `result.json` holds of a training run."""
+        return {
+            "steps": self.total_training_steps,
+            "validation_before": self.logger.first_validation,
+            "validation_after": self.logger.last_validation,
+        }
+
     def _save_checkpoint(self):
         step = self.global_steps
         if self.run is None:
@@ -88,7 +96,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
-        report = self.agent_loop_manager.take_report()
+        self.last_report = report = self.agent_loop_manager.take_report()
         return metrics | {
             "val-aux/rollout/failed": float(report.num_failed),
             "val-aux/reward/failed": float(report.num_reward_failed),

@@ -1,0 +1,89 @@
+"""Starts `opd.launch` as a user does and reads what it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opd.runs.metrics import read_metrics
+from opd.runs.store_local import LocalStore
+
+ROOT = Path(__file__).resolve().parents[2]
+SPECS = Path(__file__).parent / "specs"
+TIMEOUT_S = 240.0
+_ERROR = re.compile(r"\bERROR\b|Traceback \(most recent call last\)")
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """One finished start of a run."""
+
+    returncode: int
+    output: str
+    run_dir: Path
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Metrics merged over attempts, one row a step."""
+        return [dict(row) for row in read_metrics(LocalStore(self.run_dir)).rows]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The rows of training steps."""
+        return [row for row in self.rows if "training/global_step" in row]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.run_dir.parent / "store" / self.run_dir.name / "result.json").read_text())
+
+    def accuracy(self, source: str = "toy_add") -> list[float]:
+        """Held-out accuracy at each validation."""
+        key = f"val-core/{source}/acc/mean@1"
+        return [row[key] for row in self.rows if key in row]
+
+    def must_be_clean(self) -> Outcome:
+        """Exit code 0 and no ERROR line or traceback anywhere in the output."""
+        assert self.returncode == 0, self.output[-6000:]
+        errors = [line for line in self.output.splitlines() if _ERROR.search(line)]
+        assert not errors, errors[:5]
+        return self
+
+
+def command(spec: str, sets: list[str]) -> list[str]:
+    words = [sys.executable, "-m", "opd.launch", str(SPECS / f"{spec}.yaml"), "--no-env"]
+    for item in sets:
+        words += ["--set", item]
+    return words
+
+
+def start(folder: Path, spec: str, *sets: str) -> subprocess.Popen[str]:
+    """The run in `folder` (its working directory), output into `folder/run.log`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "run.log").open("w") as log:
+        return subprocess.Popen(
+            command(spec, list(sets)), cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
+        )
+
+
+def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: float = TIMEOUT_S) -> Outcome:
+    """Wait for a started run; a run that takes too long is ended with all its processes and fails the test."""
+    try:
+        returncode = process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait(timeout=60)
+        tail = (folder / "run.log").read_text()[-6000:]
+        raise AssertionError(f"{spec} did not end within {timeout_s:.0f} s:\n{tail}") from None
+    output = (folder / "run.log").read_text()
+    return Outcome(returncode=returncode, output=output, run_dir=folder / "out" / spec)
+
+
+def run(folder: Path, spec: str, *sets: str) -> Outcome:
+    """Start and finish; the spec is a file of `specs/`, its run is named like it."""
+    return finish(start(folder, spec, *sets), folder, spec)

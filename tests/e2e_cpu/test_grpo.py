@@ -1,0 +1,25 @@
+"""Reinforcement learning through verl's own losses, with our rollout, order and counts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e_cpu.runs import run
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "grpo",
+        pytest.param("grpo-native", marks=pytest.mark.matrix),
+        pytest.param("grpo-native-no-kl", marks=pytest.mark.matrix),
+    ],
+)
+def test_each_recipe_trains(tmp_path, recipe):
+    outcome = run(tmp_path, "grpo", f"recipe={recipe}", "trainer.total_steps=2").must_be_clean()
+    steps = outcome.steps
+    assert [row["training/global_step"] for row in steps] == [1, 2]
+    for row in steps:
+        assert row["rollout/trajectories"] == 16 * 4
+        assert row["rollout/failed"] == 0
+        assert ("actor/kl_loss" in row) == (recipe == "grpo-native")
+        assert row["training/rollout_probs_diff_max"] < 1e-5

@@ -1,0 +1,68 @@
+"""On-policy distillation end to end: verl's trainer, the rollout server, two phases, the run directory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.e2e_cpu.runs import run
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        ["opd.loss_type=reverse_kl"],
+        pytest.param(["opd.loss_type=forward_kl"], marks=pytest.mark.matrix),
+        pytest.param(["opd.loss_type=jsd", "opd.beta=0.3"], marks=pytest.mark.matrix),
+    ],
+    ids=["reverse_kl", "forward_kl", "jsd"],
+)
+def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
+    outcome = run(tmp_path, "opd", *loss, "trainer.save_freq=3").must_be_clean()
+    steps = outcome.steps
+    assert [row["training/global_step"] for row in steps] == [1, 2, 3]
+    assert outcome.result["steps"] == 3
+    for row in steps:
+        assert row["opd/num_updates"] == 2, "16 prompts in mini-batches of 8 are two updates (defect 14: one)"
+        assert row["opd/loss"] > 0
+        assert row["rollout/failed"] == row["reward/failed"] == row["opd/skipped_step"] == 0
+        assert row["training/rollout_probs_diff_max"] < 1e-5, "rollout and actor are one model after weight sync"
+        assert row["opd/tool_mask/tool_tokens"] == 0, "padding is not a tool's (defect 10)"
+    assert (outcome.run_dir / "checkpoints" / "global_step_3" / "COMPLETE").exists()
+
+
+@pytest.mark.matrix
+def test_two_ranks_with_everything_offloaded_train_like_one(tmp_path):
+    one = run(tmp_path / "one", "opd").must_be_clean()
+    two = run(
+        tmp_path / "two",
+        "opd",
+        "trainer.gpus_per_node=2",
+        "actor.param_offload=true",
+        "actor.optimizer_offload=true",
+        "teacher.offload=true",
+        "actor.ppo_mini_batch_size=16",
+    ).must_be_clean()
+    assert one.accuracy()[0] == two.accuracy()[0]
+    first, second = one.steps[0], two.steps[0]
+    assert second["opd/num_tokens"] == first["opd/num_tokens"], "the same rollouts, whatever the number of ranks"
+    assert second["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_path):
+    # The original never repeats prompts, so that its weights compare different prompts (defect 1).
+    outcome = run(
+        tmp_path, "opd", "rollout.num_samples=4", "opd.reward_beta=0.5", "trainer.total_steps=1"
+    ).must_be_clean()
+    row = outcome.steps[0]
+    assert row["rollout/trajectories"] == 64
+    assert row["opd/valid_rows"] == 64
+    assert row["opd/reward_weight_max"] > 1 > row["opd/reward_weight_min"]
+
+
+def test_a_failing_run_ends_with_exit_code_1_and_names_the_cause(tmp_path):
+    outcome = run(tmp_path, "opd", "data.train=[missing.parquet]")
+    assert outcome.returncode == 1
+    assert "missing.parquet" in outcome.output
+    ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
+    assert ended["outcome"] == "failed"

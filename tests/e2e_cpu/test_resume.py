@@ -1,0 +1,41 @@
+"""A killed run goes on where its last complete checkpoint stands, to the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import torch
+from tests.e2e_cpu.runs import Outcome, finish, run, start
+
+_SETS = ("trainer.total_steps=4", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    path = outcome.run_dir / "checkpoints" / "global_step_4" / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(path, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
+    # The original restarts its epochs at 0 and its file logger wipes the history (defect 14).
+    whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
+
+    folder = tmp_path / "killed"
+    process = start(folder, "opd", *_SETS)
+    sealed = folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE"
+    deadline = time.monotonic() + 200
+    while not sealed.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sealed.exists(), (folder / "run.log").read_text()[-4000:]
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+    resumed = run(folder, "opd", *_SETS).must_be_clean()
+    assert [row["training/global_step"] for row in resumed.steps] == [1, 2, 3, 4]
+    assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]
+    for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
+        assert (mine["opd/loss"], mine["opd/num_tokens"]) == (theirs["opd/loss"], theirs["opd/num_tokens"])
+    expected = _weights(whole)
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name
