@@ -55,6 +55,15 @@ def test_the_gradient_of_8192_tokens_fits_one_group_with_2_33_gib():
     )  # 4096 * 151936 * 2 bytes are exactly the weight gradient's 2048 columns of fp32
 
 
+@pytest.mark.parametrize("num_tokens", [1, 41, 200])
+@pytest.mark.parametrize("weight_grad_bytes", [1271 * 64 * 4, 41 * 8 * 4])
+def test_a_weight_gradient_smaller_than_one_tile_of_logits_is_not_borrowed(num_tokens, weight_grad_bytes):
+    row = RowBytes.of(stride=1280, num_blocks=5, precision="fp16")
+    groups = plan_groups(num_tokens, row, workspace_bytes=GIB, weight_grad_bytes=weight_grad_bytes)
+    assert [(g.start, g.stop, g.in_weight_grad) for g in groups] == [(0, num_tokens, False)]
+    assert sum(stop - start for start, stop in groups[0].chunks()) == num_tokens
+
+
 def test_more_workspace_never_means_more_groups():
     row = RowBytes.of(**QWEN, precision="fp16")
     counts = [

@@ -21,7 +21,7 @@ LIGER_BETA = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": 0.5}
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Leaf tensors on the device; heads hold the same bf16 values in either 16-bit format."""
+    """Leaf tensors on the device: bf16 hidden states, and heads of the same values in either 16-bit format."""
 
     student_hidden: Tensor
     student_weight: Tensor
@@ -47,7 +47,7 @@ class Batch:
                 row = weight[chosen].float()
                 missing = 39.0 + torch.randn(tokens, device="cuda") - (hidden.float() * row).sum(1)
                 hidden = (hidden.float() + row * (missing / row.square().sum(1)).unsqueeze(1)).bfloat16()
-            sides += [hidden.to(dtype), weight.to(dtype)]
+            sides += [hidden, weight.to(dtype)]
         sides[0].requires_grad_()
         sides[1].requires_grad_()
         return cls(student_hidden=sides[0], student_weight=sides[1], teacher_hidden=sides[2], teacher_weight=sides[3])

@@ -94,7 +94,7 @@ class FusedDivergence(torch.autograd.Function):
             raise RuntimeError("fused_divergence: its gradients were handed out by an earlier backward; call it again")
         (grad_hidden, grad_weight), ctx.gradients = ctx.gradients, None
         if grad_hidden is not None:
-            grad_hidden = grad_hidden.mul_(grad_loss)
+            scale_in_place(grad_hidden, grad_loss.float())
         if grad_weight is not None and ctx.weight_grad_dtype == torch.float32:
             scale_in_place(grad_weight, grad_loss.float())
         elif grad_weight is not None:
@@ -140,37 +140,34 @@ class _Run:
         self.num_blocks = math.ceil(call.vocab / VOCAB_BLOCK)
         device = student_hidden.device
         self.stats = torch.zeros(self.num_tokens, NUM_STATS, device=device)
-        self.weights, self.weight_unit = self._normalised(token_weights)
+        self.weights, self.weight_unit = token_weights.float(), 1.0
+        self.inputs_read = False
+        self.bad_rows: Tensor | None = None
         self.attempt = Attempt(call.precision, GRADIENT_SCALE)
         self.relative_error = 0.0
         self.grad_hidden: Tensor | None = None
         self.grad_weight: Tensor | None = None
 
-    def _normalised(self, token_weights: Tensor) -> tuple[Tensor, float]:
-        """Weights as fractions of a power of two near the largest, so that fp16 gradients keep their range; waits.
+    def _read_inputs(self) -> None:
+        """Make the weights fractions of a power of two near the largest, so that fp16 gradients keep their range.
 
-        A row whose hidden states are not finite gets weight 0, and zeros for hidden states: 0 * nan would still reach
-        every row of the head's gradient. Its statistics are marked by `_mark_nonfinite_inputs`.
+        Waits for the device, so the first products are queued before it. Hidden states that are not finite become
+        zeros for the head's gradient, every row of which 0 * nan would reach; their own rows the row kernel reports.
         """
-        weights = token_weights.float()
-        if not self.num_tokens:
-            self.bad_rows: Tensor | None = None
-            return weights, 1.0
-        student, teacher = self.heads.student_hidden, self.heads.teacher_hidden
-        bad = ~(torch.isfinite(student.abs().amax(1)) & torch.isfinite(teacher.abs().amax(1)))
-        largest, any_bad = torch.stack([weights.abs().amax().double(), bad.any().double()]).tolist()
+        hidden = self.heads.student_hidden
+        finite = torch.isfinite(hidden.sum(1, dtype=torch.float32))
+        largest, all_finite = torch.stack([self.weights.abs().amax().double(), finite.all().double()]).tolist()
         if not math.isfinite(largest):
             raise ValueError("token_weights: holds nan or inf; a token that must not count has weight 0")
-        self.bad_rows = bad if any_bad else None
-        if self.bad_rows is not None:
-            weights = weights.masked_fill(bad, 0.0)
-            keep = ~bad.unsqueeze(1)
+        if not all_finite:
             self.heads = self.heads._replace(
-                student_hidden=torch.where(keep, student, torch.zeros((), device=keep.device, dtype=student.dtype)),
-                teacher_hidden=torch.where(keep, teacher, torch.zeros((), device=keep.device, dtype=teacher.dtype)),
+                student_hidden=torch.where(finite.unsqueeze(1), hidden, 0.0).to(hidden.dtype)
             )
-        unit = 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
-        return weights / unit, unit
+            self.weights = self.weights.masked_fill(~finite, 0.0)
+            self.bad_rows = ~finite
+        self.weight_unit = 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+        self.weights = self.weights / self.weight_unit
+        self.inputs_read = True
 
     def to_the_bound(self, need_hidden: bool, need_weight: bool) -> None:
         """Run over all tokens; again, with other storage, where a group's gradient misses the bound."""
@@ -181,10 +178,6 @@ class _Run:
             except _Redo as redo:
                 self.attempt = redo.attempt
                 self.grad_hidden = self.grad_weight = None
-        if self.bad_rows is not None:
-            self.stats.masked_fill_(self.bad_rows.unsqueeze(1), 0.0)
-        if self.grad_hidden is not None:  # an infinite head times a gradient of 0
-            self.grad_hidden.masked_fill_((self.stats[:, 5] == 0).unsqueeze(1), 0.0)
 
     def _over_all_tokens(self, need_hidden: bool, need_weight: bool) -> None:
         self.reports: list[Tensor] = []
@@ -209,9 +202,12 @@ class _Run:
                 self._logits_and_rows(buffers, group, start, stop)
             if need_hidden or need_weight:
                 self._products(buffers, group)
+                if group.start == 0 and len(groups) > 1:
+                    self._check_reports()  # a batch that needs other storage shows it early, while products run
         if self.grad_weight is not None:
             self.grad_weight[self.call.vocab :].zero_()
         self._check_reports()
+        self._clear_reported_rows()
 
     def _logits_and_rows(self, buffers: "_Buffers", group: TokenGroup, start: int, stop: int) -> None:
         """Both heads' logits of one chunk, its statistics, and its gradient into the group's buffer."""
@@ -222,6 +218,8 @@ class _Run:
         student, teacher, gradient = buffers.chunk(group, start, stop)
         head_logits(heads.teacher_hidden[rows], heads.teacher_head, *teacher)
         head_logits(heads.student_hidden[rows], heads.student_head, *student)
+        if not self.inputs_read:
+            self._read_inputs()
         target = None
         if gradient is not None:
             stats = buffers.grad_stats[: stop - start]
@@ -236,12 +234,8 @@ class _Run:
             gradient=target,
             **options,
         )
-        if target is None:
-            return
-        numbers = gradient_numbers(target, call.kind, fp16_logits=self.attempt.precision == "fp16", **options)
-        self.reports.append(numbers)
-        if len(self.reports) == 1:  # a batch that needs other storage shows it early; the others are read at the end
-            self._check_reports()
+        if target is not None:
+            self.reports.append(gradient_numbers(target, call.kind, **options))
 
     def _check_reports(self) -> None:
         """Wait for the gradients' numbers; start over with other storage where one misses its bound."""
@@ -258,10 +252,18 @@ class _Run:
             raise _Redo(self.attempt._replace(precision="fp32"))
         self.relative_error = report.relative_error
 
+    def _clear_reported_rows(self) -> None:
+        """Zeros where a row was not finite: for its statistics, and for its hidden states' gradient (0 times an inf)."""
+        if self.bad_rows is not None:
+            self.stats.masked_fill_(self.bad_rows.unsqueeze(1), 0.0)
+        reported = self.stats[:, 5] == 0
+        if self.grad_hidden is not None and bool(reported.any()):
+            self.grad_hidden.masked_fill_(reported.unsqueeze(1), 0.0)
+
     def _products(self, buffers: "_Buffers", group: TokenGroup) -> None:
         """Add the group's part of both gradients. Every product accumulates in fp32 and rounds once."""
         rows = slice(group.start, group.stop)
-        gradient = buffers.gradient[: group.stop - group.start, : self.call.vocab]
+        gradient = buffers.gradient(group)
         unscale = self.weight_unit / self.attempt.gradient_scale
         if self.grad_hidden is not None:
             for start, stop in group.chunks():
@@ -287,7 +289,7 @@ class _Run:
 
 
 class _Buffers:
-    """The workspace: gradient rows of a group, logits of a chunk, and the storage they share."""
+    """The workspace, cut anew for each group: its gradient rows, a chunk's logits, and the numbers beside them."""
 
     def __init__(self, run: _Run, groups: list[TokenGroup], *, keeps_gradient: bool) -> None:
         from opd.losses.cuda.row_kernel import CLUSTER, NUM_GRAD_STATS
@@ -295,12 +297,10 @@ class _Buffers:
         self.run = run
         self.is_fp16 = run.attempt.precision == "fp16"
         self.keeps_gradient = keeps_gradient
+        self.row = RowBytes.of(run.stride, run.num_blocks, run.attempt.precision)
         device = run.student_hidden.device
-        kept = max(g.stop - g.start for g in groups) if keeps_gradient or self.is_fp16 else 0
-        self.gradient = torch.empty(kept, run.stride, device=device, dtype=run.student_weight.dtype)
-        row_bytes = RowBytes.of(run.stride, run.num_blocks, run.attempt.precision).logits
-        own = max((self._chunk_rows(g) for g in groups if not g.in_weight_grad), default=0)
-        self.own = torch.empty(own * row_bytes, device=device, dtype=torch.uint8)
+        size = max(self._kept_bytes(g) + self._own_rows(g) * self.row.logits for g in groups)
+        self.workspace = torch.empty(size, device=device, dtype=torch.uint8)
         most = max(self._chunk_rows(g) for g in groups)
         if self.is_fp16:
             self.block_max = torch.empty(2, most, run.num_blocks, device=device)
@@ -311,30 +311,43 @@ class _Buffers:
     def _chunk_rows(group: TokenGroup) -> int:
         return min(group.logits_rows, group.stop - group.start)
 
-    def _storage(self, group: TokenGroup) -> Tensor:
-        """Bytes that hold the logits of a chunk, and the hidden states' product after them."""
+    def _own_rows(self, group: TokenGroup) -> int:
+        return 0 if group.in_weight_grad else self._chunk_rows(group)
+
+    def _kept_bytes(self, group: TokenGroup) -> int:
+        """fp16 logits of the student need the gradient's rows even where no gradient is made."""
+        return (group.stop - group.start) * self.row.gradient if self.keeps_gradient or self.is_fp16 else 0
+
+    def gradient(self, group: TokenGroup) -> Tensor:
+        """[group's tokens, vocab] in the head's dtype, rows padded to the stride; the row kernel fills it."""
+        kept = self.workspace[: self._kept_bytes(group)].view(self.run.student_weight.dtype)
+        return kept.view(-1, self.run.stride)[:, : self.run.call.vocab]
+
+    def _logits_storage(self, group: TokenGroup) -> Tensor:
+        """Bytes that hold a chunk's logits, and the hidden states' product after them."""
         if group.in_weight_grad and self.run.grad_weight is not None:
             return self.run.grad_weight.view(-1).view(torch.uint8)
-        return self.own
+        return self.workspace[self._kept_bytes(group) :]
 
     def chunk(self, group: TokenGroup, start: int, stop: int) -> tuple[Any, Any, Tensor | None]:
         """(student logits, teacher logits, gradient rows) of one chunk, each [n, vocab] views."""
         from opd.losses.cuda.row_kernel import Logits
 
         n, stride, vocab = stop - start, self.run.stride, self.run.call.vocab
-        kept = self.gradient[start - group.start : stop - group.start, :vocab]
+        kept = self.gradient(group)[start - group.start : stop - group.start]
+        storage = self._logits_storage(group)[: n * self.row.logits]
         if self.is_fp16:
-            teacher = self._storage(group)[: n * stride * 2].view(torch.float16).view(n, stride)[:, :vocab]
+            teacher = storage.view(torch.float16).view(n, stride)[:, :vocab]
             student_max, teacher_max = self.block_max[:, :n]
             student = Logits(kept.view(torch.float16), student_max)
             return student, Logits(teacher, teacher_max), kept if self.keeps_gradient else None
-        both = self._storage(group)[: 2 * n * stride * 4].view(torch.float32).view(2, n, stride)[:, :, :vocab]
+        both = storage.view(torch.float32).view(2, n, stride)[:, :, :vocab]
         return Logits(both[0], None), Logits(both[1], None), kept if self.keeps_gradient else None
 
     def hidden_product(self, group: TokenGroup, num_rows: int) -> Tensor:
         """[num_rows, d_S] fp32, where the chunk's logits were (they are larger, but for a tiny vocabulary)."""
         width = self.run.student_hidden.shape[1]
-        storage = self._storage(group)
+        storage = self._logits_storage(group)
         if storage.nbytes < num_rows * width * 4:
             return torch.empty(num_rows, width, device=storage.device)
         return storage[: num_rows * width * 4].view(torch.float32).view(num_rows, width)

@@ -61,8 +61,8 @@ def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_
         ValueError: the budget holds less than `ROW_MULTIPLE` tokens.
     """
     groups: list[TokenGroup] = []
-    if weight_grad_bytes // row.logits >= min(MIN_LOGITS_ROWS, num_tokens) > 0:
-        logits_rows = min(_floor(weight_grad_bytes // row.logits), _ceil(num_tokens), MAX_LOGITS_ROWS)
+    logits_rows = min(_floor(weight_grad_bytes // row.logits), _ceil(num_tokens), MAX_LOGITS_ROWS)
+    if logits_rows >= min(MIN_LOGITS_ROWS, _ceil(num_tokens)) > 0:
         stop = min(num_tokens, _floor((workspace_bytes - logits_rows * row.side) // row.gradient))
         if stop >= min(ROW_MULTIPLE, num_tokens):
             logits_rows = min(logits_rows, _ceil(stop))

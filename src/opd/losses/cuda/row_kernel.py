@@ -11,12 +11,11 @@ from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
 
 CLUSTER = 8  # thread blocks that share a row; the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
-NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, sum of squared sensitivities to fp16 steps
+NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, expected squared error of g
 NOISE_EVERY = 16  # rows between two whose rounding is estimated: costs a sixteenth, and rows are many
 MAX_VECS_A_THREAD = 10  # 16-byte vectors of the student's row in registers: 40 of 64
 
-# Root mean square of (rounding error / value) for 10 explicit mantissa bits, values spread evenly over a binade in
-# log: steps of 2^-10 at the bottom, uniform error in a step (1/12), mean of 1/x^2 over [1, 2] with weight 1/x.
+# Root mean square of (rounding error / value) of the stored gradient; derived in rows.cu (FP16_STEP).
 FP16_RELATIVE_ROUNDING = 2.0**-10 * math.sqrt(0.375 / math.log(2) / 12)
 BF16_RELATIVE_ROUNDING = 8 * FP16_RELATIVE_ROUNDING
 
@@ -116,22 +115,15 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
     )
 
 
-def gradient_numbers(
-    gradient: GradientRows, kind: DivergenceKind, *, beta: float, temperature: float, fp16_logits: bool
-) -> Tensor:
-    """[3] on the device: squared gradient and squared error of the sampled rows, and the largest |stored entry|.
-
-    An fp16 distance of x is off by about FP16_RELATIVE_ROUNDING * x (root mean square); the kernel sums the squares of
-    each entry's sensitivity times its distance over every NOISE_EVERY-th row, and the squared gradient beside it.
-    """
+def gradient_numbers(gradient: GradientRows, kind: DivergenceKind, *, beta: float, temperature: float) -> Tensor:
+    """[3] on the device: squared gradient and its squared error over the sampled rows, and the largest |stored entry|."""
     weight = gradient.weight.abs()
     squared = weight[::NOISE_EVERY].square()
-    sampled = gradient.stats[::NOISE_EVERY].sum(1)
-    step = FP16_RELATIVE_ROUNDING / temperature if fp16_logits else 0.0
+    signal_and_noise = squared @ gradient.stats[::NOISE_EVERY, :, ::2].sum(1)
     largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * (
         gradient.scale * gradient_unit(kind, beta, temperature)
     )
-    return torch.stack([squared @ sampled[:, 0], squared @ sampled[:, 2] * step**2, largest])
+    return torch.cat([signal_and_noise, largest.unsqueeze(0)])
 
 
 class GradientReport(NamedTuple):

@@ -44,6 +44,15 @@ __device__ __forceinline__ void copy_async(u32 dst, const Vec* src) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
 
+// No distance is below fp16's lowest number, so that a probability of 0 times it is 0; nan stays.
+__device__ __forceinline__ Vec clamp_low(Vec v) {
+#if !IN_F32
+#pragma unroll
+  for (int k = 0; k < 4; ++k) asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(v.r[k]) : "r"(0xfbfffbffu));
+#endif
+  return v;
+}
+
 __device__ __forceinline__ float half_lo(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(a)); return f; }
 __device__ __forceinline__ float half_hi(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(a)); return f; }
 __device__ __forceinline__ u32 pack2(float lo, float hi) {
@@ -151,11 +160,38 @@ __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, flo
 #endif
 }
 
+// Root mean square of (rounding error / value) in fp16, for values spread evenly over a binade in log: steps of 2^-10 at
+// its bottom, uniform error in a step (1/12), mean of 1/x^2 over [1, 2] with density 1/x (0.375 / ln 2).
+#define FP16_STEP 2.0735e-4f
+#define FP32_STEP (FP16_STEP / 8192.f)
+
+// Expected square of one gradient entry's error from the rounding of its two stored logits (distances ds, dt; none in
+// fp32) and of fp32 sums of the size of its log ratio. A step common to all of a row's probability is one that softmax
+// does not see: hence 1 - p.
+__device__ __forceinline__ float squared_error(float g, float lp, float lq, float p, float centre, float odds, float ds,
+                                               float dt, float inv_temperature) {
+#if KIND == 0
+  const float by_s = (1.f - p) * fmaf(p, LOG2E, fabsf(g)), by_t = (1.f - p) * p * LOG2E, ratio = fabsf(lp - lq) + fabsf(centre);
+#elif KIND == 1
+  const float q = ex2(lq), by_s = p * (1.f - p), by_t = q * (1.f - q), ratio = 1.f;
+#else
+  const float by_mixture = odds * ex2(fminf(lq - lp, 100.f)), share = by_mixture / (1.f + by_mixture);  // beta p_T / m
+  const float by_s = (1.f - p) * fmaf(p * share, LOG2E, fabsf(g)), by_t = (1.f - p) * p * share * LOG2E, ratio = centre;
+#endif
+  const float sums = FP32_STEP * p * ratio;
+#if IN_F32
+  return sums * sums;
+#else
+  const float es = FP16_STEP * inv_temperature * by_s * ds, et = FP16_STEP * inv_temperature * by_t * dt;
+  return fmaf(es, es, fmaf(et, et, sums * sums));
+#endif
+}
+
 // student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
 // grad [rows, stride_grad], may alias fp16 student; weight [rows]; token [rows], each in [0, vocab).
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
 // grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
-// every NOISE_EVERY-th row the sum over v of the squared sensitivity of g to fp16 steps (row_kernel.py), else 0.
+// every NOISE_EVERY-th row the expected squared error of g, else 0.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
                 const float* weight, const long long* token, float* stats, float* grad_stats, long long stride_in,
@@ -183,7 +219,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
     const int v = (i * CLUSTER + rank) * THREADS + tid;
-    if (i < VECS - 1 || last < num_vecs) s[i] = load_stream(s_row + v);
+    if (i < VECS - 1 || last < num_vecs) s[i] = clamp_low(load_stream(s_row + v));
     else s[i] = fill();
   }
   const float scale = LOG2E * inv_temperature, odds = beta / (1.f - beta);
@@ -221,7 +257,16 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   const int num_blocks = (vocab + 255) / 256;
   const float* s_max = student_max + row * num_blocks;
   const float* t_max = teacher_max + row * num_blocks;
-  for (int b = tid; b < num_blocks; b += THREADS) { top[0] = fmaxf(top[0], s_max[b]); top[1] = fmaxf(top[1], t_max[b]); }
+  for (int b = tid; b < vocab / 256; b += THREADS) { top[0] = fmaxf(top[0], s_max[b]); top[1] = fmaxf(top[1], t_max[b]); }
+  const int cut = num_blocks * 32 - 32 + tid;  // the last block's entries, where the row's end cuts it: see logits_kernel.py
+  if (vocab % 256 != 0 && tid < 32 && cut < num_vecs) {
+    const Vec a = fill_from(clamp_low(s_row[cut]), vocab - cut * 8), b = fill_from(clamp_low(t_row[cut]), vocab - cut * 8);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      top[0] = fmaxf(top[0], value(a, e) + s_max[num_blocks - 1]);
+      top[1] = fmaxf(top[1], value(b, e) + t_max[num_blocks - 1]);
+    }
+  }
   warp_reduce<2, true>(top, sh);
   top[0] = over_warps<true>(sh, 0);
   top[1] = over_warps<true>(sh, 1);
@@ -250,7 +295,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   float acc[5] = {0.f, 0.f, 0.f, 0.f, 0.f};
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
-    const Vec t = teacher_smem[i * THREADS + tid];
+    const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     const float s_base = S_BASE(i), t_base = T_BASE(i);
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
@@ -278,7 +323,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   float moment[2] = {0.f, 0.f};  // E_S[ratio], E_T[d - ratio] of log_mixture_ratio
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
-    const Vec t = teacher_smem[i * THREADS + tid];
+    const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
@@ -305,11 +350,11 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #if GRAD
   // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
   const float factor = weight[row] * grad_scale;
-  const bool measure_noise = !IN_F32 && row % NOISE_EVERY == 0;
+  const bool measure_noise = row % NOISE_EVERY == 0;
   float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
-    const Vec t = teacher_smem[i * THREADS + tid];
+    const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
     float g[ELEMS];
 #pragma unroll
@@ -319,16 +364,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
       g[e] = logit_gradient(lp, lq, p, centre, odds);
       sum_g2 = fmaf(g[e], g[e], sum_g2);
       max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
-#if !IN_F32
-      if (measure_noise) {
-#if KIND == 1
-        const float us = p * value(s[i], e), ut = ex2(lq) * value(t, e);
-#else
-        const float us = fmaf(p, LOG2E, fabsf(g[e])) * value(s[i], e), ut = p * LOG2E * value(t, e);
-#endif
-        noise = fmaf(us, us, fmaf(ut, ut, noise));
-      }
-#endif
+      if (measure_noise) noise += squared_error(g[e], lp, lq, p, centre, odds, value(s[i], e), value(t, e), inv_temperature);
     }
     if (i < VECS - 1 || last < num_vecs) {
       const int v = (i * CLUSTER + rank) * THREADS + tid;
