@@ -137,7 +137,7 @@ def test_new_weights_start_the_count_of_equal_prompts_afresh():
 def test_a_script_prescribes_the_tokens_and_the_model_their_probability():
     engine = make_engine(tiny_model())
     free = answer_one(engine, [5, 6], max_tokens=10, seed=1)
-    engine.submit([5, 6], {"max_tokens": 10}, "scripted", script=free.token_ids[:4])
+    engine.submit([5, 6], {"max_tokens": 10}, "scripted", script=lambda prompt: free.token_ids[:4])
     scripted = answer_all(engine)["scripted"]
     assert scripted.token_ids == free.token_ids[:4]
     assert scripted.logprobs == free.logprobs[:4]

@@ -214,6 +214,13 @@ def test_a_script_answers_by_assistant_turn_and_repeats_its_last_reply(tokenizer
     assert script.reply([*first, 7, 2, *ASSISTANT, 8, 2, *ASSISTANT]) == [8, 2]
 
 
+def test_a_script_may_leave_turns_to_the_model(tokenizer_folder):
+    script = Script(ScriptConfig(replies={"": ["call", None]}, tokenizer_path=tokenizer_folder))
+    first = USER + WEATHER + [2] + ASSISTANT
+    assert script.reply(first) == [7, 2]
+    assert script.reply([*first, 7, 2, *ASSISTANT]) is None
+
+
 def test_a_script_may_depend_on_what_the_prompt_contains(tokenizer_folder):
     replies = {"weather": ["call"], "sum": ["done"]}
     script = Script(ScriptConfig(replies=replies, tokenizer_path=tokenizer_folder))

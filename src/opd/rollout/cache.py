@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
@@ -55,8 +56,8 @@ class RowCache(Cache):
         """layer_shapes: (kv_heads, head_dim) of each layer."""
         super().__init__(layers=[])
         self.num_rows, self.length = num_rows, length
-        self.keys = [torch.zeros(num_rows, heads, length, size) for heads, size in layer_shapes]
-        self.values = [torch.zeros(num_rows, heads, length, size) for heads, size in layer_shapes]
+        self.keys = [_untouched_zeros(num_rows, heads, length, size) for heads, size in layer_shapes]
+        self.values = [_untouched_zeros(num_rows, heads, length, size) for heads, size in layer_shapes]
         self._rows = torch.arange(num_rows)
         self._columns = torch.arange(length)
         self._positions = torch.zeros(num_rows, dtype=torch.int64)
@@ -82,6 +83,11 @@ class RowCache(Cache):
         for layer in range(len(self.keys)):
             self.keys[layer][row, :, :num_tokens] = source.keys[layer][source_row, :, :num_tokens]
             self.values[layer][row, :, :num_tokens] = source.values[layer][source_row, :, :num_tokens]
+
+
+def _untouched_zeros(*shape: int) -> torch.Tensor:
+    """Zeros that take memory only where they are written: numpy leaves zeroing to the operating system, torch does not."""
+    return torch.from_numpy(np.zeros(shape, np.float32))
 
 
 def row_attention(

@@ -8,7 +8,7 @@ prefix cache.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,9 +47,9 @@ class RolloutEngine:
         prompt_ids: Sequence[int],
         sampling_params: Mapping[str, Any],
         request_id: str,
-        script: list[int] | None = None,
+        script: Callable[[list[int]], list[int] | None] | None = None,
     ) -> Request:
-        """Queue a request.
+        """Queue a request; a `script` may prescribe the answer to a prompt.
 
         A request without a seed gets one from the engine's seed, its prompt, and how many equal prompts came before it
         since the weights were loaded: samples of one prompt differ, and as a set they are reproducible.
@@ -72,7 +72,8 @@ class RolloutEngine:
             raise ValueError(f"request {request_id}: prompt token {outside} is outside [0, {config.vocab_size})")
         sampling = parse_sampling_params(sampling_params, len(prompt), config)
         seed = self._seed_for(prompt) if sampling.seed is None else sampling.seed
-        request = Request(request_id=request_id, prompt_ids=prompt, sampling=sampling, seed=seed, script=script)
+        reply = script(prompt) if script is not None else None
+        request = Request(request_id=request_id, prompt_ids=prompt, sampling=sampling, seed=seed, script=reply)
         self._waiting.append(request)
         return request
 

@@ -9,8 +9,9 @@ from pathlib import Path
 class ScriptConfig:
     """Whose answers, and how a turn is told from the prompt (a request carries nothing else that tells it)."""
 
-    replies: Mapping[str, Sequence[str]]
-    """Text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts."""
+    replies: Mapping[str, Sequence[str | None]]
+    """Text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts.
+    None leaves a turn to the model."""
     tokenizer_path: str
     assistant_header: str = "<|im_start|>assistant"
     """Opens an assistant turn in the chat template; the prompt of turn k contains it k times (from 1)."""
@@ -30,12 +31,15 @@ class Script:
         self._tokenizer = Tokenizer.from_file(str(Path(config.tokenizer_path) / "tokenizer.json"))
         self._header = config.assistant_header
         self._replies = {
-            key: [self._tokenizer.encode(reply + config.end, add_special_tokens=False).ids for reply in replies]
+            key: [None if reply is None else self._encode(reply + config.end) for reply in replies]
             for key, replies in config.replies.items()
         }
 
-    def reply(self, prompt_ids: Sequence[int]) -> list[int]:
-        """Tokens to answer this prompt with.
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def reply(self, prompt_ids: Sequence[int]) -> list[int] | None:
+        """Tokens to answer this prompt with, None to let the model answer.
 
         Raises:
             ValueError: no text of the script occurs in the prompt.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from opd.rollout.config import EngineConfig
 from opd.rollout.engine import RolloutEngine
@@ -44,7 +45,7 @@ class RolloutServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._script = Script(config.script) if config.script else None
+        self._script = Script(config.script) if config.script is not None else None
         self._has_weights = config.load_weights
         self._checked = False
         self._loader: WeightLoader | None = None
@@ -57,6 +58,7 @@ class RolloutServer:
     def _build(self) -> RolloutEngine:
         # torch keeps the thread count with the thread's OpenMP pool: set it where the work is done.
         torch.set_num_threads(self._config.num_threads)
+        disable_progress_bar()  # loading weights would draw one into the run's log
         path = self._config.model_path if self._config.load_weights else None
         model = build_model(self._config.hf_config, path, self._config.trust_remote_code)
         engine = RolloutEngine(model, self._config.engine)
@@ -98,7 +100,7 @@ class RolloutServer:
         def submit(engine: RolloutEngine) -> Request:
             if not self._has_weights:
                 raise RuntimeError(f"request {request_id}: the rollout has no weights; sync the trainer's first")
-            script = self._script.reply(prompt_ids) if self._script else None
+            script = self._script.reply if self._script is not None else None
             return engine.submit(prompt_ids, sampling_params, request_id, script)
 
         try:
