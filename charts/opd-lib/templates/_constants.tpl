@@ -1,0 +1,78 @@
+{{- /* Generated from opd.spec and uv.lock by `make schema`: do not edit. */ -}}
+{{- define "opd.constants" -}}
+{
+ "namePattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
+ "maxNameChars": 47,
+ "rayVersion": "2.60.0",
+ "numCpuSlots": 16,
+ "secretName": "^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$",
+ "urlCredentials": "[a-z][a-z0-9+.-]*://[^/@\\s]*:[^/@\\s]*@",
+ "secretInText": "[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\\\"]?\\s*[:=]",
+ "refused": [
+  {
+   "pattern": "(^|\\.)(lora_rank|lora\\.rank)$",
+   "harmless": [
+    "0"
+   ],
+   "rule": "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+  },
+  {
+   "pattern": "(^|\\.)(lora|lora_\\w+)(\\.|$)",
+   "harmless": [
+    "null"
+   ],
+   "rule": "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+  },
+  {
+   "pattern": "(^|\\.)trainer_mode$|^trainer\\.mode$|^mode$",
+   "harmless": [
+    "sync"
+   ],
+   "rule": "only verl's sync trainer is supported: other modes reuse stale rollouts, which on-policy distillation excludes"
+  },
+  {
+   "pattern": "^trainer\\.use_v1$",
+   "harmless": [
+    "true"
+   ],
+   "rule": "only verl's V1 trainer is supported"
+  },
+  {
+   "pattern": "(^|\\.)hybrid_engine$",
+   "harmless": [
+    "true"
+   ],
+   "rule": "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
+  },
+  {
+   "pattern": "(^|\\.)(strategy|model_engine)$|^engine$",
+   "harmless": [
+    "dp",
+    "fsdp2"
+   ],
+   "rule": "only the fsdp2 engine is supported: Megatron shards heads and checkpoints in a way the teacher cannot follow"
+  },
+  {
+   "pattern": "(^|\\.)megatron(\\.|$)",
+   "harmless": [],
+   "rule": "only the fsdp2 engine is supported: Megatron shards heads and checkpoints in a way the teacher cannot follow"
+  },
+  {
+   "pattern": "^distillation\\.enabled$",
+   "harmless": [
+    "false"
+   ],
+   "rule": "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
+  }
+ ],
+ "gpusPerNode": {
+  "cuda": 8,
+  "cpu": 1
+ },
+ "useDynamicBsz": {
+  "grpo": true,
+  "grpo-native": false,
+  "grpo-native-no-kl": false
+ }
+}
+{{- end -}}

@@ -1,0 +1,48 @@
+{{- /* Owns the environment of Ray containers: sorted, each name once, the user's own last and winning. */ -}}
+
+{{- define "opd.env" -}}
+{{- $cluster := .Values.cluster -}}
+{{- $env := dict
+  "HOME" (dict "value" "/home/opd")
+  "HF_HOME" (dict "value" (printf "%s/huggingface" (include "opd.cachePath" .)))
+  "OPD_CACHE_DIR" (dict "value" (include "opd.cachePath" .))
+  "RAY_USAGE_STATS_ENABLED" (dict "value" "0")
+  "RAY_JOB_STOP_WAIT_TIME_S" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
+  "OPD_SAVE_SECONDS" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
+  "OPD_STARTS_PER_CLUSTER" (dict "value" ($cluster.retries.startsPerCluster | int64 | toString))
+-}}
+{{- if hasKey $cluster.deadlines "activeSeconds" -}}
+{{- $_ := set $env "OPD_ACTIVE_DEADLINE_SECONDS" (dict "value" ($cluster.deadlines.activeSeconds | int64 | toString)) -}}
+{{- $_ := set $env "OPD_PRE_RUNNING_DEADLINE_SECONDS" (dict "value" ($cluster.deadlines.preRunningSeconds | int64 | toString)) -}}
+{{- end -}}
+{{- if has "wandb" (dig "trainer" "loggers" list (omit .Values "cluster")) -}}
+{{- /* One W&B run over all attempts: the run id is its id. */ -}}
+{{- $_ := set $env "WANDB_RUN_ID" (dict "value" .Release.Name) -}}
+{{- $_ := set $env "WANDB_RESUME" (dict "value" "allow") -}}
+{{- end -}}
+{{- range $key, $name := dict "huggingFace" "HF_TOKEN" "wandb" "WANDB_API_KEY" "mlflow" "MLFLOW_TRACKING_TOKEN" -}}
+{{- with index $cluster.secrets $key -}}
+{{- $_ := set $env $name (dict "valueFrom" (dict "secretKeyRef" (dict "name" .secret "key" .key))) -}}
+{{- end -}}
+{{- end -}}
+{{- range $cluster.extraEnv -}}{{- $env = omit $env .name -}}{{- end -}}
+{{- $list := list -}}
+{{- range $name, $entry := $env -}}{{- $list = append $list (set $entry "name" $name) -}}{{- end -}}
+{{- concat $list $cluster.extraEnv | toYaml -}}
+{{- end -}}
+
+{{- define "opd.envFrom" -}}
+{{- $sources := .Values.cluster.envFrom -}}
+{{- with .Values.cluster.secrets.store -}}
+{{- $sources = prepend $sources (dict "secretRef" (dict "name" .)) -}}
+{{- end -}}
+{{- with $sources }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "opd.cachePath" -}}
+{{- $cluster := .Values.cluster -}}
+{{- if hasKey $cluster.cache "claim" -}}{{ $cluster.cache.path }}{{- else -}}{{ $cluster.checkpoints.path }}/cache{{- end -}}
+{{- end -}}

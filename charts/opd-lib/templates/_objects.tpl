@@ -1,0 +1,111 @@
+{{- /* Owns the small objects beside the RayJob: experiment, identity, claim, metrics, test. */ -}}
+
+{{- /* What the trainer reads: the values without the charts' part, under the release's name. As JSON, because a trip through
+     YAML changes 1e-6, 1.0 and 1:30. */ -}}
+{{- define "opd.experiment" -}}
+{{- set (omit .Values "cluster" "global" "opd-lib" "matrix") "name" .Release.Name | toPrettyJson -}}
+{{- end -}}
+
+{{- define "opd.configMap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  {{- include "opd.metadata" . | nindent 2 }}
+immutable: true
+data:
+  exp.json: {{ include "opd.experiment" . | quote }}
+{{- end -}}
+
+{{- define "opd.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "opd.metadata" . | nindent 2 }}
+  {{- with .Values.cluster.serviceAccount.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+{{- end -}}
+
+{{- /* Kept by `helm uninstall`: installing the same name again resumes from it. */ -}}
+{{- define "opd.checkpointsObject" -}}
+{{- $checkpoints := .Values.cluster.checkpoints -}}
+{{- if not (or $checkpoints.ephemeral (hasKey $checkpoints "claim")) -}}
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: {{ include "opd.checkpointsClaim" . }}
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "opd.labels" . | nindent 4 }}
+  annotations:
+    helm.sh/resource-policy: keep
+spec:
+  accessModes: [{{ $checkpoints.accessMode }}]
+  {{- with $checkpoints.storageClass }}
+  storageClassName: {{ . }}
+  {{- end }}
+  resources:
+    requests:
+      storage: {{ $checkpoints.size }}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.podMonitor" -}}
+{{- with .Values.cluster.podMonitor -}}
+{{- if .enabled -}}
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  name: {{ $.Release.Name }}
+  namespace: {{ $.Release.Namespace }}
+  labels:
+    {{- merge (include "opd.labels" $ | fromYaml) .labels | toYaml | nindent 4 }}
+spec:
+  selector:
+    {{- include "opd.selector" (list $ "head" "worker") | nindent 4 }}
+  podMetricsEndpoints:
+    - port: metrics
+      interval: {{ .interval }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* `helm test`: the image starts as the run's user and reads the experiment; prints verl's overrides. */ -}}
+{{- define "opd.test" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {{ .Release.Name }}-test
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- include "opd.labels" . | nindent 4 }}
+    app.kubernetes.io/component: test
+  annotations:
+    helm.sh/hook: test
+    helm.sh/hook-delete-policy: before-hook-creation
+spec:
+  {{- include "opd.podSpec" (list . .Values.cluster.submitter) | nindent 2 }}
+  restartPolicy: Never
+  containers:
+    - name: dry-run
+      {{- include "opd.container" . | nindent 6 }}
+      {{- include "opd.containerSecurity" . | nindent 6 }}
+      command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
+      env:
+        - {name: HOME, value: /tmp}
+      resources:
+        requests: {cpu: 100m, memory: 512Mi}
+        limits: {memory: 2Gi}
+      volumeMounts:
+        - {name: experiment, mountPath: /etc/opd, readOnly: true}
+        - {name: scratch, mountPath: /tmp}
+  volumes:
+    - name: experiment
+      configMap:
+        name: {{ .Release.Name }}
+    - name: scratch
+      emptyDir:
+        sizeLimit: 1Gi
+{{- end -}}

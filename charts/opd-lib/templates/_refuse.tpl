@@ -1,0 +1,68 @@
+{{- /* Owns how a chart refuses values: what, by which rule, how to mend it; nothing is rendered then. */ -}}
+
+{{- /* (dict "key" "cluster.image.ref" "value" ... "rule" "..." "fix" "...") */ -}}
+{{- define "opd.refuse" -}}
+{{- $value := kindIs "string" .value | ternary (.value | quote) (.value | toJson) -}}
+{{- fail (printf "\n\n  %s\n    value: %s\n    rule:  %s\n    fix:   %s\n" .key $value .rule .fix) -}}
+{{- end -}}
+
+{{- /* Every rule, once per release. */ -}}
+{{- define "opd.check" -}}
+{{- include "opd.checkRelease" . -}}
+{{- include "opd.checkSecrets" (list . "" (omit .Values "opd-lib")) -}}
+{{- include "opd.checkImage" . -}}
+{{- include "opd.checkLifecycle" . -}}
+{{- include "opd.checkAccess" . -}}
+{{- include "opd.checkStorage" . -}}
+{{- include "opd.checkPods" . -}}
+{{- if include "opd.hasWorkers" . -}}
+{{- include "opd.checkWorkers" . -}}
+{{- include "opd.checkToolDatabase" . -}}
+{{- include "opd.checkSpec" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkRelease" -}}
+{{- $constants := include "opd.constants" . | fromJson -}}
+{{- if .Release.IsUpgrade -}}
+{{- include "opd.refuse" (dict "key" "helm upgrade" "value" .Release.Name
+  "rule" "KubeRay ignores changes to the cluster of a live RayJob: one release is one run"
+  "fix" "install under another name, or uninstall and install again to resume from the newest checkpoint") -}}
+{{- end -}}
+{{- if or (gt (len .Release.Name) (int $constants.maxNameChars)) (not (regexMatch $constants.namePattern .Release.Name)) -}}
+{{- include "opd.refuse" (dict "key" "release name" "value" .Release.Name
+  "rule" (printf "it names the RayJob: DNS-1035 (lower-case letters, digits and -, a letter first), at most %d characters; KubeRay would park any other name as ValidationFailed for good" (int $constants.maxNameChars))
+  "fix" "choose another release name") -}}
+{{- end -}}
+{{- if hasKey .Values "matrix" -}}
+{{- include "opd.refuse" (dict "key" "matrix" "value" .Values.matrix
+  "rule" "a matrix is a sweep of experiments; one release takes one"
+  "fix" "render it with `opdctl render` and install the results") -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* (list $ path tree): literal secrets anywhere in the values, as opd.spec refuses them. */ -}}
+{{- define "opd.checkSecrets" -}}
+{{- $root := index . 0 -}}{{- $path := index . 1 -}}{{- $tree := index . 2 -}}
+{{- $constants := include "opd.constants" $root | fromJson -}}
+{{- $problem := dict "value" "<redacted>"
+  "rule" "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
+  "fix" "refer to an existing Secret (cluster.secrets, cluster.envFrom)" -}}
+{{- if kindIs "map" $tree -}}
+{{- $isSecret := and (kindIs "string" $tree.name) (regexMatch $constants.secretName (toString $tree.name)) -}}
+{{- range $key, $value := $tree -}}
+{{- $child := ne $path "" | ternary (printf "%s.%s" $path $key) $key -}}
+{{- $isNested := or (kindIs "map" $value) (kindIs "slice" $value) -}}
+{{- if and (not $isNested) (or (regexMatch $constants.secretName $key) (and $isSecret (eq $key "value"))) -}}
+{{- include "opd.refuse" (set $problem "key" $child) -}}
+{{- end -}}
+{{- include "opd.checkSecrets" (list $root $child $value) -}}
+{{- end -}}
+{{- else if kindIs "slice" $tree -}}
+{{- range $index, $value := $tree -}}
+{{- include "opd.checkSecrets" (list $root (printf "%s.%d" $path $index) $value) -}}
+{{- end -}}
+{{- else if and (kindIs "string" $tree) (regexMatch $constants.urlCredentials $tree) -}}
+{{- include "opd.refuse" (set $problem "key" $path) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,158 @@
+{{- /* Owns the rules between keys of the experiment, so that a bad one never starts a cluster, whoever installs it.
+     The same rules as src/opd/spec/rules.py, which says why; tests/charts/test_rules_agree.py holds the two equal. */ -}}
+
+{{- define "opd.checkSpec" -}}
+{{- $data := .Values.data -}}{{- $actor := .Values.actor -}}
+{{- $row := add (int64 $data.max_prompt_length) (int64 $data.max_response_length) -}}
+{{- $ranks := mul (int64 .Values.trainer.nnodes) (include "opd.gpusPerNode" . | int64) -}}
+{{- $groups := max 1 (div $ranks (int64 $actor.ulysses_sequence_parallel_size)) -}}
+{{- $sizes := dict "row" $row "ranks" $ranks "groups" $groups -}}
+{{- include "opd.checkDevice" . -}}
+{{- include "opd.checkLengths" (list . $sizes) -}}
+{{- include "opd.checkBatches" (list . $sizes) -}}
+{{- include "opd.checkRanks" (list . $sizes) -}}
+{{- include "opd.checkReward" . -}}
+{{- include "opd.checkOverrides" . -}}
+{{- if hasKey .Values "opd" -}}
+{{- include "opd.checkDistillation" (list . $sizes) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkDevice" -}}
+{{- $server := .Values.rollout.name | default .Values.device | replace "cuda" "vllm" -}}
+{{- if ne (eq .Values.device "cpu") (eq $server "cpu") -}}
+{{- include "opd.refuse" (dict "key" "rollout.name" "value" $server
+  "rule" (printf "device %s has its own rollout server" .Values.device)
+  "fix" "remove rollout.name, or change device") -}}
+{{- end -}}
+{{- if and (eq .Values.device "cpu") (eq .Values.model.attn_implementation "flash_attention_2") -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" .Values.model.attn_implementation
+  "rule" "flash attention needs a CUDA device" "fix" "use sdpa") -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkLengths" -}}
+{{- $values := (index . 0).Values -}}{{- $row := (index . 1).row -}}
+{{- $sharing := int64 $values.actor.ulysses_sequence_parallel_size -}}
+{{- range $key := list "ppo_max_token_len_per_gpu" "log_prob_max_token_len_per_gpu" -}}
+{{- if hasKey $values.actor $key -}}
+{{- if lt (mul (index $values.actor $key | int64) $sharing) (int64 $row) -}}
+{{- include "opd.refuse" (dict "key" (printf "actor.%s" $key) "value" (index $values.actor $key)
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %d) must hold the longest row: max_prompt_length + max_response_length = %d" $sharing $row)
+  "fix" "raise it, or remove the key") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not $values.data.filter_overlong) (eq $values.data.truncation "left") -}}
+{{- include "opd.refuse" (dict "key" "data.truncation" "value" "left"
+  "rule" "left truncation would cut the system prompt and the instruction first: an overlong prompt is dropped and counted, or is an error"
+  "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkBatches" -}}
+{{- $values := (index . 0).Values -}}{{- $groups := (index . 1).groups -}}
+{{- $actor := $values.actor -}}
+{{- $batch := int64 $values.data.train_batch_size -}}{{- $mini := int64 $actor.ppo_mini_batch_size -}}
+{{- if mod $batch $mini -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" $mini
+  "rule" (printf "the mini-batch must divide data.train_batch_size (%d)" $batch)
+  "fix" (printf "use a divisor, or a train_batch_size that is a multiple of %d" $mini)) -}}
+{{- end -}}
+{{- $dynamic := false -}}
+{{- if hasKey $actor "use_dynamic_bsz" -}}
+{{- $dynamic = $actor.use_dynamic_bsz -}}
+{{- else if hasKey $values "recipe" -}}
+{{- $dynamic = index (include "opd.constants" (index . 0) | fromJson).useDynamicBsz $values.recipe -}}
+{{- end -}}
+{{- if not (or $dynamic (eq $values.kind "eval")) -}}
+{{- $micro := int64 $actor.ppo_micro_batch_size_per_gpu -}}
+{{- $logProbMicro := $micro -}}
+{{- if hasKey $actor "log_prob_micro_batch_size_per_gpu" -}}{{- $logProbMicro = int64 $actor.log_prob_micro_batch_size_per_gpu -}}{{- end -}}
+{{- range $split := list (list "ppo" $mini $micro) (list "log_prob" $batch $logProbMicro) -}}
+{{- $rows := mul (index $split 1) (int64 $values.rollout.num_samples) -}}
+{{- if and (not (mod $rows $groups)) (mod (div $rows $groups) (index $split 2)) -}}
+{{- include "opd.refuse" (dict "key" (printf "actor.%s_micro_batch_size_per_gpu" (index $split 0)) "value" (index $split 2)
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%d rows / %d data-parallel ranks = %d)" $rows $groups (div $rows $groups))
+  "fix" (printf "use a divisor of %d, or use_dynamic_bsz: true" (div $rows $groups))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkRanks" -}}
+{{- $values := (index . 0).Values -}}{{- $sizes := index . 1 -}}
+{{- range $key, $size := dict "rollout.tensor_parallel_size" $values.rollout.tensor_parallel_size "actor.ulysses_sequence_parallel_size" $values.actor.ulysses_sequence_parallel_size -}}
+{{- if mod $sizes.ranks (int64 $size) -}}
+{{- include "opd.refuse" (dict "key" $key "value" $size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %d)" $sizes.ranks)
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- end -}}
+{{- $rows := mul (int64 $values.actor.ppo_mini_batch_size) (int64 $values.rollout.num_samples) -}}
+{{- if and (ne $values.kind "eval") (mod $rows $sizes.groups) -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" $values.actor.ppo_mini_batch_size
+  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %d) must divide evenly over the %d data-parallel ranks" $rows $sizes.groups)
+  "fix" (printf "use a multiple of %d" $sizes.groups)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkReward" -}}
+{{- $reward := .Values.reward -}}
+{{- $isCustom := eq ($reward.function | default "") "custom" -}}
+{{- if and $isCustom (not (hasKey $reward "path")) -}}
+{{- include "opd.refuse" (dict "key" "reward.path" "value" ""
+  "rule" "a custom reward function needs its file" "fix" "set reward.path: FILE.py") -}}
+{{- end -}}
+{{- if and (hasKey $reward "path") (hasKey $reward "function") (not $isCustom) -}}
+{{- include "opd.refuse" (dict "key" "reward.function" "value" $reward.function
+  "rule" "reward.path belongs to function custom"
+  "fix" "set reward.function: custom, or remove reward.path") -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Raw overrides are read by the trainer; what it refuses by name, the chart refuses too. */ -}}
+{{- define "opd.checkOverrides" -}}
+{{- $constants := include "opd.constants" . | fromJson -}}
+{{- range $index, $text := .Values.overrides -}}
+{{- $key := regexReplaceAll "^[+~]*([^=]*)(?s:=.*)?$" $text "${1}" -}}
+{{- $value := regexReplaceAll "^[^=]*=?" $text "" | trimAll "'\"" | lower -}}
+{{- if or (regexMatch $constants.secretInText $text) (regexMatch $constants.urlCredentials $text) -}}
+{{- include "opd.refuse" (dict "key" (printf "overrides.%d" $index) "value" "<redacted>"
+  "rule" "a secret is never written into an override"
+  "fix" "refer to an existing Secret (cluster.secrets, cluster.envFrom)") -}}
+{{- end -}}
+{{- range $constants.refused -}}
+{{- if and (regexMatch .pattern $key) (not (has $value .harmless)) (not (hasPrefix "~" $text)) -}}
+{{- include "opd.refuse" (dict "key" (printf "overrides.%d" $index) "value" $text "rule" .rule "fix" "remove the override") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkDistillation" -}}
+{{- $opd := (index . 0).Values.opd -}}{{- $values := (index . 0).Values -}}{{- $row := (index . 1).row -}}
+{{- if hasKey $opd "max_length" -}}
+{{- if lt (int64 $opd.max_length) (int64 $row) -}}
+{{- include "opd.refuse" (dict "key" "opd.max_length" "value" $opd.max_length
+  "rule" (printf "it must hold max_prompt_length + max_response_length = %d: a smaller value would cut rows silently" $row)
+  "fix" (printf "use %d, or remove the key" $row)) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey $opd "beta" -}}
+{{- if ne $opd.loss_type "jsd" -}}
+{{- include "opd.refuse" (dict "key" "opd.beta" "value" $opd.beta
+  "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" $opd.loss_type)
+  "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
+{{- end -}}
+{{- if or (le (float64 $opd.beta) 0.0) (ge (float64 $opd.beta) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.beta" "value" $opd.beta
+  "rule" "jsd needs 0 < beta < 1" "fix" "use 0.5, or remove the key") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (hasKey $opd "reward_beta") (eq (int64 $values.rollout.num_samples) 1) -}}
+{{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" $opd.reward_beta
+  "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
+  "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- end -}}

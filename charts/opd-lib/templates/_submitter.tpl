@@ -1,0 +1,42 @@
+{{- /* Owns the submitter of K8sJobMode: KubeRay's own has no security settings, and takes a log stream that closes in
+     mid-run for the end of the job. Ours follows until the Ray job has ended and submits again where a lost head took
+     the job with it. KubeRay adds the address, the submission id and the token to its environment. */ -}}
+
+{{- define "opd.submitter" -}}
+{{- $submitter := .Values.cluster.submitter -}}
+metadata:
+  labels:
+    {{- include "opd.podLabels" (list . "submitter" $submitter) | nindent 4 }}
+  {{- with $submitter.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "opd.podSpec" (list . $submitter) | nindent 2 }}
+  restartPolicy: Never
+  containers:
+    - name: submitter
+      {{- include "opd.container" . | nindent 6 }}
+      {{- include "opd.containerSecurity" . | nindent 6 }}
+      command: [python, -m, opd.pods.submit, --]
+      args: {{ include "opd.entrypoint" . | splitList " " | toJson }}
+      env:
+        - {name: HOME, value: /home/opd}
+      resources:
+        requests:
+          {{- toYaml $submitter.requests | nindent 10 }}
+        limits:
+          {{- toYaml $submitter.limits | nindent 10 }}
+      volumeMounts:
+        - name: home
+          mountPath: /home/opd
+        - name: scratch
+          mountPath: /tmp
+  volumes:
+    - name: home
+      emptyDir:
+        sizeLimit: 1Gi
+    - name: scratch
+      emptyDir:
+        sizeLimit: 1Gi
+{{- end -}}

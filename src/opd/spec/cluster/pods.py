@@ -1,0 +1,124 @@
+"""Owns the sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, identity."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from opd.spec.base import Count, Text
+from opd.spec.cluster.base import (
+    ClusterSection,
+    EnvName,
+    Gib,
+    KubeObject,
+    KubeObjects,
+    LabelValue,
+    ObjectName,
+    Quantity,
+    Resources,
+)
+
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class Image(ClusterSection):
+    """The image of every pod of the run."""
+
+    ref: Text | None = Field(
+        default=None, description="Image by digest (`...@sha256:...`), as `make images push REGISTRY=...` prints it."
+    )
+    local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When to pull; unset: IfNotPresent, with `local` Never."
+    )
+    pull_secrets: tuple[ObjectName, ...] = Field(
+        default=(), description="Existing Secrets for the registry, on every pod."
+    )
+
+
+class Pods(ClusterSection):
+    """Resources and placement of a group of pods."""
+
+    requests: Resources = Field(description="Resource requests.")
+    limits: Resources = Field(description="Resource limits.")
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Node labels the pods need.")
+    tolerations: KubeObjects = Field(default=(), description="Taints the pods tolerate.")
+    affinity: KubeObject = Field(default_factory=dict, description="Affinity rules.")
+    topology_spread_constraints: KubeObjects = Field(default=(), description="How the pods spread.")
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass; unset: the cluster's own.")
+    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra pod labels.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Extra pod annotations.")
+
+
+class RayPods(Pods):
+    """Pods that run Ray."""
+
+    object_store_gib: Gib = Field(description="Ray's object store, part of /dev/shm.")
+    shm_gib: Gib = Field(description="Size of /dev/shm; what is used of it counts against the memory limit.")
+    scratch_size: Quantity = Field(default="50Gi", description="Size limit of /tmp: Ray's logs and spilled objects.")
+    ray_start_params: dict[str, str] = Field(
+        default_factory=dict, description="Extra parameters of `ray start`; the chart's own are not overridden."
+    )
+
+
+def ray_pods(*, cpu: int, memory: str, object_store_gib: float, shm_gib: float) -> RayPods:
+    """A group whose requests and limits agree in memory and leave the CPU free."""
+    return RayPods.model_validate(
+        {
+            "requests": {"cpu": cpu, "memory": memory},
+            "limits": {"memory": memory},
+            "objectStoreGib": object_store_gib,
+            "shmGib": shm_gib,
+        }
+    )
+
+
+def submitter_pods() -> Pods:
+    """The submitter: it submits the job and follows its log."""
+    return Pods(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "1Gi"})
+
+
+class Gpu(ClusterSection):
+    """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
+
+    resource: Text = Field(default="nvidia.com/gpu", description="Extended resource that a GPU is asked for by.")
+    type: Text | None = Field(default=None, description="Value of the node label `typeLabel`; unset: any GPU.")
+    type_label: Text = Field(default="nvidia.com/gpu.product", description="Node label that names the type of GPU.")
+
+
+class Rdma(ClusterSection):
+    """RDMA network devices for the workers, opt-in."""
+
+    enabled: bool = Field(default=False, description="Ask for RDMA devices.")
+    resource: Text = Field(default="rdma/hca_shared_devices_a", description="Extended resource of the device plug-in.")
+    count: Count = Field(default=1, description="Devices a worker pod gets.")
+    ipc_lock: bool = Field(
+        default=False,
+        description="Add the IPC_LOCK capability. Pod Security `restricted` and `baseline` refuse it: it needs the "
+        "namespace of manifests/cluster/overlays/rdma; nodes with an unlimited memlock do not need it.",
+    )
+
+
+class PodSecurity(ClusterSection):
+    """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
+
+    run_as_user: UserId = Field(default=1000, description="User id.")
+    run_as_group: UserId = Field(default=1000, description="Group id.")
+    fs_group: UserId = Field(default=1000, description="Group that owns the volumes.")
+
+
+class EnvVar(ClusterSection):
+    """An environment variable: a plain value or a reference, never a literal secret."""
+
+    name: EnvName = Field(description="Name.")
+    value: str | None = Field(default=None, description="Plain value.")
+    value_from: KubeObject | None = Field(default=None, description="Reference, as in a Kubernetes container.")
+
+
+class ServiceAccount(ClusterSection):
+    """The run's own ServiceAccount; its token is mounted nowhere."""
+
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="For workload identity (IRSA, GKE, Azure): the cloud role of the run."
+    )

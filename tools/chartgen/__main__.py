@@ -1,0 +1,53 @@
+"""`python -m chartgen [--check]`: write the generated files of the charts, or say which ones differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from chartgen.chart import LIBRARY, charts
+from chartgen.constants import constants_tpl
+from chartgen.readme import readme
+from chartgen.values import values_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def generated(root: Path = ROOT) -> dict[Path, str]:
+    """Every generated file below `root` and its text."""
+    files = {Path("charts") / LIBRARY / "templates/_constants.tpl": constants_tpl(root / "uv.lock")}
+    for chart in charts():
+        folder = Path("charts") / chart.kind
+        files[folder / "values.yaml"] = values_yaml(chart)
+        files[folder / "values.schema.json"] = json.dumps(chart.schema, indent=1) + "\n"
+        files[folder / "README.md"] = readme(chart)
+    return files
+
+
+def drifted(root: Path = ROOT) -> list[Path]:
+    """Generated files that are missing or differ from what they are generated from."""
+    return [
+        path
+        for path, text in generated(root).items()
+        if not (root / path).is_file() or (root / path).read_text() != text
+    ]
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m chartgen", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file differs")
+    check = parser.parse_args().check
+    stale = drifted()
+    for path in stale:
+        print(f"{path} differs from opd.spec: run `make schema`" if check else f"wrote {path}")
+        if not check:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(generated()[path])
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Owns the tree a chart is generated from: the JSON Schema of its values and their defaults, cluster part included."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from opd.spec import KINDS, Kind, json_schema, static_defaults
+from opd.spec.cluster import cluster_defaults, cluster_schema
+
+LIBRARY = "opd-lib"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        kind: kind of experiment; also the chart's name.
+        schema: JSON Schema of the values; every key that has a default is required, so that a null, by which Helm drops
+            a default, is an error that names the key.
+        defaults: the content of values.yaml.
+    """
+
+    kind: Kind
+    schema: dict[str, Any]
+    defaults: dict[str, Any]
+
+
+def charts() -> list[Chart]:
+    """Every chart, one a kind."""
+    return [_chart(kind) for kind in KINDS]
+
+
+def _chart(kind: Kind) -> Chart:
+    schema = copy.deepcopy(json_schema(kind))
+    properties = schema["properties"]
+    properties["cluster"] = {**cluster_schema(kind), "description": "How the run meets the cluster."}
+    properties["global"] = {"type": "object", "description": "Helm's own; not used."}
+    # Helm writes this key into the values of every chart that depends on the library.
+    properties[LIBRARY] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"global": {"type": "object"}},
+    }
+    properties["matrix"] = {"description": "A sweep; refused by a rule of the chart, which says what to do instead."}
+    defaults = {**static_defaults(kind), "cluster": cluster_defaults(kind)}
+    _require_defaults(schema, defaults)
+    return Chart(kind=kind, schema=schema, defaults=defaults)
+
+
+def _require_defaults(schema: dict[str, Any], defaults: dict[str, Any]) -> None:
+    names = schema.get("properties", {})
+    required = set(schema.get("required", ())) | (set(defaults) & set(names))
+    if required:
+        schema["required"] = [name for name in names if name in required]
+    for name, value in defaults.items():
+        if isinstance(value, dict) and name in names:
+            _require_defaults(names[name], value)

@@ -1,0 +1,60 @@
+"""Owns the library's constants: what its templates need from Python and must not say a second time."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from opd.overrides.compute import NUM_CPU_SLOTS
+from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
+from opd.spec.defaults import DEFAULTS, Lookup
+from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
+from opd.spec.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
+from opd.spec.tree import strip_optional
+
+TEXT = """\
+{{{{- /* Generated from opd.spec and uv.lock by `make schema`: do not edit. */ -}}}}
+{{{{- define "opd.constants" -}}}}
+{json}
+{{{{- end -}}}}
+"""
+
+
+def constants_tpl(lock: Path) -> str:
+    """The text of `_constants.tpl`."""
+    return TEXT.format(json=json.dumps(constants(lock), indent=1))
+
+
+def constants(lock: Path) -> dict[str, Any]:
+    """The constants as plain values."""
+    recipes = strip_optional(GrpoSpec.model_fields["recipe"].annotation).__args__
+    return {
+        "namePattern": NAME_PATTERN,
+        "maxNameChars": MAX_NAME_CHARS,
+        "rayVersion": locked_version(lock, "ray"),
+        "numCpuSlots": NUM_CPU_SLOTS,
+        "secretName": _SECRET_NAME.pattern,
+        "urlCredentials": _URL_CREDENTIALS.pattern,
+        "secretInText": _SECRET_IN_TEXT.pattern,
+        "refused": [
+            {"pattern": pattern, "harmless": sorted(harmless), "rule": reason} for pattern, harmless, reason in _REFUSED
+        ],
+        "gpusPerNode": {device: _default("trainer.gpus_per_node", {"device": device}) for device in ("cuda", "cpu")},
+        "useDynamicBsz": {recipe: _default("actor.use_dynamic_bsz", {"recipe": recipe}) for recipe in recipes},
+    }
+
+
+def _default(path: str, tree: dict[str, Any]) -> Any:
+    """A computed default of kind grpo, given the keys that it follows from."""
+    [default] = [item for item in DEFAULTS if item.path == path]
+    return default.value(Lookup("grpo", SPEC_CLASSES["grpo"], {"device": "cuda", **tree}))
+
+
+def locked_version(lock: Path, package: str) -> str:
+    """The version of a package in uv.lock."""
+    versions = {item["version"] for item in tomllib.loads(lock.read_text())["package"] if item["name"] == package}
+    if len(versions) != 1:
+        raise ValueError(f"{lock}: exactly one version of {package} is expected, found {sorted(versions)}")
+    return versions.pop()

@@ -1,0 +1,71 @@
+"""Owns the text of a chart's README.md: what it is for, how to install it, one table of all values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from chartgen.chart import Chart
+from chartgen.values import HIDDEN, shape
+
+PURPOSE = {
+    "grpo": "GRPO in three recipes through verl's own trainer",
+    "opd": "on-policy distillation of a student by a frozen teacher, single turn",
+    "opd-agent": "on-policy distillation over multi-turn rollouts with tools over a database",
+    "eval": "validation only: every data set, several answers a problem",
+    "convert": "FSDP shards of a checkpoint to a Hugging Face folder",
+}
+TEXT = """\
+# {kind}
+
+One release of this chart is one run: {purpose}. It needs KubeRay 1.6 or newer.
+
+```
+helm install my-run charts/{kind} --namespace opd -f {example} \\
+  --set cluster.image.ref=REGISTRY/IMAGE@sha256:DIGEST
+```
+
+The release name is the run id: it names the RayJob, its claim and the prefix in the store. A run is not upgraded: install
+another release, or uninstall this one and install it again under the same name to resume from its newest checkpoint.
+
+## Values
+
+An experiment file is this chart's values file. Keys with `-` as default are left out unless given; those that follow from
+other keys say how. Generated from `opd.spec` by `make schema`.
+
+| key | type | default | description |
+| --- | --- | --- | --- |
+"""
+EXAMPLES = {
+    "grpo": "manifests/experiments/grpo-qwen3-8b.yaml",
+    "opd": "manifests/experiments/opd-qwen3-8b-to-1.7b.yaml",
+    "opd-agent": "manifests/experiments/opd-agent-travel.yaml",
+    "eval": "manifests/experiments/eval-math.yaml",
+    "convert": "manifests/experiments/convert.yaml",
+}
+
+
+def readme(chart: Chart) -> str:
+    """The file's text."""
+    head = TEXT.format(kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind])
+    return head + "\n".join(_rows(chart.schema, chart.defaults, "")) + "\n"
+
+
+def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str) -> Iterator[str]:
+    required = set(schema.get("required", ()))
+    for name, node in schema["properties"].items():
+        if not prefix and name in HIDDEN:
+            continue
+        path = f"{prefix}{name}"
+        below = defaults.get(name, {}) if isinstance(defaults, dict) else {}
+        if "properties" in node:
+            yield from _rows(node, below, f"{path}.")
+            continue
+        has_default = isinstance(defaults, dict) and name in defaults
+        default = f"`{json.dumps(defaults[name])}`" if has_default else "required" if name in required else "-"
+        yield f"| `{path}` | {_cell(shape(node))} | {_cell(default)} | {_cell(node.get('description', ''))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

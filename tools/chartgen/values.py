@@ -1,0 +1,65 @@
+"""Owns the text of values.yaml: every key with its description, defaults written out, the rest as comments."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from chartgen.chart import LIBRARY, Chart
+
+HIDDEN = (LIBRARY, "global", "matrix")
+WIDTH = 118
+HEADER = """\
+# Values of the chart `{kind}`: an experiment file, read by Helm, by opdctl and by the trainer alike.
+# Generated from opd.spec by `make schema`: do not edit. Keys without a value here are left out unless you give them.
+"""
+
+
+def values_yaml(chart: Chart) -> str:
+    """The file's text."""
+    return HEADER.format(kind=chart.kind) + "\n".join(_lines(chart.schema, chart.defaults, "")) + "\n"
+
+
+def _lines(schema: dict[str, Any], defaults: dict[str, Any], indent: str) -> Iterator[str]:
+    required = set(schema.get("required", ()))
+    for name, node in schema["properties"].items():
+        if not indent and name in HIDDEN:
+            continue
+        if not indent:
+            yield ""
+        yield from comment(node.get("description", ""), indent)
+        if name in defaults and "properties" in node:
+            yield f"{indent}{name}:" if defaults[name] else f"{indent}{name}: {{}}"  # comments alone would be a null
+            yield from _lines(node, defaults[name], indent + "  ")
+        elif name in defaults:
+            yield f"{indent}{name}: {json.dumps(defaults[name])}"
+        elif "properties" in node:
+            block = [f"{indent}{name}:", *_lines(node, {}, indent + "  ")]
+            yield from (f"{indent}# {line[len(indent) :]}" if line else line for line in block)
+        else:
+            yield f"{indent}# {name}: {shape(node)}{', required' if name in required else ''}"
+
+
+def comment(text: str, indent: str) -> list[str]:
+    """`# -- text`, wrapped."""
+    wrapped = textwrap.wrap(text, WIDTH - len(indent) - 5, break_long_words=False, break_on_hyphens=False)
+    return [f"{indent}# {'-- ' if number == 0 else '   '}{line}" for number, line in enumerate(wrapped)]
+
+
+def shape(node: dict[str, Any]) -> str:
+    """What a key takes, in a few words: `integer >= 1`, `"a" | "b"`, `list of string`."""
+    if "const" in node:
+        return json.dumps(node["const"])
+    if "enum" in node:
+        return " | ".join(json.dumps(value) for value in node["enum"])
+    if "anyOf" in node:
+        return " | ".join(dict.fromkeys(shape(choice) for choice in node["anyOf"]))
+    if node.get("type") == "array":
+        return f"list of {shape(node['items'])}" if "items" in node else "list"
+    bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    limits = [f"{sign} {node[key]}" for key, sign in bounds.items() if key in node]
+    return " ".join(
+        [{"object": "map"}.get(node.get("type", ""), node.get("type", "any")), " and ".join(limits)]
+    ).strip()
