@@ -229,8 +229,9 @@ def test_absurd_logits_give_finite_numbers_and_an_error_that_is_said(dtype):
     assert relative_error(output.divergence, expected["divergence"]) < VALUE_BOUND
     assert torch.isfinite(grad_hidden).all()
     assert torch.isfinite(grad_weight).all()
-    measured = relative_error(grad_hidden, expected["grad_hidden"])
-    assert measured < max(GRADIENT_BOUND, 3 * output.relative_error)
+    assert output.precision == "fp32"
+    within_bound = relative_error(grad_hidden, expected["grad_hidden"]) < GRADIENT_BOUND
+    assert within_bound or output.relative_error > GRADIENT_BOUND
 
 
 @pytest.mark.parametrize("offset", [-300.0, 300.0])

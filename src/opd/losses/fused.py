@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from opd.losses.chunked import _check_tokens, _counted_vocab, chunked_divergence
-from opd.losses.cuda.fused import Call, FusedDivergence
+from opd.losses.cuda.fused import FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind, check_divergence
 
@@ -108,7 +108,7 @@ def head_divergence(
       the gradient's rounding error from its own numbers, and repeats with fp32 logits where it exceeds
       `max_relative_error` (student and teacher nearly equal); `precision="fp32"` skips the first try.
     - has no atomics and a fixed order of every sum: two runs on one device give the same bits.
-    - waits for the device two or three times a call: largest weight, then the gradients' numbers.
+    - reads a few numbers back (largest weight, the gradients' own) while later products run.
 
     Args:
         workspace_gib: memory for logits and their gradient. More is faster, up to 2 V bytes for each token.
@@ -125,6 +125,8 @@ def head_divergence(
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
     if choose_backend(student_weight, teacher_weight, backend) == "chunked":
         return _plain(heads, kind, token_weights, beta, temperature, vocab, token_ids)
+    from opd.losses.cuda.run import Call
+
     call = Call(
         kind=kind,
         beta=beta,

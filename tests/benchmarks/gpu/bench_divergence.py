@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from candidates import BASELINES, Batch, exact_gradients, ours
+from candidates import BASELINES, Batch, Ours, exact_gradients
 from measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
 
 from opd.losses.divergence import DIVERGENCE_KINDS
@@ -52,7 +52,7 @@ class Report:
         self.rows.append({"section": section, "name": name, **numbers})
         shown = {
             "ms": "{:.1f} ms", "floor_ratio": "{:.3f}x", "after_idle": "{:.3f}x idle", "peak_gib": "{:.2f} GiB",
-            "error_hidden": "dH {:.1e}", "error_weight": "dW {:.1e}",
+            "error_hidden": "dH {:.1e}", "error_weight": "dW {:.1e}", "logits": "{} logits",
         }  # fmt: skip
         cells = [text.format(numbers[key]) for key, text in shown.items() if numbers.get(key) is not None]
         print(f"{section:34s} {name:40s} " + "  ".join(f"{cell:>12s}" for cell in cells), flush=True)
@@ -70,6 +70,7 @@ def measured(
         if exact is not None:
             errors = relative_errors(step, exact)
             facts[name] |= {"error_hidden": errors[0], "error_weight": errors[1]}
+        facts[name] |= step.facts if isinstance(step, Ours) else {}
     fast = {name: step for name, step in steps.items() if not name.startswith(SLOW)}
     slow = {name: step for name, step in steps.items() if name.startswith(SLOW)}
     for group, turns in ((fast, rounds), (slow, 3)):
@@ -95,12 +96,13 @@ def main_sections(report: Report, floor: Floor, rounds: int, chosen: set[str]) -
             name = str(dtype).removeprefix("torch.")
             exact = exact_gradients(batch, "reverse_kl")
             steps = {
-                f"ours, {name} heads, {SMALL_GIB} GiB": ours(batch, "reverse_kl", SMALL_GIB),
-                f"ours, {name} heads, {LARGE_GIB} GiB": ours(batch, "reverse_kl", LARGE_GIB),
-                f"ours, {name} heads, fp32 logits, {LARGE_GIB} GiB": ours(batch, "reverse_kl", LARGE_GIB, "fp32"),
+                f"ours, {name} heads, {SMALL_GIB} GiB": Ours(batch, "reverse_kl", SMALL_GIB),
+                f"ours, {name} heads, {LARGE_GIB} GiB": Ours(batch, "reverse_kl", LARGE_GIB),
+                f"ours, {name} heads, fp32 logits, {LARGE_GIB} GiB": Ours(batch, "reverse_kl", LARGE_GIB, "fp32"),
             }
             if dtype == torch.bfloat16 and "baselines" in chosen:
-                steps |= {label: make(batch, "reverse_kl") for label, make in BASELINES.items()}
+                labels = [label for label in BASELINES if not peaked or label.startswith("Liger")]
+                steps |= {label: BASELINES[label](batch, "reverse_kl") for label in labels}
             measured(report, section, steps, floor, shape.flop, rounds, exact, idle=True)
             del batch, exact, steps
 
@@ -110,7 +112,7 @@ def kinds_section(report: Report, floor: Floor, rounds: int) -> None:
     for peaked in (False, True):
         batch = shape.batch(peaked=peaked)
         for kind in DIVERGENCE_KINDS:
-            steps = {f"{kind}, {gib} GiB": ours(batch, kind, gib) for gib in (SMALL_GIB, LARGE_GIB)}
+            steps = {f"{kind}, {gib} GiB": Ours(batch, kind, gib) for gib in (SMALL_GIB, LARGE_GIB)}
             section = "divergences, peaked" if peaked else "divergences"
             measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, kind))
 
@@ -119,7 +121,7 @@ def tokens_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
     largest = Shape(tokens=65536).batch()
     for tokens in (1024, 8192, 32768, 65536):
         batch, shape = largest.head(tokens), Shape(tokens=tokens)
-        steps = {f"ours, {gib} GiB": ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        steps = {f"ours, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
         if baselines:
             steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
         measured(report, f"{tokens} tokens", steps, floor, shape.flop, max(3, rounds * 8192 // max(tokens, 8192)))
@@ -129,7 +131,7 @@ def shapes_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
     for vocab, student_width, teacher_width in OTHER_SHAPES:
         shape = Shape(vocab=vocab, student_width=student_width, teacher_width=teacher_width)
         batch = shape.batch()
-        steps = {f"ours, {gib} GiB": ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        steps = {f"ours, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
         if baselines:
             steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
         section = f"V {vocab} d_T {teacher_width} d_S {student_width}"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from measure import Step
@@ -96,26 +97,24 @@ def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
     return double[0].grad, double[1].grad
 
 
-def ours(batch: Batch, kind: str, workspace_gib: float, precision: str = "fp16") -> Step:
-    tokens = len(batch.student_hidden)
-    weights = torch.full((tokens,), 1.0 / tokens, device="cuda")
-    batch.student_weight.grad_dtype = torch.float32
-    ids = torch.arange(tokens, device="cuda")
+class Ours:
+    """`head_divergence` with per-token outputs; `facts` tells how the last call stored its logits."""
 
-    def step() -> tuple[Tensor, Tensor]:
-        batch.student_weight.grad_dtype = torch.float32
+    def __init__(self, batch: Batch, kind: str, workspace_gib: float, precision: str = "fp16") -> None:
+        self.batch = batch
+        tokens = len(batch.student_hidden)
+        self.weights = torch.full((tokens,), 1.0 / tokens, device="cuda")
+        self.ids = torch.arange(tokens, device="cuda")
+        self.options: dict[str, Any] = {"kind": kind, "workspace_gib": workspace_gib, "precision": precision}
+        self.facts: dict[str, Any] = {}
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        self.batch.student_weight.grad_dtype = torch.float32
         output = head_divergence(
-            *batch.tensors,
-            kind,  # type: ignore[arg-type]
-            token_weights=weights,
-            token_ids=ids,
-            workspace_gib=workspace_gib,
-            precision=precision,  # type: ignore[arg-type]
-            backend="fused",
+            *self.batch.tensors, token_weights=self.weights, token_ids=self.ids, backend="fused", **self.options
         )
-        return batch.gradients(output.loss_sum)
-
-    return step
+        self.facts = {"logits": output.precision, "estimated_error": output.relative_error}
+        return self.batch.gradients(output.loss_sum)
 
 
 def plain(batch: Batch, kind: str) -> Step:

@@ -115,34 +115,38 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
     )
 
 
-def gradient_numbers(gradient: GradientRows, kind: DivergenceKind, *, beta: float, temperature: float) -> Tensor:
-    """[3] on the device: squared gradient and its squared error over the sampled rows, and the largest |stored entry|."""
+def gradient_numbers(
+    gradient: GradientRows, stats: Tensor, kind: DivergenceKind, *, beta: float, temperature: float
+) -> Tensor:
+    """[4] on the device, of one chunk: squared gradient and its expected squared error over the sampled rows, the largest
+    |stored entry|, and the number of rows that are not finite (`stats` [n, NUM_STATS])."""
     weight = gradient.weight.abs()
     squared = weight[::NOISE_EVERY].square()
     signal_and_noise = squared @ gradient.stats[::NOISE_EVERY, :, ::2].sum(1)
-    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * (
-        gradient.scale * gradient_unit(kind, beta, temperature)
-    )
-    return torch.cat([signal_and_noise, largest.unsqueeze(0)])
+    unit = gradient.scale * gradient_unit(kind, beta, temperature)
+    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * unit
+    return torch.cat([signal_and_noise, torch.stack([largest, (stats[:, 5] == 0).sum()])])
 
 
 class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 
     relative_error: float
-    """Estimated ||error|| / ||gradient|| from rounding logits and gradient."""
+    """Estimated ||error|| / ||gradient|| from rounding logits, sums and gradient."""
     peak: float
     """Largest |entry| of the gradient as stored, had the format no limit."""
+    num_nonfinite: int
+    """Rows reported as not finite."""
 
 
 def gradient_report(numbers: Tensor, dtype: torch.dtype) -> GradientReport:
-    """Read `gradient_numbers` of several chunks [chunks, 3]; waits for the device.
+    """Sum up `gradient_numbers` of several chunks [chunks, 4], on the host; `dtype` is the stored gradient's.
 
     Where no sampled row has a gradient but others do, nothing is known, and the error counts as infinite.
     """
-    signal, noise = numbers[:, :2].sum(0).tolist()
-    peak = float(numbers[:, 2].amax())
+    signal, noise, _, num_nonfinite = numbers.double().sum(0).tolist()
+    peak = float(numbers[:, 2].max())
     rounding = BF16_RELATIVE_ROUNDING if dtype == torch.bfloat16 else FP16_RELATIVE_ROUNDING
     if signal == 0.0:
-        return GradientReport(math.inf if peak > 0.0 else 0.0, peak)
-    return GradientReport(math.hypot(math.sqrt(noise / signal), rounding), peak)
+        return GradientReport(math.inf if peak > 0.0 else 0.0, peak, int(num_nonfinite))
+    return GradientReport(math.hypot(math.sqrt(noise / signal), rounding), peak, int(num_nonfinite))

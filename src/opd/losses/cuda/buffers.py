@@ -1,0 +1,99 @@
+"""The workspace of the fused divergence: gradient rows of a group, logits of a chunk, and the storage they share."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup
+from opd.losses.cuda.row_kernel import CLUSTER, NUM_GRAD_STATS, Logits
+
+
+class ChunkBuffers(NamedTuple):
+    """Views of one chunk of n tokens."""
+
+    student: Logits
+    teacher: Logits
+    gradient: Tensor | None
+    """[n, vocab], None where no gradient is made; shares the student's fp16 logits' storage."""
+    gradient_stats: Tensor | None
+    """[n, CLUSTER, NUM_GRAD_STATS]"""
+
+
+class Buffers:
+    """One allocation, cut anew for each group; nothing in it outlives the group.
+
+    Args:
+        weight_grad: the fp32 weight gradient whose storage groups `in_weight_grad` use, or None.
+        gradient_dtype: of the stored gradient of the logits.
+        keeps_gradient: False for statistics only.
+    """
+
+    def __init__(
+        self,
+        groups: list[TokenGroup],
+        *,
+        vocab: int,
+        stride: int,
+        num_blocks: int,
+        precision: LogitsPrecision,
+        gradient_dtype: torch.dtype,
+        keeps_gradient: bool,
+        weight_grad: Tensor | None,
+        device: torch.device,
+    ) -> None:
+        self.vocab, self.stride = vocab, stride
+        self.is_fp16 = precision == "fp16"
+        self.gradient_dtype = gradient_dtype
+        self.keeps_gradient = keeps_gradient
+        self.weight_grad = weight_grad
+        self.row = RowBytes.of(stride, num_blocks, precision)
+        size = max(self._kept_bytes(g) + self._own_rows(g) * self.row.logits for g in groups)
+        self.workspace = torch.empty(size, device=device, dtype=torch.uint8)
+        most = max(self._chunk_rows(g) for g in groups)
+        self.block_max = torch.empty(2, most, num_blocks, device=device) if self.is_fp16 else None
+        self.gradient_stats = torch.empty(most, CLUSTER, NUM_GRAD_STATS, device=device) if keeps_gradient else None
+
+    @staticmethod
+    def _chunk_rows(group: TokenGroup) -> int:
+        return min(group.logits_rows, group.stop - group.start)
+
+    def _own_rows(self, group: TokenGroup) -> int:
+        return 0 if group.in_weight_grad else self._chunk_rows(group)
+
+    def _kept_bytes(self, group: TokenGroup) -> int:
+        """fp16 logits of the student need the gradient's rows even where no gradient is made."""
+        return (group.stop - group.start) * self.row.gradient if self.keeps_gradient or self.is_fp16 else 0
+
+    def _logits_storage(self, group: TokenGroup) -> Tensor:
+        """Bytes that hold a chunk's logits, and the hidden states' product after them."""
+        if group.in_weight_grad and self.weight_grad is not None:
+            return self.weight_grad.view(-1).view(torch.uint8)
+        return self.workspace[self._kept_bytes(group) :]
+
+    def gradient(self, group: TokenGroup) -> Tensor:
+        """[group's tokens, vocab] with padded rows; the row kernel fills it chunk by chunk."""
+        kept = self.workspace[: self._kept_bytes(group)].view(self.gradient_dtype)
+        return kept.view(-1, self.stride)[:, : self.vocab]
+
+    def chunk(self, group: TokenGroup, start: int, stop: int) -> ChunkBuffers:
+        """Views for the tokens from `start` to `stop`, absolute positions within the group."""
+        n = stop - start
+        kept = self.gradient(group)[start - group.start : stop - group.start]
+        storage = self._logits_storage(group)[: n * self.row.logits]
+        if self.block_max is not None:
+            student = Logits(kept.view(torch.float16), self.block_max[0, :n])
+            teacher = Logits(storage.view(torch.float16).view(n, self.stride)[:, : self.vocab], self.block_max[1, :n])
+        else:
+            both = storage.view(torch.float32).view(2, n, self.stride)[:, :, : self.vocab]
+            student, teacher = Logits(both[0], None), Logits(both[1], None)
+        if self.gradient_stats is None:
+            return ChunkBuffers(student, teacher, None, None)
+        return ChunkBuffers(student, teacher, kept, self.gradient_stats[:n])
+
+    def hidden_product(self, group: TokenGroup, num_rows: int, width: int) -> Tensor:
+        """[num_rows, width] fp32, where the chunk's logits were (they are larger, but for a tiny vocabulary)."""
+        storage = self._logits_storage(group)
+        if storage.nbytes < num_rows * width * 4:
+            return torch.empty(num_rows, width, device=storage.device)
+        return storage[: num_rows * width * 4].view(torch.float32).view(num_rows, width)
