@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_saving_goes_on_locally_while_the_store_is_away_and_is_made_up_for_later
 
     (tmp_path / "store").unlink()
     (tmp_path / "away").rename(tmp_path / "store")
-    assert checkpoints.missing_in_store() == [10, 15]
+    assert [manifest.step for manifest in checkpoints.missing_in_store()] == [10, 15]
     flip_a_bit(checkpoints.folder(10) / MODEL)
     assert checkpoints.upload_missing() == [15]
     assert f"global_step_10 is not in the store: {MODEL} does not have" in caplog.text
@@ -312,6 +313,62 @@ def test_a_later_attempts_save_of_the_same_step_wins_over_an_older_copy(
     save_step(newer, 5)
     decision = make_checkpoints(attempt=3).choose()
     assert (decision.source, decision.manifest.attempt) == ("store", 2)
+
+
+def test_a_damaged_copy_in_the_store_does_not_spoil_an_older_one_on_the_disk(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
+) -> None:
+    save_step(make_checkpoints(attempt=1), 5)
+    save_step(make_checkpoints(attempt=2, local="other-machine"), 5, num_ranks=2)
+    flip_a_bit(store_folder(tmp_path, 5) / "actor/model_world_size_2_rank_1.pt")
+    decision = make_checkpoints(attempt=3).choose()
+    assert (decision.step, decision.source, decision.manifest.attempt) == (5, "local", 1)
+    assert loaded_content(decision.path) == saved_content(5)
+
+
+def test_a_download_cut_short_goes_on_with_the_files_that_are_missing(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
+) -> None:
+    save_step(make_checkpoints(), 5)
+    elsewhere = make_checkpoints(attempt=2, local="other-machine")
+    arrived = elsewhere.folder(5) / ".incoming/all" / MODEL
+    arrived.parent.mkdir(parents=True)
+    arrived.write_bytes(saved_content(5)[MODEL])
+    inode = arrived.stat().st_ino
+    decision = elsewhere.choose()
+    assert loaded_content(decision.path) == saved_content(5)
+    assert (decision.path / MODEL).stat().st_ino == inode
+    assert list((decision.path / ".incoming").iterdir()) == []
+
+
+def test_ranks_that_share_a_disk_fetch_at_the_same_time(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
+) -> None:
+    save_step(make_checkpoints(), 5, num_ranks=8)
+    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
+    target, url = tmp_path / "other-machine/checkpoints/global_step_5", str(tmp_path / "store")
+    with ThreadPoolExecutor(9) as pool:
+        answers = pool.map(
+            lambda rank: fetch_shards(step_dir=target, manifest=manifest, store_url=url, ranks=[rank]),
+            range(DRIVER_RANK, 8),
+        )
+        assert list(answers) == [[]] * 9
+    assert loaded_content(target) == saved_content(5, num_ranks=8)
+
+
+def test_a_newer_save_on_the_disk_replaces_an_earlier_attempts_copy_in_the_store(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    save_step(make_checkpoints(attempt=1, local="other-machine"), 5)
+    newer: Checkpoints = make_checkpoints(attempt=2)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder: the store is away")
+    save_step(newer, 5)
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert newer.upload_missing() == [5]
+    assert newer.upload_missing() == []
+    assert make_checkpoints(attempt=3, local="third-machine").choose().manifest.attempt == 2
 
 
 def test_a_store_that_is_away_stops_the_choice_instead_of_losing_steps(

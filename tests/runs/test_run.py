@@ -303,3 +303,14 @@ def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run:
     thread.join()
     assert seen == [before]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callable) -> None:
+    script = """
+    import sys
+    import opd.runs.run, opd.runs.store_fsspec
+    print(sorted({"torch", "ray", "verl", "transformers"} & set(sys.modules)))
+    """
+    child = start_child(script)
+    assert child.wait() == 0
+    assert child.text == "[]\n"

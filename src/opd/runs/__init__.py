@@ -1,1 +1,13 @@
-"""The run directory: attempts, metrics, logs, verified checkpoints and results, on local disk and in an object store."""
+"""The run directory: attempts, metrics, logs, verified checkpoints and results, on local disk and in an object store.
+
+    <root>/<run id>/
+      run.json, spec.json                        which experiment the run id stands for          identity.py
+      attempts/NNNN/owner.json                   who owns the attempt (create-only)              attempts.py
+      attempts/NNNN/{heartbeat,ended}.json       its lease, and its end                          attempts.py, lease.py
+      attempts/NNNN/metrics.jsonl[.000001 ...]   one row a step, streamed in parts               metrics.py, stream.py
+      attempts/NNNN/driver.log[.000001 ...]      everything the driver printed, streamed         driver_log.py, stream.py
+      checkpoints/global_step_N/{actor/..., data.pt, manifest.json, COMPLETE}                    checkpoints.py
+      result.json | fatal.json                   how the run ended                               result.py
+
+A launcher opens `run.Run`; its trainer writes through it, or from another process through `writer.RunWriter`.
+"""

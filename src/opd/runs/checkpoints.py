@@ -1,4 +1,4 @@
-"""Checkpoints of a run as its driver sees them: sealing a saved step, choosing the one to resume from, retention."""
+"""Checkpoints of a run as its driver sees them: sealing a saved step, and the way to resuming from it and pruning it."""
 
 from __future__ import annotations
 
@@ -9,42 +9,14 @@ from pathlib import Path
 
 from opd.runs.attempts import check_owner
 from opd.runs.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
-from opd.runs.manifest import (
-    CHECKPOINTS_FOLDER,
-    COMPLETE_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    find_problem,
-    open_sealed,
-    step_folder,
-    step_of,
-)
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, find_problem, step_folder
+from opd.runs.resume import Fetch, ResumeDecision, complete_steps, read_sealed, try_step
+from opd.runs.retention import check_limits, prune_store
 from opd.runs.shards import ShardReport, fetch_shards
 from opd.runs.store import NO_RETRY, Store
 from opd.runs.store_local import LocalStore
 
 logger = logging.getLogger(__name__)
-
-# fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. The default serves one
-# machine; a trainer on several has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.
-Fetch = Callable[[Manifest, str | None], list[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeDecision:
-    """Where to resume from; `step` None means from the start. `rejected` says why newer steps were passed over."""
-
-    step: int | None
-    path: Path | None
-    source: str
-    manifest: Manifest | None
-    rejected: tuple[str, ...]
-
-    def describe(self) -> str:
-        where = (
-            "starting from the beginning" if self.step is None else f"resuming from step {self.step} ({self.source})"
-        )
-        return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
 
 
 @dataclass(kw_only=True)
@@ -105,14 +77,18 @@ class Checkpoints:
 
     def complete_steps(self, store: Store | None = None) -> list[int]:
         """Steps with a COMPLETE marker, ascending: of one place, or of all."""
-        places = self._stores() if store is None else [store]
-        return sorted({step for place in places for step in _steps(place) if _has(place, step, COMPLETE_FILE)})
+        return complete_steps(self._stores() if store is None else [store])
 
-    def missing_in_store(self) -> list[int]:
-        """Steps that are complete locally but not in the store, ascending."""
+    def missing_in_store(self) -> list[Manifest]:
+        """Checkpoints that are sealed locally, but not in the store or only as an earlier attempt saved them, by step."""
         if self.remote is None:
             return []
-        return sorted(set(self.complete_steps(self.local)) - set(self.complete_steps(self.remote)))
+        missing = []
+        for step in self.complete_steps(self.local):
+            mine, stored = _readable(self.local, step), _readable(self.remote, step)
+            if mine is not None and (stored is None or stored.attempt < mine.attempt):
+                missing.append(mine)
+        return missing
 
     def upload_missing(self, *, upload: Fetch | None = None) -> list[int]:
         """Uploads and seals what was saved while the store was away; what this machine does not hold whole is warned of.
@@ -126,17 +102,16 @@ class Checkpoints:
         Raises:
             StoreError: the store is still away.
         """
-        uploaded = []
-        for step in self.missing_in_store():
-            manifest = _read_sealed(self.local, step)
-            if manifest is None or self.remote is None:
-                continue
+        uploaded: list[int] = []
+        if self.remote is None:
+            return uploaded
+        for manifest in self.missing_in_store():
             problems = (upload or self._upload_from_here)(manifest, self.remote.url)
             if problems:
-                logger.warning("global_step_%d is not in the store: %s", step, "; ".join(problems))
+                logger.warning("global_step_%d is not in the store: %s", manifest.step, "; ".join(problems))
                 continue
             self._seal_remote(self.remote, manifest)
-            uploaded.append(step)
+            uploaded.append(manifest.step)
         return uploaded
 
     def choose(self, *, fetch: Fetch | None = None) -> ResumeDecision:
@@ -147,7 +122,7 @@ class Checkpoints:
         """
         rejected: list[str] = []
         for step in reversed(self.complete_steps()):
-            decision = self._try(step, fetch or self._fetch_here, rejected)
+            decision = self._try(step, fetch, rejected)
             if decision is not None:
                 self.resumed_step = step
                 return decision
@@ -161,7 +136,7 @@ class Checkpoints:
         """
         rejected: list[str] = []
         if step in self.complete_steps():
-            decision = self._try(step, fetch or self._fetch_here, rejected)
+            decision = self._try(step, fetch, rejected)
             if decision is not None:
                 return decision
         reasons = "; ".join(rejected) or f"it has no {COMPLETE_FILE} marker"
@@ -179,24 +154,16 @@ class Checkpoints:
         Returns:
             The deleted steps, ascending; ranks with disks of their own delete the same ones.
         """
+        check_limits(keep_last, keep_every)
         if keep_last is None:
             return []
-        if keep_last < 1 or (keep_every is not None and keep_every < 1):
-            raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
         self._check_before_local_write()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
+        protected = self._in_progress | ({self.resumed_step} if self.resumed_step is not None else set())
         deleted: set[int] = set()
 
         def prune_one(store: Store) -> None:
-            check_owner([store], self.attempt)
-            complete = self.complete_steps(store)
-            kept = set(complete[-keep_last:]) | self._in_progress | {self.resumed_step}
-            kept |= {step for step in complete if keep_every and step % keep_every == 0}
-            half_deleted = {step for step in _steps(store) if _has(store, step, MANIFEST_FILE)} - set(complete)
-            old = {step for step in half_deleted if complete and step < complete[-1]}
-            for step in sorted((set(complete) | old) - kept):
-                _delete_step(store, step)
-                deleted.add(step)
+            deleted.update(prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected))
 
         prune_one(self.local)
         self._if_store_answers("retention", prune_one)
@@ -235,60 +202,12 @@ class Checkpoints:
             store.put_file(entry.path, folder / entry.path)
         return []
 
+    def _try(self, step: int, fetch: Fetch | None, rejected: list[str]) -> ResumeDecision | None:
+        return try_step(step, local=self.local, remote=self.remote, fetch=fetch or self._fetch_here, rejected=rejected)
+
     def _fetch_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
-        return fetch_shards(step_dir=self.folder(manifest.step), manifest=manifest, store_url=store_url)
-
-    def _try(self, step: int, fetch: Fetch, rejected: list[str]) -> ResumeDecision | None:
-        """The decision for one step if any copy of it holds; what is wrong with the others goes to `rejected`."""
-        copies: list[tuple[Manifest, str]] = []
-        for store, source in zip(self._stores(), ("local", "store"), strict=False):
-            try:
-                manifest = _read_sealed(store, step)
-            except (CorruptRecord, CheckpointError) as error:
-                rejected.append(f"global_step_{step} ({source}): {error}")
-                continue
-            if manifest is not None:
-                copies.append((manifest, source))
-        # A later attempt's save of the same step is the one that the run went on from; equal ones: no download first.
-        copies.sort(key=lambda copy: copy[0].attempt, reverse=True)
-        for manifest, source in copies:
-            if source == "store":
-                self.local.delete(f"{step_folder(step)}/{COMPLETE_FILE}")  # its files are about to be replaced
-            problems = fetch(manifest, self.remote.url if self.remote is not None and source == "store" else None)
-            if problems:
-                rejected.append(f"global_step_{step} ({source}): {'; '.join(problems)}")
-                continue
-            if source == "store":
-                self.local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
-                self.local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
-            return ResumeDecision(
-                step=step, path=self.folder(step), source=source, manifest=manifest, rejected=tuple(rejected)
-            )
-        return None
-
-
-def _steps(store: Store) -> list[int]:
-    return [step for name in store.children(CHECKPOINTS_FOLDER) if (step := step_of(name)) is not None]
-
-
-def _has(store: Store, step: int, name: str) -> bool:
-    return store.exists(f"{step_folder(step)}/{name}")
-
-
-def _read_sealed(store: Store, step: int) -> Manifest | None:
-    """The manifest of a complete step, None if the step is not complete there."""
-    try:
-        complete = store.get(f"{step_folder(step)}/{COMPLETE_FILE}")
-    except FileNotFoundError:
-        return None
-    try:
-        data = store.get(f"{step_folder(step)}/{MANIFEST_FILE}")
-    except FileNotFoundError as error:
-        raise CorruptRecord(f"{COMPLETE_FILE} without {MANIFEST_FILE}") from error
-    manifest = open_sealed(data, complete)
-    if manifest.step != step:
-        raise CorruptRecord(f"manifest.json is of step {manifest.step}")
-    return manifest
+        folder, policy = self.folder(manifest.step), self.local.policy
+        return fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, policy=policy)
 
 
 def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
@@ -299,15 +218,15 @@ def _seal(store: Store, manifest: Manifest, check: Callable[[], None]) -> None:
     store.put(f"{folder}/{COMPLETE_FILE}", manifest.seal())
 
 
+def _readable(store: Store, step: int) -> Manifest | None:
+    """The sealed manifest of a step, None if there is none or it is damaged, which is warned of."""
+    try:
+        return read_sealed(store, step)
+    except (CorruptRecord, CheckpointError) as error:
+        logger.warning("global_step_%d of %s: %s", step, store.url, error)
+        return None
+
+
 def _clear_step(store: Store, step: int) -> None:
     store.delete(f"{step_folder(step)}/{COMPLETE_FILE}")
     store.delete_tree(step_folder(step))
-
-
-def _delete_step(store: Store, step: int) -> None:
-    folder = step_folder(step)
-    store.delete(f"{folder}/{COMPLETE_FILE}")
-    for info in store.list(folder):
-        if info.key != f"{folder}/{MANIFEST_FILE}":
-            store.delete(info.key)
-    store.delete_tree(folder)

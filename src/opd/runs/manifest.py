@@ -119,13 +119,16 @@ def files_of_rank(step_dir: Path, rank: int) -> list[str]:
     A shard belongs to the rank in its name, data.pt and other files at the top to the driver (DRIVER_RANK), the rest of
     the sub-folders (configs, tokenizer) to rank 0, which saved it.
     """
+    sealing = (MANIFEST_FILE, COMPLETE_FILE)
+    return [path for path in visible_files(step_dir) if path not in sealing and _owner(path) == rank]
+
+
+def visible_files(folder: Path) -> list[str]:
+    """Every file below a folder but hidden ones, relative with `/`, sorted; other processes may be changing it."""
     found = []
-    for folder, subfolders, names in os.walk(step_dir):
+    for parent, subfolders, names in os.walk(folder):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for name in names:
-            path = (Path(folder) / name).relative_to(step_dir).as_posix()
-            if not name.startswith(".") and path not in (MANIFEST_FILE, COMPLETE_FILE) and _owner(path) == rank:
-                found.append(path)
+        found += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
     return sorted(found)
 
 

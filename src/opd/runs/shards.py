@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from opd.runs.manifest import (
     find_problem,
     hash_files,
     step_folder,
+    visible_files,
 )
 from opd.runs.store import DEFAULT_POLICY, RetryPolicy, Store, open_store
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 NUM_TRANSFER_THREADS = 4
 # Files that nobody listed are moved here; names with a leading dot are never loaded, uploaded or counted.
 UNLISTED_FOLDER = ".unlisted"
+# Downloads wait here until all of them are whole: a damaged copy in the store must not spoil the one on the disk.
+INCOMING_FOLDER = ".incoming"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,37 +107,59 @@ def fetch_shards(
         StoreUnavailable: the store went away; nothing can be said about the checkpoint.
     """
     folder = Path(step_dir)
-    store = open_store(store_url, policy=policy).child(step_folder(manifest.step)) if store_url else None
-    move_unlisted(folder, manifest)
+    entries = manifest.files_of(ranks)
     with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
-        problems = pool.map(lambda entry: _fetch(folder, entry, store), manifest.files_of(ranks))
-        return [problem for problem in problems if problem]
+        problems = _problems(pool, entries, lambda entry: find_problem(folder, entry))
+        if problems and store_url is not None:
+            store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
+            # A folder a caller: ranks that share a disk bring their files at the same time.
+            incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
+            missing = list(problems)
+            problems = _problems(pool, missing, lambda entry: _download(incoming, entry, store))
+            if not problems:
+                _move_in(folder, incoming, missing)
+    if not problems:
+        move_unlisted(folder, manifest)
+    return list(problems.values())
 
 
-def _fetch(folder: Path, entry: FileEntry, store: Store | None) -> str | None:
-    problem = find_problem(folder, entry)
-    if problem is None or store is None:
-        return problem
+def _problems(
+    pool: ThreadPoolExecutor, entries: Sequence[FileEntry], check: Callable[[FileEntry], str | None]
+) -> dict[FileEntry, str]:
+    """What `check` found wrong, by file; the files in order."""
+    found = zip(entries, pool.map(check, entries), strict=True)
+    return {entry: problem for entry, problem in found if problem}
+
+
+def _download(incoming: Path, entry: FileEntry, store: Store) -> str | None:
+    """One file into the side folder; what an earlier, interrupted call brought there whole is not fetched again."""
+    if find_problem(incoming, entry) is None:
+        return None
     try:
-        store.get_file(entry.path, folder / entry.path)
+        store.get_file(entry.path, incoming / entry.path)
     except FileNotFoundError:
         return f"{entry.path} is missing in {store.url}"
-    return find_problem(folder, entry)
+    return find_problem(incoming, entry)
+
+
+def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None:
+    """Takes downloaded files over, once all of them are what the manifest says."""
+    for entry in entries:
+        target = folder / entry.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (incoming / entry.path).replace(target)
+    shutil.rmtree(incoming)
 
 
 def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
     """Moves files that the manifest does not list out of the loader's way, so that nothing foreign is unpickled."""
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE, COMPLETE_FILE}
-    unlisted = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if not hidden and (path.is_file() or path.is_symlink()) and relative.as_posix() not in listed:
-            target = folder / UNLISTED_FOLDER / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another rank on this disk moved it first
-                path.replace(target)
-            unlisted.append(relative.as_posix())
+    unlisted = [path for path in visible_files(folder) if path not in listed]
+    for path in unlisted:
+        target = folder / UNLISTED_FOLDER / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another rank on this disk moved it first
+            (folder / path).replace(target)
     if unlisted:
         logger.warning(
             "%s: %d files not in the manifest moved to %s: %s", folder, len(unlisted), UNLISTED_FOLDER, unlisted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -13,14 +14,8 @@ from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, St
 from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
 # Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
-CREATE_ONLY_PROTOCOLS = {
-    "s3": "If-None-Match: * (s3fs)",
-    "s3a": "If-None-Match: * (s3fs)",
-    "gs": "ifGenerationMatch=0 (gcsfs)",
-    "gcs": "ifGenerationMatch=0 (gcsfs)",
-    "az": "If-None-Match: * (adlfs)",
-    "abfs": "If-None-Match: * (adlfs)",
-}
+# (s3fs: If-None-Match: *; gcsfs: ifGenerationMatch=0; adlfs: no overwrite), and the service each one belongs to.
+CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
 # How s3fs.errors maps 409, 500, 503 and the codes it does not know (502, 504, ConditionalRequestConflict).
 TRANSIENT_ERRNOS = {
     errno.EBUSY,
@@ -30,6 +25,29 @@ TRANSIENT_ERRNOS = {
     errno.ECONNREFUSED,
     errno.ECONNRESET,
     errno.EPIPE,
+}
+# HTTP statuses that a service means to pass: time-out, too many requests, server errors.
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
+# Base classes, by name, that the client libraries use for no connection, a cut one, a time-out and half an answer.
+CONNECTION_FAILURES = {
+    "ConnectionError",  # botocore's, requests'
+    "HTTPClientError",  # botocore's
+    "ResponseParserError",  # botocore's
+    "ClientConnectionError",  # aiohttp's
+    "ClientPayloadError",  # aiohttp's
+    "ServiceRequestError",  # Azure's
+    "ServiceResponseError",  # Azure's
+}
+# Errors of each service's client library that are no OSError; imported only when the service is used.
+CLIENT_ERRORS = {
+    "s3": ("botocore.exceptions:BotoCoreError",),
+    "gs": (
+        "gcsfs.retry:HttpError",
+        "google.auth.exceptions:GoogleAuthError",
+        "google.api_core.exceptions:GoogleAPIError",
+        "aiohttp:ClientError",
+    ),
+    "az": ("azure.core.exceptions:AzureError",),
 }
 # One try must end soon, since the retries are ours: botocore's own patience would be 60 s x 5 a connection.
 S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
@@ -55,7 +73,8 @@ class FsspecStore(Store):
                 f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
             )
         self.filesystem = filesystem or _filesystem(self.protocol, url)
-        self.native_errors = (OSError, TimeoutError, *_client_errors(self.protocol))
+        service = CREATE_ONLY_PROTOCOLS[self.protocol]
+        self.native_errors = (OSError, TimeoutError, *map(_import_error, CLIENT_ERRORS[service]))
 
     def _child(self, key: str) -> Self:
         return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
@@ -126,41 +145,42 @@ class FsspecStore(Store):
 
     def _translate(self, error: Exception, what: str) -> StoreError:
         message = f"cannot {what}: {type(error).__name__}: {error}"
+        if _is_transient(error):
+            return StoreUnavailable(message)
         if isinstance(error, PermissionError) or "Credential" in type(error).__name__:  # botocore's NoCredentialsError
             return StoreRefused(f"{message}; check the credentials in the environment and their rights on {self.url}")
-        if isinstance(error, TimeoutError | ConnectionError) or _is_connection_failure(error):
-            return StoreUnavailable(message)
-        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
-            return StoreUnavailable(message)
         return StoreRefused(message)
 
 
 def _filesystem(protocol: str, url: str) -> fsspec.AbstractFileSystem:
     options: dict[str, Any] = {"use_listings_cache": False}
-    if protocol in ("s3", "s3a"):
+    is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
+    if is_s3:
         options["config_kwargs"] = S3_CLIENT_CONFIG
     try:
         filesystem = fsspec.filesystem(protocol, **options)
     except ImportError as error:
         raise StoreRefused(f"object store {url!r}: {error}; install the fsspec package for {protocol}://") from error
-    if protocol in ("s3", "s3a"):
+    if is_s3:
         filesystem.retries = 1  # the bounded, named retries are Store's
     return filesystem
 
 
-def _client_errors(protocol: str) -> tuple[type[Exception], ...]:
-    """Errors of the service's client library that are no OSError."""
-    if protocol not in ("s3", "s3a"):
-        return ()
-    from botocore.exceptions import BotoCoreError
-
-    return (BotoCoreError,)
+def _import_error(name: str) -> type[Exception]:
+    """The class behind `module:name`."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
-def _is_connection_failure(error: Exception) -> bool:
-    """botocore's families for no connection, a cut one, a time-out and half an answer."""
-    families = {"ConnectionError", "HTTPClientError", "ResponseParserError"}
-    return any(base.__name__ in families for base in type(error).__mro__)
+def _is_transient(error: Exception) -> bool:
+    """Whether the service may answer the same request a moment later."""
+    status = getattr(error, "code", None) or getattr(error, "status_code", None)
+    return (
+        isinstance(error, TimeoutError | ConnectionError)
+        or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS)
+        or any(base.__name__ in CONNECTION_FAILURES for base in type(error).__mro__)
+        or str(status) in map(str, TRANSIENT_STATUSES)
+    )
 
 
 def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:

@@ -1,0 +1,99 @@
+"""Choosing the checkpoint to resume from: sealed, whole, and verified before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opd.runs.errors import CheckpointError, CorruptRecord
+from opd.runs.manifest import (
+    CHECKPOINTS_FOLDER,
+    COMPLETE_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    open_sealed,
+    step_folder,
+    step_of,
+)
+from opd.runs.store import Store
+from opd.runs.store_local import LocalStore
+
+# fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. The default serves one
+# machine; a trainer on several has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.
+Fetch = Callable[[Manifest, str | None], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeDecision:
+    """Where to resume from; `step` None means from the start. `rejected` says why newer steps were passed over."""
+
+    step: int | None
+    path: Path | None
+    source: str
+    manifest: Manifest | None
+    rejected: tuple[str, ...]
+
+    def describe(self) -> str:
+        where = (
+            "starting from the beginning" if self.step is None else f"resuming from step {self.step} ({self.source})"
+        )
+        return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
+
+
+def complete_steps(stores: Sequence[Store]) -> list[int]:
+    """Steps with a COMPLETE marker in any of the places, ascending."""
+    return sorted({step for store in stores for step in saved_steps(store) if has_file(store, step, COMPLETE_FILE)})
+
+
+def saved_steps(store: Store) -> list[int]:
+    """Steps that have a folder, complete or not."""
+    return [step for name in store.children(CHECKPOINTS_FOLDER) if (step := step_of(name)) is not None]
+
+
+def has_file(store: Store, step: int, name: str) -> bool:
+    return store.exists(f"{step_folder(step)}/{name}")
+
+
+def read_sealed(store: Store, step: int) -> Manifest | None:
+    """The manifest of a complete step, None if the step is not complete there."""
+    try:
+        complete = store.get(f"{step_folder(step)}/{COMPLETE_FILE}")
+    except FileNotFoundError:
+        return None
+    try:
+        data = store.get(f"{step_folder(step)}/{MANIFEST_FILE}")
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"{COMPLETE_FILE} without {MANIFEST_FILE}") from error
+    manifest = open_sealed(data, complete)
+    if manifest.step != step:
+        raise CorruptRecord(f"manifest.json is of step {manifest.step}")
+    return manifest
+
+
+def try_step(
+    step: int, *, local: LocalStore, remote: Store | None, fetch: Fetch, rejected: list[str]
+) -> ResumeDecision | None:
+    """The decision for one step if any copy of it holds; what is wrong with the others is added to `rejected`."""
+    copies: list[tuple[Manifest, str]] = []
+    for store, source in ((local, "local"), (remote, "store")):
+        try:
+            manifest = read_sealed(store, step) if store is not None else None
+        except (CorruptRecord, CheckpointError) as error:
+            rejected.append(f"global_step_{step} ({source}): {error}")
+            continue
+        if manifest is not None:
+            copies.append((manifest, source))
+    # A later attempt's save of the same step is the one that the run went on from; of equal ones the local one first.
+    copies.sort(key=lambda copy: copy[0].attempt, reverse=True)
+    for manifest, source in copies:
+        problems = fetch(manifest, remote.url if remote is not None and source == "store" else None)
+        if problems:
+            rejected.append(f"global_step_{step} ({source}): {'; '.join(problems)}")
+            continue
+        if source == "store":
+            local.put(f"{step_folder(step)}/{MANIFEST_FILE}", manifest.to_bytes())
+            local.put(f"{step_folder(step)}/{COMPLETE_FILE}", manifest.seal())
+        path = local.local_path(step_folder(step))
+        return ResumeDecision(step=step, path=path, source=source, manifest=manifest, rejected=tuple(rejected))
+    return None
