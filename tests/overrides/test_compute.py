@@ -166,7 +166,7 @@ def test_an_evaluation_validates_and_trains_nothing():
     assert found["trainer.val_before_train"] == "true"
     assert found["trainer.total_epochs"] == "0"
     assert found["trainer.save_freq"] == "-1"
-    assert found["++run.save_generations"] is True
+    assert found["++run.save_generations"] == "true"
     assert found["actor_rollout_ref.rollout.val_kwargs.n"] == "16"
 
 

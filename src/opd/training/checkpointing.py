@@ -8,6 +8,7 @@ from omegaconf import DictConfig, open_dict
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from opd.runs.manifest import DRIVER_RANK
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, upload_shards
 
@@ -42,7 +43,9 @@ def resume(config: DictConfig, run: Run) -> None:
 def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention."""
     folder = str(run.checkpoints.folder(step))
-    reports = worker_group.upload_shards(step=step, step_dir=folder, store_url=run.handle.store_url)
+    store_url = run.handle.store_url
+    reports = list(worker_group.upload_shards(step=step, step_dir=folder, store_url=store_url))
+    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url))
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))
     if deleted:

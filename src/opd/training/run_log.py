@@ -62,6 +62,7 @@ class StepLogger:
             self._run.log(step, data)
         for line in self._lines(data, step):
             print(line, flush=True)
+        self._trainer.on_step_logged()
 
     def _lines(self, data: dict[str, Any], step: int) -> list[str]:
         total = self._trainer.total_training_steps

@@ -32,6 +32,7 @@ class OrderedTrainer(PPOTrainerSync):
     def __init__(self, config, run=None):
         self.run = run
         self._step_logger: StepLogger | None = None
+        self._unsealed_step: int | None = None
         # "console" is our own line a step; verl's file logger truncates on open, which would wipe a resumed history.
         config.trainer.logger = [name for name in config.trainer.logger if name not in ("console", "file")]
         super().__init__(config)
@@ -80,7 +81,13 @@ class OrderedTrainer(PPOTrainerSync):
             super()._save_checkpoint()
         elif self.run.checkpoints.begin(step):
             super()._save_checkpoint()
-            checkpointing.seal(self.run, self.actor_rollout_wg, step, self.config)
+            self._unsealed_step = step
+
+    def on_step_logged(self) -> None:
+        """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
+        if self.run is not None and self._unsealed_step is not None:
+            checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
+            self._unsealed_step = None
 
     def prepare_step(self) -> dict:
         """Generate the step's rollouts (all of `gen`), and report what failed."""
