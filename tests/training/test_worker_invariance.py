@@ -148,3 +148,10 @@ def test_with_offload_the_trunks_are_never_resident_together(one_rank):
     assert (phases["teacher"]["teacher_trunk"], phases["teacher"]["student_trunk"]) == ("device", "offloaded")
     assert (phases["student"]["teacher_trunk"], phases["done"]["student_trunk"]) == ("offloaded", "offloaded")
     assert phases["student"]["teacher_head"] == "cpu"  # the device of the CPU profile
+
+
+def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):
+    # The original caches full logits on the host: 304 KB a token, 637 GB a batch (defect 13); prompts included (12).
+    metrics = one_rank["heads untied-untied"]["metrics"]
+    teacher_hidden_size, bytes_of_fp32 = 48, 4
+    assert metrics["perf/teacher_cache_mb"] * 2**20 == metrics["opd/num_tokens"] * teacher_hidden_size * bytes_of_fp32

@@ -39,7 +39,8 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     """`opd.launch`'s way in: one attempt at a run with a run directory.
 
     Returns:
-        0 done, 1 the run failed or is not ours to start (the reason is printed).
+        0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name; the reason is
+        printed.
     """
     set_process_environment(spec.device)
     config = compose(overrides)
@@ -56,7 +57,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
             claimed.finish(_run_claimed(spec, config, claimed))
     except RunError as error:
         print(f"opd.launch: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
         traceback.print_exc()
         return 1

@@ -33,8 +33,10 @@ class OrderedTrainer(PPOTrainerSync):
         self.run = run
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
-        # "console" is our own line a step; verl's file logger truncates on open, which would wipe a resumed history.
-        config.trainer.logger = [name for name in config.trainer.logger if name not in ("console", "file")]
+        # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
+        # truncates on open, which would wipe a resumed history).
+        ours = ("console", "file") if run is not None else ("console",)
+        config.trainer.logger = [name for name in config.trainer.logger if name not in ours]
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01

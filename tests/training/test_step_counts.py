@@ -1,0 +1,62 @@
+"""The step's metrics are sums divided once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from opd.training.step_counts import reduce
+
+
+def _raw(**extra):
+    return {
+        "sum/tokens": [[1.0, 3.0], [6.0]],
+        "sum/loss": [[2.0, 3.0], [5.0]],
+        "sum/divergence": [[1.0, 1.0], [8.0]],
+        "sum/student_entropy": [[0.0, 1.0], [4.0]],
+        "sum/teacher_entropy": [[0.0, 0.0], [0.0]],
+        "sum/rows": [[1.0, 1.0], [2.0]],
+        "max/divergence": [[0.5, 3.0], [1.0]],
+        "grad_norm": [1.0, 3.0],
+        **extra,
+    }
+
+
+def test_losses_are_a_mean_over_tokens_not_a_mean_of_micro_batch_means():
+    # The original means the micro-batch means 2/1, 3/3 and 5/6 (defect 5): 1.28 instead of 1.0.
+    metrics = reduce(_raw())
+    assert metrics["opd/loss"] == pytest.approx(10 / 10)
+    assert metrics["opd/entropy"] == pytest.approx(5 / 10)
+    assert metrics["opd/num_tokens"] == 10
+    assert metrics["opd/batch_size"] == 4
+    assert metrics["opd/divergence_max"] == 3.0
+    assert metrics["opd/grad_norm"] == 2.0
+
+
+def test_a_skipped_update_is_counted_and_kept_out_of_the_norm():
+    metrics = reduce(_raw(grad_norm=[1.0, math.nan]))
+    assert metrics["opd/skipped_step"] == 1
+    assert metrics["opd/grad_norm"] == 1.0
+
+
+def test_no_counts_at_all_is_an_error():
+    with pytest.raises(ValueError, match="no counts"):
+        reduce({"grad_norm": [1.0]})
+
+
+def test_agreement_is_the_pearson_correlation_of_all_tokens_of_all_ranks():
+    x, y = [0.1, 0.5, 0.9], [0.2, 0.5, 0.7]
+    moments = {
+        "sum/p_tokens": [3.0],
+        "sum/p_diff": [0.3],
+        "sum/p_x": [sum(x)],
+        "sum/p_y": [sum(y)],
+        "sum/p_xx": [sum(v * v for v in x)],
+        "sum/p_yy": [sum(v * v for v in y)],
+        "sum/p_xy": [sum(a * b for a, b in zip(x, y, strict=True))],
+        "max/p_diff": [0.2],
+    }
+    metrics = reduce(_raw(**moments))
+    assert metrics["training/rollout_actor_probs_pearson_corr"] == pytest.approx(0.9933992678)
+    assert metrics["training/rollout_probs_diff_mean"] == pytest.approx(0.1)
