@@ -36,7 +36,8 @@ def test_names_are_put_back_when_the_call_ends_also_by_an_error():
             replaced.append(trainer_base.pprint is not before)
             raise KeyError
 
-    pytest.raises(KeyError, fail)
+    with pytest.raises(KeyError):
+        fail()
     assert replaced == [True]
     assert trainer_base.pprint is before
 
