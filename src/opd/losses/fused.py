@@ -90,6 +90,7 @@ def head_divergence(
     temperature: float = 1.0,
     valid_vocab: int | None = None,
     token_ids: Tensor | None = None,
+    chunk_size: int = CHUNKED_ROWS,
     workspace_gib: float = WORKSPACE_GIB,
     precision: LogitsPrecision = "fp16",
     max_relative_error: float = MAX_RELATIVE_ERROR,
@@ -111,6 +112,7 @@ def head_divergence(
     - reads a few numbers back (largest weight, the gradients' own) while later products run.
 
     Args:
+        chunk_size: tokens a chunk of the plain path; the fused form sizes its chunks from `workspace_gib`.
         workspace_gib: memory for logits and their gradient. More is faster, up to 2 V bytes for each token.
         backend: None chooses; `fused` raises where the fused form cannot run.
 
@@ -124,7 +126,7 @@ def head_divergence(
     vocab = _counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
     if choose_backend(student_weight, teacher_weight, backend) == "chunked":
-        return _plain(heads, kind, token_weights, beta, temperature, vocab, token_ids)
+        return _plain(heads, kind, token_weights, beta, temperature, chunk_size, vocab, token_ids)
     from opd.losses.cuda.run import Call
 
     call = Call(
@@ -174,6 +176,7 @@ def _plain(
     token_weights: Tensor,
     beta: float,
     temperature: float,
+    chunk_size: int,
     vocab: int,
     token_ids: Tensor | None,
 ) -> HeadDivergence:
@@ -183,7 +186,7 @@ def _plain(
         token_weights=token_weights,
         beta=beta,
         temperature=temperature,
-        chunk_size=CHUNKED_ROWS,
+        chunk_size=chunk_size,
         valid_vocab=vocab,
         token_ids=token_ids,
     )

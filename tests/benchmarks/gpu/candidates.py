@@ -198,7 +198,7 @@ def liger_fused(batch: Batch, kind: str) -> Step:
 
     def step() -> tuple[Tensor, Tensor]:
         _own_dtype(batch)
-        return batch.gradients(loss(*batch.tensors))
+        return batch.gradients(loss(*batch.tensors, None))
 
     return step
 

@@ -145,10 +145,9 @@ __device__ __forceinline__ void cluster_reduce(float (&v)[N], Shared& sh, int ph
 
 // With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Differences of it do
 // not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^120 it is linear in d.
-__device__ __forceinline__ float log_mixture_ratio(float d, float power, float odds) {  // power = capped_power(d)
-  return lg2(fmaf(odds, power, 1.f)) + fmaxf(d - 120.f, 0.f);
+__device__ __forceinline__ float log_mixture_ratio(float d, float odds) {
+  return lg2(fmaf(odds, ex2(fminf(d, 120.f)), 1.f)) + fmaxf(d - 120.f, 0.f);
 }
-__device__ __forceinline__ float capped_power(float d) { return ex2(fminf(d, 120.f)); }
 
 // Gradient of the divergence with respect to one logit of the student, in bits for the two kinds with logs.
 __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, float centre, float odds) {
@@ -157,7 +156,7 @@ __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, flo
 #elif KIND == 1
   return p - ex2(lq);
 #else
-  return p * (centre - log_mixture_ratio(lq - lp, capped_power(lq - lp), odds));
+  return p * (centre - log_mixture_ratio(lq - lp, odds));
 #endif
 }
 
@@ -329,11 +328,9 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
       const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
-      const float d = lq - lp, power = capped_power(d), ratio = log_mixture_ratio(d, power, odds), p = ex2(lp);
-      float q = p * power;  // one exp less, unless p is close to underflow: lp < -100
-      asm("{.reg .pred low; setp.lt.f32 low, %1, 0fC2C80000; @low ex2.approx.ftz.f32 %0, %2;}" : "+f"(q) : "f"(lp), "f"(lq));
-      moment[0] = fmaf(p, ratio, moment[0]);
-      moment[1] = fmaf(q, d - ratio, moment[1]);
+      const float ratio = log_mixture_ratio(lq - lp, odds);
+      moment[0] = fmaf(ex2(lp), ratio, moment[0]);
+      moment[1] = fmaf(ex2(lq), (lq - lp) - ratio, moment[1]);
     }
   }
   cluster_reduce<2, false>(moment, sh, 2);

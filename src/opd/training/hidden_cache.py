@@ -1,0 +1,106 @@
+"""The teacher's final hidden states between its phase and the student's: on the device as far as they fit, else pinned."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SLAB_BYTES = 256 * 2**20  # pinned memory is slow to get and rounded up to powers of two: take it in large pieces, once
+
+
+class Fetch:
+    """Hidden states on their way to the device; ask for them where they are needed, after other work was queued."""
+
+    def __init__(self, hidden: Tensor, copied: torch.cuda.Event | None) -> None:
+        self._hidden, self._copied = hidden, copied
+
+    def ready(self) -> Tensor:
+        """[N, d]; the current stream waits for the copies, the host does not."""
+        if self._copied is not None:
+            torch.cuda.current_stream(self._hidden.device).wait_event(self._copied)
+        return self._hidden
+
+
+class HiddenCache:
+    """Hidden states of rows by number, each [n_i, d]; 8 KB a token for a width of 4096 in bf16, at loss positions only.
+
+    On a CUDA device the first `device_gib` of them stay there. The rest goes to pinned host memory and comes back on a
+    stream of its own, beside the trunks' forwards. Pinned memory is kept for the next step.
+
+    Args:
+        device_gib: budget on the device (`opd.cache_gib`). On a CPU there is nowhere else, and it is not read.
+        device: where hidden states are made and used.
+    """
+
+    def __init__(self, *, device_gib: float, device: torch.device) -> None:
+        self.device = device
+        self.budget_bytes = int(device_gib * 2**30)
+        self.device_bytes = 0
+        self.host_bytes = 0
+        self.copied_bytes = 0
+        """Bytes moved over PCIe since the last `clear`, both ways."""
+        self._rows: dict[int, Tensor] = {}
+        self._slabs: list[Tensor] = []
+        self._slab, self._offset = 0, 0
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def put(self, row: int, hidden: Tensor) -> None:
+        """Keep the hidden states [n, d] of a row; the caller may drop them."""
+        if row in self._rows:
+            raise ValueError(f"row {row}: its hidden states are in the cache already; clear() it between steps")
+        size = hidden.nbytes
+        if self._stream is None or self.device_bytes + size <= self.budget_bytes:
+            # A row of a micro-batch is a view of all of it, and would keep its spilled neighbours on the device.
+            whole = hidden.untyped_storage().nbytes() == size
+            self._rows[row] = hidden if whole else hidden.clone()
+            self.device_bytes += size
+            return
+        host = self._pinned(hidden)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            host.copy_(hidden, non_blocking=True)
+        hidden.record_stream(self._stream)
+        self._rows[row] = host
+        self.host_bytes += size
+        self.copied_bytes += size
+
+    def fetch(self, rows: Sequence[int]) -> Fetch:
+        """Start bringing the hidden states of these rows together on the device, in this order."""
+        parts = [self._rows[row] for row in rows]
+        spilled = [part.device.type != self.device.type for part in parts]
+        if self._stream is None or not any(spilled):
+            return Fetch(torch.cat(parts), None)
+        lengths = [len(part) for part in parts]
+        hidden = torch.empty(sum(lengths), parts[0].shape[1], dtype=parts[0].dtype, device=self.device)
+        pieces = list(zip(hidden.split(lengths), parts, spilled, strict=True))
+        for piece, part, on_host in pieces:
+            if not on_host:
+                piece.copy_(part)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for piece, part, on_host in pieces:
+                if on_host:
+                    piece.copy_(part, non_blocking=True)
+                    self.copied_bytes += part.nbytes
+            copied = torch.cuda.Event()
+            copied.record()
+        hidden.record_stream(self._stream)
+        return Fetch(hidden, copied)
+
+    def clear(self) -> None:
+        """Forget all rows; pinned memory stays for the next step."""
+        if self._stream is not None:
+            self._stream.synchronize()  # a slab must not be written before the copies out of it are done
+        self._rows.clear()
+        self.device_bytes = self.host_bytes = self.copied_bytes = 0
+        self._slab, self._offset = 0, 0
+
+    def _pinned(self, like: Tensor) -> Tensor:
+        """The next piece of pinned memory of this shape and dtype."""
+        while self._slab < len(self._slabs) and self._offset + like.nbytes > self._slabs[self._slab].nbytes:
+            self._slab, self._offset = self._slab + 1, 0
+        if self._slab == len(self._slabs):
+            self._slabs.append(torch.empty(max(SLAB_BYTES, like.nbytes), dtype=torch.uint8, pin_memory=True))
+        piece = self._slabs[self._slab][self._offset : self._offset + like.nbytes]
+        self._offset += -(-like.nbytes // 256) * 256
+        return piece.view(like.dtype).view(like.shape)

@@ -1,0 +1,33 @@
+"""The cache of the teacher's hidden states where there is only host memory (on a GPU: tests/gpu)."""
+
+import pytest
+import torch
+
+from opd.training.hidden_cache import HiddenCache
+
+
+def test_rows_come_back_in_the_order_asked_for():
+    cache = HiddenCache(device_gib=0.0, device=torch.device("cpu"))
+    rows = {row: torch.randn(row + 1, 8, generator=torch.Generator().manual_seed(row)) for row in range(4)}
+    for row, hidden in rows.items():
+        cache.put(row, hidden)
+    assert torch.equal(cache.fetch([2, 0, 3]).ready(), torch.cat([rows[2], rows[0], rows[3]]))
+    assert cache.device_bytes == (1 + 2 + 3 + 4) * 8 * 4
+    assert cache.copied_bytes == 0
+
+
+def test_a_kept_row_does_not_keep_the_micro_batch_it_was_cut_from():
+    cache = HiddenCache(device_gib=0.0, device=torch.device("cpu"))
+    whole = torch.randn(100, 8)
+    cache.put(0, whole[:3])
+    assert cache.fetch([0]).ready().untyped_storage().nbytes() == 3 * 8 * 4
+
+
+def test_a_row_is_put_once_a_step():
+    cache = HiddenCache(device_gib=0.0, device=torch.device("cpu"))
+    cache.put(0, torch.zeros(2, 8))
+    with pytest.raises(ValueError, match="row 0: its hidden states are in the cache already"):
+        cache.put(0, torch.zeros(2, 8))
+    cache.clear()
+    cache.put(0, torch.ones(2, 8))
+    assert torch.equal(cache.fetch([0]).ready(), torch.ones(2, 8))
