@@ -59,8 +59,7 @@ test-fast: setup ## the tests that take no more than seconds
 	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e" $(ARGS)
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
-	$(BIN)/python -m pytest -m "e2e" tests/e2e_cpu $(ARGS)
-	$(BIN)/python -m tests.e2e_cpu.table
+	$(BIN)/python -m pytest tests/e2e_cpu --results tests/e2e_cpu/RESULTS.md $(ARGS)
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py

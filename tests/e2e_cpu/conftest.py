@@ -1,4 +1,21 @@
+"""Marks the end-to-end runs and, with `--results FILE`, writes what they did as a table."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
 import pytest
+
+_reports: list[pytest.TestReport] = []
+
+
+def pytest_addoption(parser):
+    parser.addoption("--results", type=Path, default=None, help="write a table of the end-to-end runs to this file")
 
 
 def pytest_collection_modifyitems(items):
@@ -6,3 +23,31 @@ def pytest_collection_modifyitems(items):
         if "e2e_cpu" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(600))
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and "e2e_cpu" in report.nodeid:
+        _reports.append(report)
+
+
+def pytest_sessionfinish(session):
+    target = session.config.getoption("--results", None)
+    if target is None or not _reports:
+        return
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "transformers", "ray"))
+    lines = [
+        "# The last full matrix of end-to-end runs on a CPU",
+        "",
+        "Written by `make e2e-cpu`; each row is a test that starts `python -m opd.launch` as a user does.",
+        "",
+        f"{datetime.date.today().isoformat()}, commit {commit.stdout.strip() or 'unknown'}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores; {packages}.",
+        "",
+        "| run | outcome | seconds |",
+        "| --- | --- | ---: |",
+    ]
+    for report in _reports:
+        name = report.nodeid.split("::", 1)[1].removeprefix("test_").replace("_", " ")
+        lines.append(f"| {name} | {report.outcome} | {report.duration:.0f} |")
+    target.write_text("\n".join(lines) + "\n")

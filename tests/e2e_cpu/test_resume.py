@@ -39,3 +39,25 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     expected = _weights(whole)
     for name, value in _weights(resumed).items():
         assert torch.equal(value, expected[name]), name
+
+
+def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
+    sets = ("trainer.total_steps=40", "trainer.save_freq=30")
+    process = start(tmp_path, "opd", *sets)
+    metrics = tmp_path / "out" / "opd" / "attempts" / "0001" / "metrics.jsonl"
+    deadline = time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        if metrics.exists() and len(metrics.read_text().splitlines()) > 2:  # the validation and two steps
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process, tmp_path, "opd")
+    assert stopped.returncode == 130, stopped.output[-4000:]
+    last = stopped.steps[-1]["training/global_step"]
+    assert 2 <= last < 40
+    assert (stopped.run_dir / "checkpoints" / f"global_step_{last}" / "COMPLETE").exists()
+    assert f"saved step {last}" in stopped.output
+
+    resumed = run(tmp_path, "opd", *sets, f"trainer.total_steps={last + 1}").must_be_clean()
+    assert f"resuming from step {last}" in resumed.output
+    assert [row["training/global_step"] for row in resumed.steps] == list(range(1, last + 2))

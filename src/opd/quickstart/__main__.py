@@ -88,6 +88,7 @@ def report(out: Path, seed: int, watched: Watched) -> dict[str, Any]:
 
 def teacher_accuracy() -> tuple[float, int]:
     """The bundled teacher's greedy accuracy on all held-out problems, and their number."""
+    os.environ["TQDM_DISABLE"] = "1"
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from opd.data.toy import TEACHER_DIR
@@ -101,9 +102,9 @@ def teacher_accuracy() -> tuple[float, int]:
 
 def print_table(result: dict[str, Any], picture: Path) -> None:
     """Accuracies with binomial standard errors, then the times."""
-    table = Table(title=f"held-out accuracy, greedy, {result['num_heldout']} problems", title_justify="left")
+    table = Table()
     table.add_column("model")
-    table.add_column("accuracy", justify="right")
+    table.add_column(f"accuracy on {result['num_heldout']} held-out problems, greedy", justify="right")
     table.add_column("± s.e.", justify="right")
     for name in ("before", "after", "teacher"):
         accuracy = result[f"accuracy_{name}"]

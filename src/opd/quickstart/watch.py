@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 # The lines our own logger writes; verl's and Ray's stay in the log file.
-SHOWN = re.compile(r"^(?:[█░]+ step |validation at step |starting from |resuming |opd\.)")
+SHOWN = re.compile(r"^(?:[█░]+ step |validation at step |starting |resuming |asked to end|saved step |opd\.)")
 _FIRST_STEP = re.compile(r"^[█░]+ step +\d+/")
 _SAMPLE_S = 0.5
 

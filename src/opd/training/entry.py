@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -81,7 +82,9 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     prepare(config)
     # Ray in the main thread: its daemons are told to die with the thread that started them.
     importing = Background(lambda: importlib.import_module("opd.training.task_runner"), "import-trainer")
+    print("starting Ray", flush=True)
     embedded = start_ray(config)
+    print("starting trainer, queue and rollout server", flush=True)
     try:
         return importing.result().TaskRunner().run(config, claimed)
     finally:
@@ -139,5 +142,7 @@ def start_ray(config: DictConfig) -> bool:
     runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
     runtime_env = OmegaConf.to_container(runtime_env)
     runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(**init, runtime_env=runtime_env)
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return "RAY_ADDRESS" not in os.environ

@@ -19,7 +19,9 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
+from opd.runs.run import EXIT_TERMINATED
 from opd.training import checkpointing, step_counts, verl_patches
+from opd.training.graceful import GracefulStop
 from opd.training.run_log import StepLogger
 from opd.training.worker import OPDWorker
 
@@ -33,6 +35,8 @@ class OrderedTrainer(PPOTrainerSync):
         self.run = run
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
+        self._saved_step: int | None = None
+        self._stop = GracefulStop()
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history).
         ours = ("console", "file") if run is not None else ("console",)
@@ -56,7 +60,7 @@ class OrderedTrainer(PPOTrainerSync):
             super()._setup()
 
     def fit(self, agent_loop_manager):
-        with verl_patches.quiet():
+        with verl_patches.quiet(), self._stop:
             super().fit(agent_loop_manager)
 
     def _init_resource_pool_mgr(self):
@@ -89,7 +93,19 @@ class OrderedTrainer(PPOTrainerSync):
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
         if self.run is not None and self._unsealed_step is not None:
             checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
-            self._unsealed_step = None
+            self._saved_step, self._unsealed_step = self._unsealed_step, None
+        if self._stop.requested:
+            self._save_and_end()
+
+    def _save_and_end(self) -> None:
+        """Save the step that has just ended, unless it was, and leave as a process ended by SIGTERM does."""
+        if self.run is not None and self.config.trainer.save_freq > 0 and self.config.run.get("save_on_exit", True):
+            if self._saved_step != self.global_steps:
+                self._save_checkpoint()
+                if self._unsealed_step is not None:
+                    checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
+            print(f"saved step {self.global_steps}; the same command goes on from here", flush=True)
+        raise SystemExit(EXIT_TERMINATED)
 
     def prepare_step(self) -> dict:
         """Generate the step's rollouts (all of `gen`), and report what failed."""

@@ -1,0 +1,28 @@
+"""The quickstart as a user starts it: the student really learns, with any seed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from tests.e2e_cpu.runs import ROOT
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", [1, 7])
+def test_the_quickstart_takes_a_student_from_below_35_to_above_80_percent(tmp_path, seed):
+    command = [sys.executable, "-m", "opd.quickstart", "--seed", str(seed), "--out", str(tmp_path / "out")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=500)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["accuracy_before"] < 0.35
+    assert result["accuracy_after"] > 0.80
+    assert result["accuracy_teacher"] >= 0.95
+    assert result["seed"] == seed
+    assert result["peak_pss_gib"] < 8
+    heldout = pq.read_table(tmp_path / "out" / "heldout.parquet")
+    assert heldout.num_rows == result["num_heldout"]
+    assert {"data_source", "prompt", "ability", "reward_model", "extra_info"} <= set(heldout.column_names)
+    assert (tmp_path / "out" / "learning_curve.png").stat().st_size > 10_000
