@@ -99,7 +99,8 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _save_and_end(self) -> None:
         """Save the step that has just ended, unless it was, and leave as a process ended by SIGTERM does."""
-        if self.run is not None and self.config.trainer.save_freq > 0 and self.config.run.get("save_on_exit", True):
+        saves = self.config.trainer.save_freq > 0 and self.config.run.get("save_on_exit", True)
+        if self.run is not None and saves and self.global_steps > 0:
             if self._saved_step != self.global_steps:
                 self._save_checkpoint()
                 if self._unsealed_step is not None:
