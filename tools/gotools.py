@@ -30,9 +30,10 @@ PROGRAMS = {
     "helm": Program(package="helm.sh/helm/v4/cmd/helm", version="v4.2.3"),
     "kubeconform": Program(package="github.com/yannh/kubeconform/cmd/kubeconform", version="v0.7.0"),
 }
-# What the charts are checked against: KubeRay's own CRDs and the API of this Kubernetes.
+# What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.
 MODULES = {
     "ray-operator": ("github.com/ray-project/kuberay/ray-operator", "v1.6.1"),
+    "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "v0.85.0"),
     "kubernetes": ("k8s.io/kubernetes", "v1.36.2"),
 }
 

@@ -1,4 +1,4 @@
-"""`python tools/kubeschemas.py`: strict JSON Schemas of Kubernetes' and KubeRay's kinds, made from their Go modules.
+"""`python tools/kubeschemas.py`: strict JSON Schemas of the kinds that the charts render, made from Go modules.
 
 Stricter than the API server on purpose: a field that the server would silently drop (unknown, or below an object without
 declared fields) is an error here. Printed is the location pattern that kubeconform takes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -48,9 +49,18 @@ def schemas() -> dict[str, str]:
             files[_file(gvk["group"] or gvk["version"], gvk["version"], gvk["kind"])] = json.dumps(
                 {"$ref": _link(name)}
             )
-    for path in sorted((gotools.module("ray-operator") / "config/crd/bases").glob("*.yaml")):
+    for path in crd_files():
         files |= crd_schemas(yaml.load(path.read_text(), Loader=yaml.CSafeLoader))
     return files
+
+
+def crd_files() -> list[Path]:
+    """The CustomResourceDefinitions of KubeRay and of the Prometheus operator."""
+    ray = (gotools.module("ray-operator") / "config/crd/bases").glob("*.yaml")
+    monitors = (
+        gotools.module("prometheus-operator") / "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"
+    )
+    return [*sorted(ray), monitors]
 
 
 def crd_schemas(crd: dict[str, Any]) -> dict[str, str]:

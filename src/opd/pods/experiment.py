@@ -1,0 +1,30 @@
+"""Owns how the programs in pods read the mounted experiment: quickly, so without the schema that the trainer applies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What the programs in pods need of an experiment.
+
+    Attributes:
+        run_id: the release's name.
+        run_dir: local folder of the run, relative to the working directory of its pods.
+        store_url: the object store.
+    """
+
+    run_id: str
+    run_dir: Path
+    store_url: str
+
+
+def read_experiment(path: str | Path) -> Experiment:
+    """Read the file that the chart wrote: it always has `name` and `output.root`."""
+    tree = json.loads(Path(path).read_text(encoding="utf-8"))
+    root = tree["output"]["root"].rstrip("/")
+    store_url = tree.get("store", {}).get("url", f"{root}/store")
+    return Experiment(run_id=tree["name"], run_dir=Path(root) / tree["name"], store_url=store_url)

@@ -1,0 +1,139 @@
+"""`python -m opd.pods.start EXP.json`: the entrypoint of the Ray job. Starts the trainer and watches over its time.
+
+KubeRay resubmits a job whose head was lost, in HTTPMode without bound: starts are counted in the store and bounded for each
+Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opd.pods import stop
+from opd.pods.experiment import Experiment, read_experiment
+from opd.runs.errors import AlreadyExists, StoreError
+from opd.runs.store import Store, json_bytes, open_store
+
+STARTS = "starts"
+CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # set by KubeRay
+STARTS_VARIABLE = "OPD_STARTS_PER_CLUSTER"
+ACTIVE_VARIABLE = "OPD_ACTIVE_DEADLINE_SECONDS"
+PRE_RUNNING_VARIABLE = "OPD_PRE_RUNNING_DEADLINE_SECONDS"
+EXIT_TOO_MANY_STARTS = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start of the trainer: its number within the Ray cluster, and when that cluster's first head container began."""
+
+    number: int
+    head_started_at_s: float
+
+
+def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Start:
+    """Count this start, create-only, so that two at once get two numbers."""
+    prefix = f"{STARTS}/{cluster}"
+    number = 1
+    while True:
+        try:
+            store.create(f"{prefix}/{number:04d}.json", json_bytes({"head_started_at_s": head_started_at_s}))
+            break
+        except AlreadyExists:
+            number += 1
+    first: Mapping[str, Any] = store.get_json(f"{prefix}/0001.json") or {}
+    return Start(number=number, head_started_at_s=first.get("head_started_at_s", head_started_at_s))
+
+
+def save_before_s(start: Start, environment: Mapping[str, str], save_s: float) -> float | None:
+    """Unix time at which the trainer is asked to save; None without deadlines.
+
+    KubeRay counts activeDeadlineSeconds from the RayJob's startTime, which a pod cannot read and which each new Ray cluster
+    sets anew. The cluster's first head started at most preRunningDeadlineSeconds later, or there would be no job.
+    """
+    if ACTIVE_VARIABLE not in environment:
+        return None
+    return (
+        start.head_started_at_s
+        + float(environment[ACTIVE_VARIABLE])
+        - float(environment[PRE_RUNNING_VARIABLE])
+        - save_s
+    )
+
+
+def head_started_at_s() -> float:
+    """When this container began: the start of its process 1, Unix seconds."""
+    import psutil
+
+    return psutil.Process(1).create_time()
+
+
+def watch(child: subprocess.Popen, experiment: Experiment, ask_at_s: float | None, save_s: float) -> int:
+    """Wait for the trainer; say meanwhile that it listens, and ask it to save when its time is nearly up."""
+    while True:
+        stop.sign_of_life(experiment.run_dir)
+        if ask_at_s is not None and time.time() >= ask_at_s:
+            _say("the deadline is near: asking for a save; the run ends with it")
+            stop.ask(experiment.run_dir, reason="the deadline is near", hold_s=2 * save_s)
+            ask_at_s = None
+        try:
+            return child.wait(timeout=stop.LISTEN_INTERVAL_S)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the trainer's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m opd.pods.start", description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", help="the mounted experiment (.json)")
+    path = parser.parse_args(argv).experiment
+    experiment = read_experiment(path)
+    save_s = stop.save_seconds()
+    ask_at_s = None
+    if cluster := os.environ.get(CLUSTER_VARIABLE):
+        try:
+            start = claim_start(_store(experiment), cluster, head_started_at_s=head_started_at_s())
+        except StoreError as error:
+            _say(f"the store cannot be used: {error}")
+            return 1
+        most = int(os.environ.get(STARTS_VARIABLE, start.number))
+        if start.number > most:
+            _say(
+                f"start {start.number} in the Ray cluster {cluster}, and {most} are allowed (cluster.retries.startsPerCluster)"
+            )
+            return EXIT_TOO_MANY_STARTS
+        ask_at_s = save_before_s(start, os.environ, save_s)
+    # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "opd.launch", path, "--no-env", "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
+    )
+    try:
+        code = watch(child, experiment, ask_at_s, save_s)
+    finally:
+        stop.stop_listening(experiment.run_dir)
+    return code if code >= 0 else 128 - code
+
+
+def _store(experiment: Experiment) -> Store:
+    return open_store(experiment.store_url).child(experiment.run_id)
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _say(text: str) -> None:
+    print(f"opd.pods.start: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Owns the request to save: a pod that has to go asks the trainer through files in the run's folder, and waits.
+
+`python -m opd.pods.stop EXP.json` is the preStop hook of every Ray pod. The trainer answers at its next step's end, with
+`serve`, and then holds still, so that nothing is trained that would be lost. Whoever asks first checks that a trainer
+listens: a run that has ended must not delay the deletion of its pods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opd.pods.experiment import read_experiment
+
+FOLDER = "stop"
+LISTENING = "listening"
+LISTEN_INTERVAL_S = 5.0
+# Six missed signs of life: shared file systems cache attributes for a few seconds.
+LISTEN_TTL_S = 30.0
+POLL_INTERVAL_S = 0.5
+SAVE_SECONDS_VARIABLE = "OPD_SAVE_SECONDS"
+DEFAULT_SAVE_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Somebody's wish to have the run saved.
+
+    Attributes:
+        id: unique name of the request.
+        pod: who asks.
+        reason: why, for the log.
+        hold_s: how long the trainer holds still after the save, seconds.
+    """
+
+    id: str
+    pod: str
+    reason: str
+    hold_s: float
+
+
+def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
+    """Leave a request for the trainer."""
+    request = Request(id=uuid.uuid4().hex, pod=socket.gethostname(), reason=reason, hold_s=hold_s)
+    _write(run_dir / FOLDER / f"{request.id}.request", asdict(request))
+    return request
+
+
+def pending(run_dir: Path) -> list[Request]:
+    """Requests without an answer, in no particular order; cheap enough for every step."""
+    folder = run_dir / FOLDER
+    paths = folder.glob("*.request") if folder.is_dir() else ()
+    return [Request(**json.loads(path.read_text())) for path in paths if not path.with_suffix(".answer").exists()]
+
+
+def serve(run_dir: Path, save: Callable[[], int], *, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Save once if anybody asks, answer, and hold still until the pods are gone; the trainer calls it after each step.
+
+    Args:
+        run_dir: folder of the run.
+        save: saves and uploads; returns the step that is safe.
+
+    Returns:
+        Whether anybody asked. Coming back with True means that the pods are still there: go on training.
+    """
+    requests = pending(run_dir)
+    if not requests:
+        return False
+    step = save()
+    for request in requests:
+        _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
+    sleep(max(request.hold_s for request in requests))
+    return True
+
+
+def sign_of_life(run_dir: Path) -> None:
+    """Say that a trainer listens here."""
+    folder = run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LISTENING).write_text(socket.gethostname())
+
+
+def stop_listening(run_dir: Path) -> None:
+    """Say that no trainer listens any more."""
+    (run_dir / FOLDER / LISTENING).unlink(missing_ok=True)
+
+
+def is_listening(run_dir: Path) -> bool:
+    """Whether a trainer gave a sign of life lately, by the clock of the file system that both sides see."""
+    mark = run_dir / FOLDER / LISTENING
+    probe = mark.with_name(f"{uuid.uuid4().hex}.clock")
+    try:
+        probe.touch()
+        age_s = probe.stat().st_mtime - mark.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return age_s < LISTEN_TTL_S
+
+
+def wait(run_dir: Path, request: Request, timeout_s: float) -> int | None:
+    """The step that was saved for the request; None if the trainer ended or the time was up."""
+    answer = run_dir / FOLDER / f"{request.id}.answer"
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if answer.exists():
+            return json.loads(answer.read_text())["step"]
+        if not is_listening(run_dir):
+            return None
+        time.sleep(POLL_INTERVAL_S)
+    return None
+
+
+def save_seconds() -> float:
+    """The longest wait for a save, from the pod's environment."""
+    return float(os.environ.get(SAVE_SECONDS_VARIABLE, DEFAULT_SAVE_S))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The preStop hook; always 0, since a hook that fails only hides why the pod goes."""
+    parser = argparse.ArgumentParser(prog="python -m opd.pods.stop", description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", help="the mounted experiment (.json)")
+    run_dir = read_experiment(parser.parse_args(argv).experiment).run_dir
+    if not is_listening(run_dir):
+        _say("no trainer listens: nothing to save")
+        return 0
+    timeout_s = save_seconds()
+    step = wait(run_dir, ask(run_dir, reason="its pod is being deleted", hold_s=timeout_s), timeout_s)
+    _say(f"saved at step {step}" if step is not None else f"no save within {timeout_s:g} s: the last checkpoint counts")
+    return 0
+
+
+def _write(path: Path, record: dict) -> None:
+    """Write atomically: the other side may look at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{uuid.uuid4().hex}.part")
+    part.write_text(json.dumps(record))
+    part.replace(path)
+
+
+def _say(text: str) -> None:
+    print(f"opd.pods.stop: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

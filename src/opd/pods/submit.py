@@ -1,0 +1,137 @@
+"""`python -m opd.pods.submit -- COMMAND ...`: submits the Ray job and prints its log until the job has ended.
+
+A log stream that closes in mid-run, cleanly or not, is opened again where it broke off; a job that is gone because the
+head was replaced is submitted again. KubeRay reads the job's result itself, so the exit code only says whether this
+program did its part: a failed job is 0 here, or the submitter would be retried without need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TextIO
+
+ADDRESS_VARIABLE = "RAY_DASHBOARD_ADDRESS"  # both are set by KubeRay
+SUBMISSION_VARIABLE = "RAY_JOB_SUBMISSION_ID"
+PATIENCE_S = 900.0
+RETRY_INTERVAL_S = 2.0
+# A head that vanished with its node leaves a connection that never ends: look at the job after this long a silence.
+SILENCE_S = 300.0
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Jobs(Protocol):
+    """What is used of Ray's JobSubmissionClient."""
+
+    def get_job_status(self, job_id: str) -> Any: ...
+    def submit_job(self, *, entrypoint: str, submission_id: str) -> str: ...
+    def tail_job_logs(self, job_id: str) -> Any: ...
+
+
+class Submitter:
+    """One submission, followed to its end.
+
+    Args:
+        connect: makes the client; tried again until Ray answers.
+        out: gets the job's log, each part once.
+    """
+
+    def __init__(self, connect: Callable[[], Jobs], submission_id: str, entrypoint: str, out: TextIO) -> None:
+        self.connect = connect
+        self.jobs: Jobs | None = None
+        self.submission_id = submission_id
+        self.entrypoint = entrypoint
+        self.out = out
+        self.num_printed = 0
+
+    def step(self, *, silence_s: float = SILENCE_S) -> str:
+        """Submit the job if it is not there, else print its log as far as it goes; returns the job's status before that.
+
+        Raises:
+            RuntimeError, OSError: Ray cannot be reached; try again.
+        """
+        self.jobs = self.jobs or self.connect()
+        status = self._status(self.jobs)
+        if status is None:
+            self.num_printed = 0
+            self.jobs.submit_job(entrypoint=self.entrypoint, submission_id=self.submission_id)
+            return "PENDING"
+        asyncio.run(self._follow(self.jobs, silence_s))
+        return status
+
+    def _status(self, jobs: Jobs) -> str | None:
+        try:
+            status = jobs.get_job_status(self.submission_id)
+        except RuntimeError as error:
+            if "does not exist" in str(error):
+                return None
+            raise
+        return str(getattr(status, "value", status))
+
+    async def _follow(self, jobs: Jobs, silence_s: float) -> None:
+        """Print the stream, which starts at the log's beginning, from where the last one broke off."""
+        import aiohttp
+
+        seen = 0
+        stream = jobs.tail_job_logs(self.submission_id)
+        try:
+            while True:
+                text = await asyncio.wait_for(anext(stream), silence_s)
+                fresh = text[max(self.num_printed - seen, 0) :]
+                seen += len(text)
+                self.num_printed += len(fresh)
+                print(fresh, end="", file=self.out, flush=True)
+        except (StopAsyncIteration, TimeoutError):
+            return
+        except aiohttp.ClientError as error:
+            raise ConnectionError(str(error)) from error
+        finally:
+            await stream.aclose()
+
+
+def run(submitter: Submitter, *, patience_s: float = PATIENCE_S, interval_s: float = RETRY_INTERVAL_S) -> int:
+    """Go on until the job has ended and its log is printed; 1 if Ray could not be reached for `patience_s`."""
+    last_contact_s = time.monotonic()
+    while True:
+        try:
+            status = submitter.step()
+        except (RuntimeError, OSError) as error:
+            _say(f"{type(error).__name__}: {error}")
+            if time.monotonic() - last_contact_s > patience_s:
+                _say(f"Ray was out of reach for {patience_s:g} s: giving up")
+                return 1
+        else:
+            last_contact_s = time.monotonic()
+            if status in ENDED:
+                _say(f"job {submitter.submission_id}: {status}")
+                return 0
+        time.sleep(interval_s)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] != ["--"] or len(words) < 2:
+        _say("usage: python -m opd.pods.submit -- COMMAND ...")
+        return 2
+    address = os.environ[ADDRESS_VARIABLE]
+    url = address if "://" in address else f"http://{address}"
+    return run(Submitter(lambda: _client(url), os.environ[SUBMISSION_VARIABLE], shlex.join(words[1:]), sys.stdout))
+
+
+def _client(url: str) -> Jobs:
+    from ray.job_submission import JobSubmissionClient
+
+    return JobSubmissionClient(url)
+
+
+def _say(text: str) -> None:
+    print(f"opd.pods.submit: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

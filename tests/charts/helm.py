@@ -1,0 +1,138 @@
+"""Renders charts with the real helm, each combination once, and finds things in what was rendered."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gotools import find
+from opd.spec import KINDS
+
+ROOT = Path(__file__).resolve().parents[2]
+CHARTS = ROOT / "charts"
+EXPERIMENTS = {path.stem: path for path in sorted((ROOT / "manifests/experiments").glob("*.yaml"))}
+DIGEST = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
+IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
+RUN = "my-run"
+# The least that each chart needs beside the image; for `experiment=""`.
+MINIMAL: dict[str, dict[str, Any]] = {
+    "grpo": {"model": {"path": "m"}},
+    "opd": {"model": {"path": "m"}, "teacher": {"path": "t"}},
+    "opd-agent": {"model": {"path": "m"}, "teacher": {"path": "t"}, "agent": {"database_dir": "d"}},
+    "eval": {"model": {"path": "m"}},
+    "convert": {"convert": {"checkpoint": "c"}},
+}
+
+
+def kind_of(experiment: str) -> str:
+    """The kind that an example spec is of."""
+    return yaml.safe_load(EXPERIMENTS[experiment].read_text())["kind"]
+
+
+# One example of each kind, for tests of what all charts have in common.
+EXAMPLE_OF = {kind: next(name for name in EXPERIMENTS if kind_of(name) == kind) for kind in KINDS}
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run helm; stderr without the line that it prints for each symbolic link."""
+    done = subprocess.run([str(find("helm")), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done.stderr = "\n".join(line for line in done.stderr.splitlines() if "found symbolic link in path" not in line)
+    return done
+
+
+def template(
+    chart: str, *layers: dict[str, Any], experiment: str | None = None, name: str = RUN, flags: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """`helm template` of an experiment (by default the kind's example, "" for none) with layers of values over it."""
+    return _template(chart, EXAMPLE_OF[chart] if experiment is None else experiment, name, flags, json.dumps(layers))
+
+
+@functools.cache
+def _template(
+    chart: str, experiment: str, name: str, flags: tuple[str, ...], layers: str
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(EXPERIMENTS[experiment])] if experiment else []
+        for number, layer in enumerate(json.loads(layers)):
+            path = Path(folder) / f"{number}.json"
+            path.write_text(json.dumps(layer))
+            files.append(str(path))
+        values = [word for file in files for word in ("-f", file)]
+        return helm("template", name, str(CHARTS / chart), "--namespace", "opd", *values, *flags)
+
+
+def objects(chart: str, *layers: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    """What a chart renders, as plain trees."""
+    done = template(chart, IMAGE, *layers, **options)
+    assert done.returncode == 0, done.stderr
+    return parsed(done.stdout)
+
+
+@functools.cache
+def _loaded(text: str) -> str:
+    return json.dumps([tree for tree in yaml.load_all(text, Loader=yaml.CSafeLoader) if tree])
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """The objects in rendered text."""
+    return json.loads(_loaded(text))
+
+
+def one(trees: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:
+    """The only object of a kind (and name)."""
+    [found] = [tree for tree in trees if tree["kind"] == kind and name in (None, tree["metadata"]["name"])]
+    return found
+
+
+def rayjob(chart: str, *layers: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """The RayJob's spec."""
+    return one(objects(chart, *layers, **options), "RayJob")["spec"]
+
+
+def refusal(chart: str, *layers: dict[str, Any], **options: Any) -> str:
+    """The message by which a chart refuses values."""
+    done = template(chart, IMAGE, *layers, **options)
+    assert done.returncode != 0, "rendered without a complaint"
+    assert not done.stdout
+    return done.stderr
+
+
+def pod_templates(trees: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pod template among the objects: (role, template with metadata and spec)."""
+    for tree in trees:
+        if tree["kind"] == "Pod":
+            yield "test", tree
+        if tree["kind"] == "RayJob":
+            cluster = tree["spec"]["rayClusterSpec"]
+            yield "head", cluster["headGroupSpec"]["template"]
+            for group in cluster.get("workerGroupSpecs", ()):
+                yield "worker", group["template"]
+            if "submitterPodTemplate" in tree["spec"]:
+                yield "submitter", tree["spec"]["submitterPodTemplate"]
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Containers of a pod template, init containers included."""
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
+def env_of(container: dict[str, Any]) -> dict[str, Any]:
+    """A container's variables: name -> value, or the reference."""
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container.get("env", ())}
+
+
+def head(spec: dict[str, Any]) -> dict[str, Any]:
+    """The Ray container of the head."""
+    return spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+
+
+def worker(spec: dict[str, Any]) -> dict[str, Any]:
+    """The Ray container of the workers."""
+    return spec["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
