@@ -1,0 +1,60 @@
+"""Owns what was read once: each run's record and merged metrics, kept by the fingerprint of its listing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+
+CACHE_VARIABLE = "OPDCTL_CACHE_DIR"
+# Bumped when a record or the metrics get another form.
+FORMAT_VERSION = 1
+
+
+def default_folder() -> Path:
+    """$OPDCTL_CACHE_DIR, else below the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "opd" / "opdctl")
+
+
+class RunCache:
+    """Two files a run: `record.json`, which holds the fingerprint, and `metrics.arrow`, which is written before it."""
+
+    def __init__(self, folder: Path, url: str):
+        self.folder = folder / f"v{FORMAT_VERSION}" / hashlib.sha256(url.encode()).hexdigest()[:32]
+
+    def load(self, fingerprint: str) -> dict[str, Any] | None:
+        """The record, None if there is none for this fingerprint."""
+        try:
+            entry = json.loads((self.folder / "record.json").read_bytes())
+            if entry["fingerprint"] == fingerprint and self._metrics(entry).is_file():
+                return entry["record"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None  # nothing, or something that was cut short: read the store again
+        return None
+
+    def save(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
+        """Replaces what was kept; two commands at once each leave a whole entry."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        entry = {"fingerprint": fingerprint, "metrics": f"metrics-{fingerprint[:16]}.arrow", "record": record}
+        partial = self.folder / f".{uuid.uuid4().hex}"
+        feather.write_feather(metrics, str(partial), compression="lz4")
+        partial.replace(self._metrics(entry))
+        partial.write_text(json.dumps(entry))
+        partial.replace(self.folder / "record.json")
+        for old in self.folder.glob("metrics-*.arrow"):
+            if old != self._metrics(entry):
+                old.unlink(missing_ok=True)
+
+    def metrics(self, fingerprint: str) -> pa.Table:
+        """The merged metrics that `save` kept."""
+        return feather.read_table(str(self.folder / f"metrics-{fingerprint[:16]}.arrow"))
+
+    def _metrics(self, entry: dict[str, Any]) -> Path:
+        return self.folder / entry["metrics"]

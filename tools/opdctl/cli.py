@@ -1,0 +1,48 @@
+"""Owns the command line: which commands there are, and how an end of any of them becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from opdctl.commands import collect, list_runs, logs, pull
+from opdctl.console import run_guarded
+from opdctl.errors import EXIT_FAILURE, EXIT_OK
+
+EPILOG = (
+    "A RUN is its name below --store ($OPDCTL_STORE), the path or URL of its directory, or its experiment file. "
+    "Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="opdctl",
+    help="From an experiment file to a run, and back to its results.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_runs.list_runs)
+app.command("collect")(collect.collect)
+app.command("logs")(logs.logs)
+app.command("pull")(pull.pull)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: runs one command and exits with its code."""
+    sys.exit(run_guarded(lambda: _invoke(list(sys.argv[1:] if arguments is None else arguments))))
+
+
+def _invoke(arguments: list[str]) -> int:
+    """The exit code as typer sees it: 2 for bad usage, which it has explained, 130 for Ctrl-C."""
+    try:
+        app(args=arguments, prog_name="opdctl")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_OK if end.code is None else EXIT_FAILURE
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""`opdctl pull`: a checkpoint or any folder of a run, verified, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opdctl.console import DEFAULT_TIMEOUT_S, StoreUrl, Timeout, deadline, note, progress
+from opdctl.errors import usage_error
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
+Step = Annotated[int | None, typer.Option("--step", min=0, help="Checkpoint of this step; the newest complete one.")]
+Folder = Annotated[
+    str | None, typer.Option("--folder", help="Another folder of the run instead, such as `eval` or `model`.")
+]
+
+
+def pull(
+    run: Run,
+    store: StoreUrl = None,
+    step: Step = None,
+    folder: Folder = None,
+    into: Annotated[Path | None, typer.Option("--into", help="Folder to write; RUN/... here by default.")] = None,
+    timeout: Timeout = 3600.0,
+) -> None:
+    """Download a checkpoint (verified against its manifest's sha256), or another folder of the run.
+
+    Run it again after an interruption: files that arrived whole are not fetched again.
+
+    Example: `opdctl pull quickstart --store build/quickstart/store --step 50 --into ckpt`
+    """
+    from opdctl.download import pull_checkpoint, pull_folder
+    from opdctl.targets import find_run
+
+    if folder is not None and step is not None:
+        raise usage_error("--folder and --step exclude each other", fix="give one of them")
+    with deadline(timeout):
+        place = find_run(run, store=store, timeout_s=timeout)
+        if folder is not None:
+            target = into or Path(place.run_id) / folder
+            num_files = pull_folder(place, folder, target, show=progress)
+            note(f"{num_files} files of {folder} in {target}")
+            return
+        target, done = pull_checkpoint(place, step, into, show=progress)
+        note(f"global_step_{done} of {place.run_id}: complete and verified in {target}")

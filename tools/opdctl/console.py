@@ -1,0 +1,124 @@
+"""Owns how the tool speaks: tables on stdout, progress and errors on stderr, one clear block an error, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError
+from opdctl.redact import redact
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this many seconds.")
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", envvar="OPDCTL_STORE", metavar="URL", help="Folder or fsspec URL that holds the runs."),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Read everything again and keep nothing.")]
+DEFAULT_TIMEOUT_S = 300.0
+
+
+def stdout(*, width: int | None = None) -> Console:
+    """For results. A pipe gets wide, uncut lines."""
+    if width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        width = 200
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+def stderr() -> Console:
+    """For progress, notes and errors, so that stdout stays what was asked for."""
+    return Console(stderr=True, highlight=False)
+
+
+def note(message: str) -> None:
+    """One remark for the person in front of the screen."""
+    print(redact(message), file=sys.stderr)
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal's stderr; call what is yielded once a finished item."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = stderr()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)
+
+
+class CommandTimeout(Exception):
+    """The command's own --timeout ran out."""
+
+
+@contextmanager
+def deadline(timeout_s: float) -> Iterator[None]:
+    """Raises CommandTimeout in the main thread after `timeout_s`."""
+
+    def expire(signum: int, frame: FrameType | None) -> None:
+        raise CommandTimeout(f"not done after {timeout_s:g} s")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def run_guarded(call: Callable[[], int]) -> int:
+    """Runs a command line; every error that is somebody's to mend becomes one block on stderr and an exit code."""
+    try:
+        code = call()
+        if code == EXIT_INTERRUPTED:
+            _leave_at_once(code)
+        return code
+    except CommandTimeout as error:
+        fail(str(error), fix="give it longer with --timeout SECONDS; what was fetched so far is kept")
+        _leave_at_once(EXIT_FAILURE)
+    except KeyboardInterrupt:
+        fail("interrupted")
+        _leave_at_once(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # `opdctl logs | head`: the reader has seen enough; a flush at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except ToolError as error:
+        fail(str(error), fix=error.fix)
+        return error.exit_code
+    except _house_errors() as error:
+        fail(str(error))
+        return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
+    return EXIT_FAILURE
+
+
+def _house_errors() -> tuple[type[Exception], ...]:
+    """The errors of spec (exit 2) and run directory (their own code), imported once there is an error to be told."""
+    from opd.runs.errors import RunError
+    from opd.spec.errors import SpecError
+
+    return RunError, SpecError
+
+
+def fail(message: str, *, fix: str = "") -> None:
+    """One block: what is wrong and how to mend it."""
+    print(redact(f"error: {message}"), file=sys.stderr)
+    if fix:
+        print(redact(f"  fix: {fix}"), file=sys.stderr)
+
+
+def _leave_at_once(code: int) -> None:
+    """Ends without joining threads that still wait for a store."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

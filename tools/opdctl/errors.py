@@ -1,0 +1,22 @@
+"""Owns the tool's own error: one clear block, and the exit code that it ends with."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class ToolError(Exception):
+    """What went wrong, said so that it can be mended; `exit_code` is 1, or 2 for a bad argument."""
+
+    def __init__(self, message: str, *, fix: str = "", exit_code: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.fix = fix
+        self.exit_code = exit_code
+
+
+def usage_error(message: str, *, fix: str = "") -> ToolError:
+    """A bad argument: nothing was started."""
+    return ToolError(message, fix=fix, exit_code=EXIT_USAGE)
