@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from opdctl.commands import collect, list_runs, logs, pull
+from opdctl.commands import collect, compare, list_runs, logs, pull
 from opdctl.console import run_guarded
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
@@ -28,6 +28,7 @@ app.command("list")(list_runs.list_runs)
 app.command("collect")(collect.collect)
 app.command("logs")(logs.logs)
 app.command("pull")(pull.pull)
+app.command("compare")(compare.compare)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -51,7 +51,8 @@ class Listing:
 
     def parts(self, attempt: int, name: str) -> list[str]:
         """The stored parts of one attempt's streamed file, in order."""
-        first, parts = f"{attempt_prefix(attempt)}/{name}", []
+        first = f"{attempt_prefix(attempt)}/{name}"
+        parts: list[str] = []
         while (key := part_key(first, len(parts))) in self:
             parts.append(key)
         return parts

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import DEFAULT_TIMEOUT_S, StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
