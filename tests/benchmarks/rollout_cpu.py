@@ -1,4 +1,4 @@
-"""Tokens a second of the CPU rollout engine on the toy student: `python -m tests.benchmarks.rollout_cpu [--threads N]`."""
+"""Tokens a second of the CPU rollout engine on the toy student: `python -m tests.benchmarks.rollout_cpu [--slots N]`."""
 
 import argparse
 import random
@@ -31,10 +31,9 @@ def run_load(engine: RolloutEngine, num_requests: int, num_prompt_tokens: int, n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--slots", type=int, default=EngineConfig.num_slots)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)  # as the server does
     folder = str(files("opd.data.toy") / "assets" / "student")
     hf_config = AutoConfig.from_pretrained(folder)
     config = EngineConfig(
@@ -46,9 +45,7 @@ def main() -> None:
     )
     engine = RolloutEngine(build_model(hf_config, folder), config)
     run_load(engine, 8, 12, 2)  # first touches of every kernel
-    print(
-        f"threads {args.threads}, slots {args.slots}\n{'requests':>8} {'prompt':>6} {'answer':>6} {'seconds':>8} {'tokens/s':>8}"
-    )
+    print(f"slots {args.slots}\n{'requests':>8} {'prompt':>6} {'answer':>6} {'seconds':>8} {'tokens/s':>8}")
     for load in LOADS:
         seconds = min(run_load(engine, *load) for _ in range(3))
         print(f"{load[0]:>8} {load[1]:>6} {load[2]:>6} {seconds:>8.3f} {load[0] * load[2] / seconds:>8.0f}")

@@ -40,6 +40,15 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """What an engine in this process needs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def rollout_config(**changes: Any) -> RolloutConfig:
     settings: dict[str, Any] = {
         "name": "cpu",
@@ -58,7 +67,7 @@ def test_verls_configs_become_ours(model_folder):
             seed=5,
             max_num_seqs=77,
             ignore_eos=True,
-            engine_kwargs={"cpu": {"num_threads": 2, "num_slots": 32}},
+            engine_kwargs={"cpu": {"num_slots": 128}},
         ),
         HFModelConfig(path=model_folder),
         seed_offset=3,
@@ -67,9 +76,8 @@ def test_verls_configs_become_ours(model_folder):
     assert engine.vocab_size == NUM_TOKENS
     assert engine.eos_token_ids == (2, 3)
     assert (engine.max_model_len, engine.prompt_length, engine.response_length) == (100, 16, 8)
-    assert (engine.seed, engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (8, 77, True, 32)
+    assert (engine.seed, engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (8, 77, True, 128)
     assert engine.logprobs_mode == "processed_logprobs"
-    assert config.num_threads == 2
     assert config.load_weights is False  # load_format=dummy, verl's default: the trainer sends them
     assert config.script is None
 
@@ -91,7 +99,8 @@ def test_a_script_is_a_list_or_a_mapping(model_folder, script):
     ("changes", "message"),
     [
         ({"dtype": "bfloat16"}, "set rollout.dtype=float32"),
-        ({"engine_kwargs": {"cpu": {"num_slot": 3}}}, "engine_kwargs.cpu has num_slot; it knows num_threads"),
+        ({"engine_kwargs": {"cpu": {"num_slot": 3}}}, "engine_kwargs.cpu has num_slot; it knows num_slots"),
+        ({"engine_kwargs": {"cpu": {"num_slots": 100}}}, "num_slots=100 must be a multiple of 32"),
         ({"max_model_len": 10**6}, "rollout.max_model_len=1000000 is above"),
         ({"quantization": "fp8"}, "rollout.quantization=fp8"),
         ({"logprobs_mode": "raw_logits"}, "logprobs_mode='raw_logits' must be one of"),
@@ -137,6 +146,7 @@ def adapter(model_folder: str, monkeypatch: pytest.MonkeyPatch, rank: int, **cha
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_trainer_syncs_its_weights_and_gets_answers_through_ray(local_ray, model_folder, monkeypatch):
     async def scenario(replica):
         server = replica.server_handle

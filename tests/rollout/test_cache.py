@@ -40,19 +40,29 @@ def test_prefill_attention_is_causal(num_heads):
 
 def test_decode_attention_reads_each_row_up_to_its_own_position():
     torch.manual_seed(0)
-    cache = RowCache(num_rows=3, length=8, layer_shapes=[(2, 4)])
+    cache = RowCache(num_rows=4, length=8, layer_shapes=[(2, 4)])
     cache.keys[0].normal_()
     cache.values[0].normal_()
-    positions = torch.tensor([0, 3, 7])
-    mask = cache.set_positions(positions)
-    query, new_key, new_value = torch.randn(3, 6, 1, 4), torch.randn(3, 2, 1, 4), torch.randn(3, 2, 1, 4)
+    positions = torch.tensor([0, 3, 7, 0])
+    mask = cache.set_positions(positions, num_used=3)
+    query, new_key, new_value = torch.randn(4, 6, 1, 4), torch.randn(4, 2, 1, 4), torch.randn(4, 2, 1, 4)
     key, value = cache.update(new_key, new_value, 0)
     output, _ = row_attention(Heads(), query, key, value, mask, scaling=0.5)
-    for row, position in enumerate(positions.tolist()):
+    assert len(key) == len(value) == 3
+    assert not output[3].any()
+    for row, position in enumerate([0, 3, 7]):
         assert torch.equal(key[row, :, position], new_key[row, :, 0])
         visible = torch.arange(8)[None] <= position
         expected = reference_attention(query[row : row + 1], key[row : row + 1], value[row : row + 1], visible)
         torch.testing.assert_close(output[row : row + 1].double(), expected, atol=1e-6, rtol=0)
+
+
+def test_the_cache_begins_on_a_cache_line_and_holds_zeros():
+    for length in (64, 65, 4096):
+        cache = RowCache(num_rows=3, length=length, layer_shapes=[(1, 5)] * 4)
+        assert {tensor.data_ptr() % 64 for tensor in cache.keys + cache.values} == {0}
+        assert not any(tensor.any() for tensor in cache.keys + cache.values)
+        assert cache.keys[0].shape == (3, 1, length, 5)
 
 
 def test_filling_a_row_leaves_the_others_alone():

@@ -29,7 +29,7 @@ def random_requests(num_requests: int, seed: int):
 
 @pytest.mark.parametrize(("architecture", "num_requests"), [("qwen3", 40), ("qwen2", 10), ("llama", 10)])
 def test_an_answer_is_bit_for_bit_the_same_alone_and_among_any_others(architecture, num_requests):
-    engine = make_engine(tiny_model(architecture), num_slots=16)
+    engine = make_engine(tiny_model(architecture))
     requests = random_requests(num_requests, seed=1)
     alone = [answer_one(engine, prompt, **params) for prompt, params in requests]
     rng = random.Random(2)
@@ -61,6 +61,13 @@ def test_two_engines_that_saw_different_loads_agree():
         assert answer_one(busy, prompt, **params) == answer_one(fresh, prompt, **params)
 
 
+def test_an_engine_with_two_threads_is_refused():
+    model = tiny_model()
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="needs one thread, torch has 2"):
+        make_engine(model)
+
+
 def test_the_check_passes_on_this_machine():
     make_engine(tiny_model()).check_rows()
 
@@ -69,10 +76,10 @@ def test_the_check_finds_arithmetic_that_depends_on_the_row(monkeypatch):
     engine = make_engine(tiny_model())
     honest = DecodeBatch.next_logits
 
-    def place_dependent(self, model, tokens, positions):
-        logits = honest(self, model, tokens, positions)
+    def place_dependent(self, model, tokens, positions, num_used):
+        logits = honest(self, model, tokens, positions, num_used)
         return torch.cat([logits[:-1], logits[-1:] * (1 + 2**-20)])
 
     monkeypatch.setattr(DecodeBatch, "next_logits", place_dependent)
-    with pytest.raises(RuntimeError, match="a row's place in a decode batch of 8 changes its bits"):
+    with pytest.raises(RuntimeError, match="a row's place in a decode batch of 64 changes its bits"):
         engine.check_rows()

@@ -22,7 +22,7 @@ from opd.rollout.script import ScriptConfig
 from opd.rollout.server import RolloutServer, ServerConfig
 
 _SCRIPT_KEYS = ("script", "script_assistant_header", "script_end")
-_ENGINE_KEYS = ("num_slots", "kv_tokens_per_batch", "prefill_tokens_per_batch")
+_ENGINE_KEYS = ("num_slots", "prefill_tokens_per_batch")
 _WEIGHT_PIECE_BYTES = 64 << 20
 
 
@@ -34,15 +34,15 @@ def server_name(replica_rank: int, kind: str = "", suffix: str = "") -> str:
 def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
-    `rollout.engine_kwargs.cpu` takes `num_threads`, `num_slots`, `kv_tokens_per_batch`, `prefill_tokens_per_batch` (see
-    `EngineConfig`) and, for tests of tools, `script` (a list of replies by assistant turn, or a mapping from a text in
-    the prompt to such a list), `script_assistant_header`, `script_end` (see `ScriptConfig`).
+    `rollout.engine_kwargs.cpu` takes `num_slots`, `prefill_tokens_per_batch` (see `EngineConfig`) and, for tests of tools,
+    `script` (a list of replies by assistant turn, or a mapping from a text in the prompt to such a list),
+    `script_assistant_header`, `script_end` (see `ScriptConfig`).
 
     Raises:
         ValueError: an unknown key, or a setting that the CPU rollout cannot honour.
     """
     kwargs = dict((rollout.engine_kwargs or {}).get(ROLLOUT_NAME) or {})
-    known = ("num_threads", *_ENGINE_KEYS, *_SCRIPT_KEYS)
+    known = (*_ENGINE_KEYS, *_SCRIPT_KEYS)
     unknown = sorted(set(kwargs) - set(known))
     if unknown:
         raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has {', '.join(unknown)}; it knows {', '.join(known)}")
@@ -79,7 +79,6 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
         model_path=str(model.local_path),
         load_weights=rollout.load_format != "dummy",
         trust_remote_code=model.trust_remote_code,
-        num_threads=int(kwargs.get("num_threads", 1)),
         script=None
         if not script
         else ScriptConfig(

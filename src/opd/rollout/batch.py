@@ -44,18 +44,23 @@ class DecodeBatch:
         """The first row without a request."""
         return next((row for row, request in enumerate(self.rows) if request is None), None)
 
-    def next_logits(self, model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Read one token a row ([num_rows] int64, at its position) and return the logits that follow, [num_rows, V]."""
+    def next_logits(
+        self, model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, num_used: int
+    ) -> torch.Tensor:
+        """Read one token a row ([num_rows] int64, at its position) and return the logits that follow, [num_rows, V].
+
+        Rows from `num_used` on are idle: what comes back for them means nothing.
+        """
         return model(
             input_ids=tokens[:, None],
             position_ids=positions[:, None],
-            attention_mask=self.cache.set_positions(positions),
+            attention_mask=self.cache.set_positions(positions, num_used),
             past_key_values=self.cache,
             use_cache=True,
         ).logits[:, -1]
 
     def decode(self, model: torch.nn.Module, config: EngineConfig) -> list[Request]:
-        """Give every request its next token; returns those that are complete, their rows freed.
+        """Give every request (there is at least one) its next token; returns those that are complete, their rows freed.
 
         Raises:
             RuntimeError: logits that are not finite.
@@ -73,7 +78,8 @@ class DecodeBatch:
             tokens[row], positions[row], seeds[row] = request.next_input, request.position, request.seed
             temperature[row], top_p[row] = request.sampling.temperature, request.sampling.top_p
             top_k[row], forced[row] = request.sampling.top_k, request.forced_token
-        logits = self.next_logits(model, torch.from_numpy(tokens), torch.from_numpy(positions))
+        num_used = running[-1][0] + 1
+        logits = self.next_logits(model, torch.from_numpy(tokens), torch.from_numpy(positions), num_used)
         chosen, logprobs = choose_tokens(
             logits[:, : config.vocab_size],
             temperature=torch.from_numpy(temperature),

@@ -1,5 +1,6 @@
 """Key-value memory of the rollout engine: fixed shapes, rows at their own positions, and attention over them."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers.cache_utils import Cache
 ATTENTION = "opd_rows"
 _MIN_KV_LENGTH = 64
 _MIN_PROMPT_LENGTH = 16
+_CACHE_LINE_FLOATS = 16
 
 
 def kv_bucket(num_tokens: int) -> int:
@@ -61,11 +63,20 @@ class RowCache(Cache):
         self._rows = torch.arange(num_rows)
         self._columns = torch.arange(length)
         self._positions = torch.zeros(num_rows, dtype=torch.int64)
+        self._num_used = num_rows
 
-    def set_positions(self, positions: torch.Tensor) -> torch.Tensor:
-        """Where the next token of each row goes ([num_rows] int64); returns the additive mask [num_rows, 1, 1, length]."""
-        self._positions = positions
-        visible = self._columns <= positions[:, None]
+    def set_positions(self, positions: torch.Tensor, num_used: int) -> torch.Tensor:
+        """Prepare a step.
+
+        Args:
+            positions: [num_rows] int64, where the next token of each row goes.
+            num_used: rows from here on are idle, and attention leaves them out.
+
+        Returns:
+            The additive mask, [num_used, 1, 1, length].
+        """
+        self._positions, self._num_used = positions, num_used
+        visible = self._columns <= positions[:num_used, None]
         return torch.where(visible, 0.0, float("-inf"))[:, None, None, :]
 
     def update(
@@ -73,7 +84,7 @@ class RowCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.keys[layer_idx][self._rows, :, self._positions] = key_states[:, :, 0]
         self.values[layer_idx][self._rows, :, self._positions] = value_states[:, :, 0]
-        return self.keys[layer_idx], self.values[layer_idx]
+        return self.keys[layer_idx][: self._num_used], self.values[layer_idx][: self._num_used]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
@@ -86,8 +97,14 @@ class RowCache(Cache):
 
 
 def _untouched_zeros(*shape: int) -> torch.Tensor:
-    """Zeros that take memory only where they are written: numpy leaves zeroing to the operating system, torch does not."""
-    return torch.from_numpy(np.zeros(shape, np.float32))
+    """Zeros that take memory only where they are written: numpy leaves zeroing to the operating system, torch does not.
+
+    They begin on a cache line, as torch's own do: BLAS kernels may give other bits at another alignment.
+    """
+    size = math.prod(shape)
+    memory = np.zeros(size + _CACHE_LINE_FLOATS, np.float32)
+    start = -memory.ctypes.data // memory.itemsize % _CACHE_LINE_FLOATS
+    return torch.from_numpy(memory[start : start + size]).view(shape)
 
 
 def row_attention(
@@ -103,11 +120,11 @@ def row_attention(
     """Attention for transformers' registry: prefill is causal, decode reads the cache under the given mask.
 
     Args:
-        query: [B, heads, Q, D]. key, value: [B, kv_heads, L, D]; heads is a multiple of kv_heads.
-        attention_mask: None for prefill (causal, Q = L), else additive [B, 1, 1, L] with Q = 1.
+        query: [B, heads, Q, D]. key, value: [U, kv_heads, L, D]; heads is a multiple of kv_heads.
+        attention_mask: None for prefill (causal, Q = L, U = B), else additive [U, 1, 1, L] with Q = 1, U <= B.
 
     Returns:
-        [B, Q, heads, D] and no attention weights.
+        [B, Q, heads, D], zero in the idle rows from U on, and no attention weights.
 
     Raises:
         NotImplementedError: a score modification this function does not have (soft cap, sinks, ...).
@@ -130,9 +147,11 @@ def row_attention(
             scale=scaling,
         )
     else:
-        # The heads that share a key-value head become its queries: no copy of the cache.
+        # The heads that share a key-value head become its queries: no copy of the cache. The kernel treats each row and
+        # key-value head by itself, so that leaving idle rows out changes nothing in the others.
         grouped = query.reshape(batch, kv_heads, heads // kv_heads, head_dim)
-        output = attend(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+        output = torch.zeros_like(grouped)
+        output[: len(key)] = attend(grouped[: len(key)], key, value, attn_mask=attention_mask, scale=scaling)
         output = output.reshape(batch, heads, num_queries, head_dim)
     return output.transpose(1, 2).contiguous(), None
 

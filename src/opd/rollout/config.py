@@ -4,6 +4,13 @@ from dataclasses import dataclass
 
 LOGPROBS_MODES = ("processed_logprobs", "raw_logprobs")
 
+ROW_UNIT = 32
+"""Every batch holds a multiple of this many tokens, so that where a row stands cannot change its bits.
+
+torch computes exp, sin, silu and the like two vectors at a time, at most 32 floats, and what is left over at the end of a
+tensor one by one, with other last bits. A multiple of 32 tokens leaves nothing over.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
@@ -36,14 +43,11 @@ class EngineConfig:
     max_num_seqs: int = 1024
     """Requests that run at the same time; more wait in order of arrival."""
 
-    num_slots: int = 64
-    """Rows of a decode batch. Shapes never follow the load, so this is part of an answer's arithmetic: fix it per run."""
-
-    kv_tokens_per_batch: int = 32768
-    """Upper bound on rows x length of one decode batch's key-value cache; long buckets get fewer rows."""
+    num_slots: int = 2 * ROW_UNIT
+    """Rows of a decode batch, a multiple of `ROW_UNIT`. Part of an answer's arithmetic: fix it per run."""
 
     prefill_tokens_per_batch: int = 1024
-    """Rows x length of one prefill batch; a longer prompt is a batch of one row."""
+    """Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Fix it per run."""
 
     def __post_init__(self) -> None:
         for key in (
@@ -53,11 +57,14 @@ class EngineConfig:
             "response_length",
             "max_num_seqs",
             "num_slots",
-            "kv_tokens_per_batch",
             "prefill_tokens_per_batch",
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        if self.num_slots % ROW_UNIT:
+            raise ValueError(
+                f"num_slots={self.num_slots} must be a multiple of {ROW_UNIT}: see opd.rollout.config.ROW_UNIT"
+            )
         if self.logprobs_mode not in LOGPROBS_MODES:
             raise ValueError(f"logprobs_mode={self.logprobs_mode!r} must be one of {', '.join(LOGPROBS_MODES)}")
         outside = [token for token in self.eos_token_ids if not 0 <= token < self.vocab_size]

@@ -2,11 +2,12 @@
 
 A request's bits depend on the weights, its prompt, its sampling parameters and its seed only. What that takes:
 every forward has a shape that follows from the request's own length (rows are padded with idle ones, never fewer);
-where a row stands in its batch does not enter its arithmetic (`check_rows` asks this machine's kernels); each random
-number is a pure function of the request's seed and the position (`philox`); requests share nothing, so there is no
-prefix cache.
+where a row stands in its batch does not enter its arithmetic (`ROW_UNIT`, and `check_rows` asks this machine); each
+random number is a pure function of the request's seed and the position (`philox`); requests share nothing, so there is
+no prefix cache.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,13 +16,12 @@ import torch
 
 from opd.rollout.batch import DecodeBatch, prefill
 from opd.rollout.cache import kv_bucket, prompt_bucket
-from opd.rollout.config import EngineConfig
+from opd.rollout.config import ROW_UNIT, EngineConfig
 from opd.rollout.model import layer_shapes
 from opd.rollout.request import Answer, Request, derive_seed
 from opd.rollout.sampling import parse_sampling_params
 
-MIN_ROWS = 8
-"""Fewest rows of a decode batch: below a few rows BLAS libraries switch to other kernels with other bits."""
+_NUM_CHECKS = 8
 
 
 class RolloutEngine:
@@ -30,9 +30,18 @@ class RolloutEngine:
     Args:
         model: a causal language model of `opd.rollout.model.build_model`.
         config: limits and shapes.
+
+    Raises:
+        RuntimeError: torch computes with several threads here. A row's bits then depend on which of them computed it (the
+            scratch memory of attention's second thread is aligned otherwise); small models gain at most a sixth by it.
     """
 
     def __init__(self, model: torch.nn.Module, config: EngineConfig) -> None:
+        if torch.get_num_threads() != 1:
+            raise RuntimeError(
+                f"the rollout engine needs one thread, torch has {torch.get_num_threads()}: call torch.set_num_threads(1) "
+                "in the thread that builds and steps it"
+            )
         self.model = model
         self.config = config
         self._layer_shapes = layer_shapes(model.config)
@@ -114,27 +123,25 @@ class RolloutEngine:
 
     @torch.inference_mode()
     def check_rows(self) -> None:
-        """Compare equal rows with each other, in a prefill and in decode batches of the largest and smallest size.
+        """Fill decode batches and a prefill with equal rows and compare the rows' bits.
 
         Raises:
             RuntimeError: a row's bits depend on where it stands, or the weights are not finite.
         """
-        advice = "choose another num_slots, or one thread (rollout.engine_kwargs.cpu.num_threads=1)"
-        for num_rows in sorted({self._num_decode_rows(kv_bucket(1)), MIN_ROWS}):
-            batch = DecodeBatch(num_rows, kv_bucket(1), self._layer_shapes)
-            zeros = torch.zeros(num_rows, dtype=torch.int64)
-            logits = batch.next_logits(self.model, zeros, zeros)
+        num_rows = self.config.num_slots
+        batch = DecodeBatch(num_rows, kv_bucket(1), self._layer_shapes)
+        for position in range(_NUM_CHECKS):
+            positions = torch.full((num_rows,), position)
+            tokens = positions * 7 % self.config.vocab_size
+            logits = batch.next_logits(self.model, tokens, positions, num_rows)
             if not bool(logits.isfinite().all()):
                 raise RuntimeError("the rollout's model gives logits that are not finite: are its weights sound?")
-            if not torch.equal(logits, logits[:1].expand_as(logits)):
-                raise RuntimeError(f"a row's place in a decode batch of {num_rows} changes its bits here: {advice}")
+            _require_equal_rows(logits, f"a decode batch of {num_rows}")
         length = prompt_bucket(1)
         num_rows = self._num_prompt_rows(length)
-        for keys in prefill(
-            self.model, [list(range(min(length, self.config.vocab_size)))] * num_rows, num_rows, length
-        ).keys:
-            if not torch.equal(keys, keys[:1].expand_as(keys)):
-                raise RuntimeError(f"a row's place in a prefill of {num_rows} changes its bits here: {advice}")
+        prompt = [index * 7 % self.config.vocab_size for index in range(length)]
+        for keys in prefill(self.model, [prompt] * num_rows, num_rows, length).keys:
+            _require_equal_rows(keys, f"a prefill of {num_rows} x {length}")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -153,11 +160,10 @@ class RolloutEngine:
         for length in sorted(self._batches):
             yield from self._batches[length]
 
-    def _num_decode_rows(self, length: int) -> int:
-        return max(MIN_ROWS, min(self.config.num_slots, self.config.kv_tokens_per_batch // length))
-
     def _num_prompt_rows(self, length: int) -> int:
-        return max(1, self.config.prefill_tokens_per_batch // length)
+        """Rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
+        unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
+        return max(unit, self.config.prefill_tokens_per_batch // length // unit * unit)
 
     def _admit(self) -> None:
         """Prefill waiting requests, grouped by padded length, as far as `max_num_seqs` allows."""
@@ -185,7 +191,7 @@ class RolloutEngine:
         batches = self._batches.setdefault(length, [])
         batch = next((batch for batch in batches if batch.free_row is not None), None)
         if batch is None:
-            batch = DecodeBatch(self._num_decode_rows(length), length, self._layer_shapes)
+            batch = DecodeBatch(self.config.num_slots, length, self._layer_shapes)
             batches.append(batch)
         row = batch.free_row
         assert row is not None
@@ -200,3 +206,11 @@ class RolloutEngine:
                     batch.rows[row] = None
                     target, target_row = self._place(request)
                     target.cache.fill_row(target_row, batch.cache, row, request.position)
+
+
+def _require_equal_rows(rows: torch.Tensor, what: str) -> None:
+    if not torch.equal(rows, rows[:1].expand_as(rows)):
+        raise RuntimeError(
+            f"a row's place in {what} changes its bits on this machine, so answers would depend on their batch mates; "
+            "try another num_slots"
+        )

@@ -34,8 +34,6 @@ class ServerConfig:
     load_weights: bool
     """Read the weights of `model_path`; False waits for the trainer's."""
     trust_remote_code: bool = False
-    num_threads: int = 1
-    """Threads of a matrix product; part of an answer's arithmetic: fix it per run."""
     script: ScriptConfig | None = None
     """Answers to give instead of sampled ones."""
 
@@ -56,8 +54,7 @@ class RolloutServer:
         self._engine = EngineThread(self._build)
 
     def _build(self) -> RolloutEngine:
-        # torch keeps the thread count with the thread's OpenMP pool: set it where the work is done.
-        torch.set_num_threads(self._config.num_threads)
+        torch.set_num_threads(1)  # the engine asks for it, in this thread
         disable_progress_bar()  # loading weights would draw one into the run's log
         path = self._config.model_path if self._config.load_weights else None
         model = build_model(self._config.hf_config, path, self._config.trust_remote_code)
