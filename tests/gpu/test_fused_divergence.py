@@ -148,6 +148,19 @@ def test_padded_entries_take_no_part_and_get_no_gradient(kind):
     assert torch.count_nonzero(grad_weight[valid:]) == 0
 
 
+@pytest.mark.parametrize("beta", [1e-4, 0.5, 1 - 1e-6])
+def test_a_mixture_close_to_either_side(beta):
+    heads = make_heads(SHAPES[2], FP16, FP16, std=6.0)
+    weights = weights_of("ones", 300)
+    expected = float64_reference(heads, "jsd", weights, 5003, beta=beta)
+    output, grad_hidden, grad_weight = run_fused(heads, "jsd", weights, beta=beta)
+    assert torch.isfinite(grad_weight).all()
+    assert relative_error(grad_hidden, expected["grad_hidden"]) < max(GRADIENT_BOUND, output.relative_error)
+    assert float((output.divergence - expected["divergence"]).abs().max()) < 1e-5 + VALUE_BOUND * float(
+        expected["divergence"].max()
+    )
+
+
 def peaked_heads(dtype: torch.dtype) -> list[Tensor]:
     """Logits with maxima near 40 and low entropy: each side prefers one token, in a quarter of the rows another one."""
     heads = make_heads((256, 20000, 256, 512), dtype, dtype, std=6.0)

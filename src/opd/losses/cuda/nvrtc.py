@@ -30,7 +30,10 @@ def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -
     from cuda.bindings import nvrtc
 
     code = (SOURCE_FOLDER / source).read_bytes()
-    program = _checked(nvrtc.nvrtcCreateProgram(code, source.encode(), 0, [], []), "nvrtcCreateProgram")
+    headers = sorted(SOURCE_FOLDER.glob("*.cuh"))
+    contents, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
+    created = nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), contents, names)
+    program = _checked(created, "nvrtcCreateProgram")
     options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-D{name}={value}" for name, value in macros)]
     result = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -76,7 +76,7 @@ def divergence_rows(
         *((None, None) if gradient is None else (gradient.values, gradient.weight)),
         *(token_ids, stats, None if gradient is None else gradient.stats),
         *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab),
-        *(1.0 / temperature, scale, beta),
+        *(1.0 / temperature, scale, beta, 1.0 - beta),
     )
     launch(kernel, (CLUSTER, num_rows, 1), threads, smem_bytes, arguments)
 

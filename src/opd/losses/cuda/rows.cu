@@ -13,140 +13,16 @@
 //
 // Inside, a logit is x = (s - row maximum) * log2(e) / temperature: an exp is one ex2, and logs are in bits to the end.
 
-#define ELEMS (IN_F32 ? 4 : 8)
-#define WARPS (THREADS / 32)
+#include "reduce.cuh"
+#include "vectors.cuh"
+
 #define LN2 0.69314718055994531f
 #define LOG2E 1.4426950408889634f
 
-typedef unsigned int u32;
-struct alignas(16) Vec { u32 r[4]; };
-
-__device__ __forceinline__ float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float lg2(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ u32 smem_u32(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ u32 cluster_rank() { u32 r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void store_remote(u32 local_addr, u32 rank, float v) {
-  u32 remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local_addr), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(v) : "memory");
-}
-
-__device__ __forceinline__ Vec load_stream(const Vec* p) {
-  Vec v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.r[0]), "=r"(v.r[1]), "=r"(v.r[2]), "=r"(v.r[3]) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void copy_async(u32 dst, const Vec* src) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
-}
-
-// No distance is below fp16's lowest number, so that a probability of 0 times it is 0; nan stays.
-__device__ __forceinline__ Vec clamp_low(Vec v) {
-#if !IN_F32
-#pragma unroll
-  for (int k = 0; k < 4; ++k) asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(v.r[k]) : "r"(0xfbfffbffu));
-#endif
-  return v;
-}
-
-__device__ __forceinline__ float half_lo(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(a)); return f; }
-__device__ __forceinline__ float half_hi(u32 a) { float f; asm("{.reg .b16 l,h; mov.b32 {l,h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(a)); return f; }
-__device__ __forceinline__ u32 pack2(float lo, float hi) {
-  u32 d;
-#if OUT_BF16
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-#else
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
-#endif
-  return d;
-}
-
-// Element e of a vector as fp32; e is a compile-time constant after unrolling.
-__device__ __forceinline__ float value(const Vec& v, int e) {
-#if IN_F32
-  return __uint_as_float(v.r[e]);
-#else
-  return (e & 1) ? half_hi(v.r[e >> 1]) : half_lo(v.r[e >> 1]);
-#endif
-}
-
-// What stands past the end of a row: far below every logit, and finite, so that 0 * fill is 0. -65504 or -1e30.
-#define FILL_WORD (IN_F32 ? 0xf149f2cau : 0xfbfffbffu)
-__device__ __forceinline__ Vec fill() { Vec v; v.r[0] = v.r[1] = v.r[2] = v.r[3] = FILL_WORD; return v; }
-__device__ __forceinline__ Vec fill_from(Vec v, int num_valid) {
-#pragma unroll
-  for (int e = 0; e < ELEMS; ++e) {
-    if (e < num_valid) continue;
-#if IN_F32
-    v.r[e] = FILL_WORD;
-#else
-    v.r[e >> 1] = (e & 1) ? ((v.r[e >> 1] & 0xffffu) | (FILL_WORD & 0xffff0000u)) : ((v.r[e >> 1] & 0xffff0000u) | (FILL_WORD & 0xffffu));
-#endif
-  }
-  return v;
-}
-
-struct Shared {
-  float warp[WARPS][5];
-  float cluster[3][CLUSTER][5];  // one set of slots a phase: a fast block never overwrites what a slow one has to read
-#if !IN_F32
-  float base[2][VECS * WARPS];   // (block maximum - row maximum) in bits, of the blocks that this thread block owns
-#endif
-};
-
-template <bool MAX>
-__device__ __forceinline__ float combine(float a, float b) { return MAX ? fmaxf(a, b) : a + b; }
-
-// Reduce N values over the warp, and leave each warp's result in shared memory.
-template <int N, bool MAX>
-__device__ __forceinline__ void warp_reduce(float (&v)[N], Shared& sh) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1) v[n] = combine<MAX>(v[n], __shfl_xor_sync(0xffffffffu, v[n], d));
-  }
-  if ((threadIdx.x & 31) == 0) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) sh.warp[threadIdx.x >> 5][n] = v[n];
-  }
-  __syncthreads();
-}
-
-template <bool MAX>
-__device__ __forceinline__ float over_warps(const Shared& sh, int n) {
-  float a = sh.warp[0][n];
-#pragma unroll
-  for (int w = 1; w < WARPS; ++w) a = combine<MAX>(a, sh.warp[w][n]);
-  return a;
-}
-
-// Reduce N values over every thread of the cluster, in a fixed order: two runs give the same bits.
-template <int N, bool MAX>
-__device__ __forceinline__ void cluster_reduce(float (&v)[N], Shared& sh, int phase) {
-  warp_reduce<N, MAX>(v, sh);
-  if (threadIdx.x < CLUSTER * N) {
-    const int peer = threadIdx.x / N, n = threadIdx.x % N;
-    store_remote(smem_u32(&sh.cluster[phase][cluster_rank()][n]), peer, over_warps<MAX>(sh, n));
-  }
-  cluster_arrive();
-  cluster_wait();
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    float a = sh.cluster[phase][0][n];
-#pragma unroll
-    for (int r = 1; r < CLUSTER; ++r) a = combine<MAX>(a, sh.cluster[phase][r][n]);
-    v[n] = a;
-  }
-}
-
 // With d = log2(p_T / p_S): log2(m / ((1 - beta) p_S)) = log2(1 + odds 2^d), odds = beta / (1 - beta). Differences of it do
-// not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^120 it is linear in d.
+// not cancel where p_T is far below p_S, as those of log p_S - log m would. Beyond 2^100 it is linear in d.
 __device__ __forceinline__ float log_mixture_ratio(float d, float odds) {
-  return lg2(fmaf(odds, ex2(fminf(d, 120.f)), 1.f)) + fmaxf(d - 120.f, 0.f);
+  return lg2(fmaf(odds, ex2(fminf(d, 100.f)), 1.f)) + fmaxf(d - 100.f, 0.f);
 }
 
 // Gradient of the divergence with respect to one logit of the student, in bits for the two kinds with logs.
@@ -195,7 +71,7 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
                 const float* weight, const long long* token, float* stats, float* grad_stats, long long stride_in,
-                long long stride_grad, long long vocab_size, float inv_temperature, float grad_scale, float beta) {
+                long long stride_grad, long long vocab_size, float inv_temperature, float grad_scale, float beta, float rest) {
   extern __shared__ Vec teacher_smem[];
   __shared__ Shared sh;
   const int tid = threadIdx.x, warp = tid >> 5, vocab = (int)vocab_size;
@@ -222,7 +98,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     if (i < VECS - 1 || last < num_vecs) s[i] = clamp_low(load_stream(s_row + v));
     else s[i] = fill();
   }
-  const float scale = LOG2E * inv_temperature, odds = beta / (1.f - beta);
+  const float scale = LOG2E * inv_temperature, odds = beta / rest;  // rest = 1 - beta, rounded once
   const int id = (int)token[row];
   float s_token = 0.f, t_token = 0.f;
   if (rank == 0 && tid == 0) {
@@ -334,7 +210,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     }
   }
   cluster_reduce<2, false>(moment, sh, 2);
-  const float divergence = beta * moment[1] - (1.f - beta) * moment[0] - log2f(1.f - beta), centre = moment[0];
+  const float divergence = beta * moment[1] - rest * moment[0] - log2f(rest), centre = moment[0];
 #endif
   const bool finite = isfinite(acc[2]) && isfinite(acc[3]) && isfinite(divergence);
   if (rank == 0 && tid == 0) {
