@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from opdctl.commands import collect, compare, list_runs, logs, pull
+from opdctl.commands import collect, compare, list_runs, logs, pull, report
 from opdctl.console import run_guarded
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
@@ -29,6 +29,7 @@ app.command("collect")(collect.collect)
 app.command("logs")(logs.logs)
 app.command("pull")(pull.pull)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,13 +31,13 @@ def write(runs: Sequence[GatheredRun], *, format: str, output: Path | None) -> N
     elif format == "json":
         records = [redact_tree(run.record.to_json()) for run in runs]
         text = json.dumps({"runs": _finite(records)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        with _binary(output) as file:
+        with binary_file(output) as file:
             file.write(text.encode())
     elif format == "csv":
         _write_csv(runs, output)
     else:
         assert output is not None
-        with _binary(output) as file, pq.ParquetWriter(file, _schema(runs), compression="zstd") as writer:
+        with binary_file(output) as file, pq.ParquetWriter(file, _schema(runs), compression="zstd") as writer:
             for table in _tables(runs):
                 writer.write_table(table)
 
@@ -57,14 +57,14 @@ def _write_tables(runs: Sequence[GatheredRun], output: Path | None) -> None:
     if output is None:
         show(stdout())
         return
-    with _binary(output) as file:
+    with binary_file(output) as file:
         console = Console(file=open(os.devnull, "w"), record=True, width=200, highlight=False)  # noqa: SIM115
         show(console)
         file.write(console.export_text().encode())
 
 
 def _write_csv(runs: Sequence[GatheredRun], output: Path | None) -> None:
-    with _binary(output) as file, pa_csv.CSVWriter(file, _schema(runs)) as writer:
+    with binary_file(output) as file, pa_csv.CSVWriter(file, _schema(runs)) as writer:
         for table in _tables(runs):
             writer.write_table(table)
 
@@ -89,7 +89,7 @@ def _tables(runs: Sequence[GatheredRun]) -> Iterator[pa.Table]:
 
 
 @contextmanager
-def _binary(output: Path | None) -> Iterator[IO[bytes]]:
+def binary_file(output: Path | None) -> Iterator[IO[bytes]]:
     """Stdout, or a file that appears only when all of it is written."""
     if output is None:
         sys.stdout.flush()

@@ -1,0 +1,42 @@
+"""`opdctl report`: one self-contained HTML page of one run or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opdctl.console import DEFAULT_TIMEOUT_S, NoCache, StoreUrl, Timeout, deadline, note, progress
+
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to show on one page; the first is the base.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Samples = Annotated[int, typer.Option("--samples", min=0, help="Sample generations to show per run.")]
+
+
+def report(
+    runs: Runs,
+    store: StoreUrl = None,
+    output: Output = Path("report.html"),
+    samples: Samples = 12,
+    no_cache: NoCache = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Write one self-contained HTML page: curves, tables, what differs between the specs, sample generations.
+
+    Example: `opdctl report quickstart --store build/quickstart/store -o report.html`
+    """
+    from opdctl.export import binary_file
+    from opdctl.gather import cache_folder, gather
+    from opdctl.page import render_page
+    from opdctl.targets import find_runs
+
+    with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
+        places = find_runs(runs, store=store, timeout_s=timeout)
+        with progress("reading runs", len(places)) as advance:
+            found = gather(places, folder=folder, on_done=advance)
+        stores = {place.run_id: place.store for place in places}
+        html = render_page(found, stores, num_samples=samples)
+        with binary_file(output) as file:
+            file.write(html.encode())
+    note(f"wrote {output}")
