@@ -161,6 +161,31 @@ def test_a_mixture_close_to_either_side(beta):
     )
 
 
+@pytest.mark.parametrize("weight", [1e-30, 1e30])
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_the_scale_of_the_weights_changes_no_digit(weight, dtype):
+    heads = make_heads(SHAPES[2], dtype, dtype)
+    _, grad_hidden, grad_weight = run_fused(heads, "reverse_kl", weights_of("ones", 300))
+    _, scaled_hidden, scaled_weight = run_fused(heads, "reverse_kl", weights_of("ones", 300) * weight)
+    assert relative_error(scaled_hidden, grad_hidden.double() * weight) < 2e-3  # another fraction of a power of two
+    assert relative_error(scaled_weight, grad_weight.double() * weight) < 2e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_too_small_for_fp16_is_scaled_up(kind):
+    heads = make_heads((200, 5003, 256, 256), FP16, FP16)
+    heads[2] = heads[0].clone()
+    heads[3] = (heads[1].float() * (1 + 1e-3 * torch.randn_like(heads[1].float()))).to(FP16)
+    weights = weights_of("ones", 200)
+    weights[1:] = 1e-2  # one token holds the scale
+    heads[2][0], heads[0][0] = 0.0, 0.0  # and has no gradient itself
+    expected = float64_reference(heads, kind, weights, 5003)
+    output, grad_hidden, grad_weight = run_fused(heads, kind, weights)
+    assert output.precision == "fp32"
+    assert relative_error(grad_hidden, expected["grad_hidden"]) < GRADIENT_BOUND
+    assert relative_error(grad_weight, expected["grad_weight"]) < GRADIENT_BOUND
+
+
 def peaked_heads(dtype: torch.dtype) -> list[Tensor]:
     """Logits with maxima near 40 and low entropy: each side prefers one token, in a quarter of the rows another one."""
     heads = make_heads((256, 20000, 256, 512), dtype, dtype, std=6.0)

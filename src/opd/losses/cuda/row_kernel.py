@@ -18,6 +18,8 @@ MAX_VECS_A_THREAD = 10  # 16-byte vectors of the student's row in registers: 40 
 # Root mean square of (rounding error / value) of the stored gradient; derived in rows.cu (FP16_STEP).
 FP16_RELATIVE_ROUNDING = 2.0**-10 * math.sqrt(0.375 / math.log(2) / 12)
 BF16_RELATIVE_ROUNDING = 8 * FP16_RELATIVE_ROUNDING
+# Below its normal range fp16 has steps of 2^-24, uniform error in a step.
+FP16_SMALLEST_ROUNDING = 2.0**-24 / math.sqrt(12)
 
 
 class Logits(NamedTuple):
@@ -118,21 +120,31 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
 def gradient_numbers(
     gradient: GradientRows, stats: Tensor, kind: DivergenceKind, *, beta: float, temperature: float
 ) -> Tensor:
-    """[4] on the device, of one chunk: squared gradient and its expected squared error over the sampled rows, the largest
-    |stored entry|, and the number of rows that are not finite (`stats` [n, NUM_STATS])."""
+    """[5] on the device, of one chunk; `stats` [n, NUM_STATS].
+
+    Over the sampled rows: squared gradient, its expected squared error from rounding logits and sums, and at most that of
+    entries below fp16's normal range. Over all: the largest |stored entry|, the number of rows that are not finite.
+    """
     weight = gradient.weight.abs()
     squared = weight[::NOISE_EVERY].square()
     signal_and_noise = squared @ gradient.stats[::NOISE_EVERY, :, ::2].sum(1)
-    unit = gradient.scale * gradient_unit(kind, beta, temperature)
-    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * unit
-    return torch.cat([signal_and_noise, torch.stack([largest, (stats[:, 5] == 0).sum()])])
+    stored_unit = gradient.scale * gradient_unit(kind, beta, temperature)
+    if gradient.values.dtype == torch.float16:
+        of_a_row = gradient.values.shape[1] * (FP16_SMALLEST_ROUNDING / stored_unit) ** 2
+    else:
+        of_a_row = 0.0
+    smallest = (squared > 0).sum() * of_a_row
+    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * stored_unit
+    return torch.cat([signal_and_noise, torch.stack([smallest, largest, (stats[:, 5] == 0).sum()])])
 
 
 class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 
     relative_error: float
-    """Estimated ||error|| / ||gradient|| from rounding logits, sums and gradient."""
+    """Estimated ||error|| / ||gradient||, all causes."""
+    range_error: float
+    """The part of it that comes from entries below fp16's normal range, which a larger scale would cure."""
     peak: float
     """Largest |entry| of the gradient as stored, had the format no limit."""
     num_nonfinite: int
@@ -140,13 +152,16 @@ class GradientReport(NamedTuple):
 
 
 def gradient_report(numbers: Tensor, dtype: torch.dtype) -> GradientReport:
-    """Sum up `gradient_numbers` of several chunks [chunks, 4], on the host; `dtype` is the stored gradient's.
+    """Sum up `gradient_numbers` of several chunks [chunks, 5], on the host; `dtype` is the stored gradient's.
 
     Where no sampled row has a gradient but others do, nothing is known, and the error counts as infinite.
     """
-    signal, noise, _, num_nonfinite = numbers.double().sum(0).tolist()
-    peak = float(numbers[:, 2].max())
+    signal, noise, smallest, _, num_nonfinite = numbers.double().sum(0).tolist()
+    peak = float(numbers[:, 3].max())
     rounding = BF16_RELATIVE_ROUNDING if dtype == torch.bfloat16 else FP16_RELATIVE_ROUNDING
     if signal == 0.0:
-        return GradientReport(math.inf if peak > 0.0 else 0.0, peak, int(num_nonfinite))
-    return GradientReport(math.hypot(math.sqrt(noise / signal), rounding), peak, int(num_nonfinite))
+        return GradientReport(math.inf if peak > 0.0 else 0.0, 0.0, peak, int(num_nonfinite))
+    range_error = math.sqrt(smallest / signal)
+    return GradientReport(
+        math.hypot(math.sqrt(noise / signal), range_error, rounding), range_error, peak, int(num_nonfinite)
+    )

@@ -21,12 +21,13 @@ from opd.losses.cuda.row_kernel import (
     divergence_rows,
     gradient_numbers,
     gradient_report,
+    gradient_unit,
 )
 from opd.losses.divergence import DivergenceKind
 
-# The gradient's entries are at most a few nats times a probability: 2^6 leaves fp16 room for 1000 nats above and keeps
-# probabilities of 1e-6 in its normal range. A larger peak is seen in the row kernel's numbers and repeated with less.
-GRADIENT_SCALE = 2.0**6
+# A gradient entry is a probability times a difference of log ratios. 2^10 leaves fp16 room for 64 nats above, and below
+# for a gradient of norm 1e-3 to keep three digits; what needs another scale is seen in the row kernel's numbers.
+GRADIENT_SCALE = 2.0**10
 FP16_LIMIT = 65504.0
 FP16_SAFE_PEAK = 2.0**14
 STRIDE_MULTIPLE = 64  # entries: rows start on 128 bytes
@@ -77,7 +78,8 @@ class Attempt(NamedTuple):
 
 def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> Result:
     """Run over all tokens; again, stored otherwise, where a group's gradient misses the bound."""
-    attempt = Attempt(call.precision, GRADIENT_SCALE)
+    unit = gradient_unit(call.kind, call.beta, call.temperature)
+    attempt = Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
     while True:
         forward = Forward(inputs, call, attempt, need_hidden=need_hidden, need_weight=need_weight)
         better = forward.run()
@@ -85,6 +87,11 @@ def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> 
             return forward.result()
         del forward  # its gradients, before the next ones are allocated
         attempt = better
+
+
+def _power_of_two(value: float) -> float:
+    """The largest power of two that is not above a positive value: scaling by it rounds nothing."""
+    return 2.0 ** math.floor(math.log2(value))
 
 
 class Forward:
@@ -101,7 +108,7 @@ class Forward:
         self.weights, self.weight_unit = inputs.token_weights.float(), 1.0
         self.largest_weight: HostCopy | None = None
         self.numbers: list[Tensor] = []
-        self.report = GradientReport(0.0, 0.0, 0)
+        self.report = GradientReport(0.0, 0.0, 0.0, 0)
 
     def run(self) -> Attempt | None:
         """None when done, or how to store it in another attempt."""
@@ -194,15 +201,17 @@ class Forward:
         self.largest_weight = None
         if not math.isfinite(largest):
             raise ValueError("token_weights: holds nan or inf; a token that must not count has weight 0")
-        self.weight_unit = 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+        self.weight_unit = 2.0 * _power_of_two(largest) if largest > 0 else 1.0
         self.weights = self.weights / self.weight_unit
 
     def _better_attempt(self) -> Attempt | None:
         """How to store what this attempt could not hold, or None if all is within the bound."""
-        if self.inputs.student_weight.dtype == torch.float16 and self.report.peak > FP16_LIMIT:
-            shrink = 2.0 ** math.ceil(math.log2(self.report.peak / FP16_SAFE_PEAK))
-            return self.attempt._replace(gradient_scale=self.attempt.gradient_scale / shrink)
-        if self.attempt.precision == "fp16" and self.report.relative_error > self.call.max_relative_error:
+        report, bound = self.report, self.call.max_relative_error
+        if self.inputs.student_weight.dtype == torch.float16 and report.peak > 0.0:
+            grow = _power_of_two(FP16_SAFE_PEAK / report.peak)
+            if report.peak > FP16_LIMIT or (report.range_error > bound / 2 and grow > 1.0):
+                return self.attempt._replace(gradient_scale=self.attempt.gradient_scale * grow)
+        if self.attempt.precision == "fp16" and report.relative_error > bound:
             return self.attempt._replace(precision="fp32")
         return None
 
