@@ -34,6 +34,8 @@ PANELS = (
 )
 # Longer curves are drawn as the mean of equally many neighbouring steps: a page must stay small.
 MAX_POINTS = 600
+# With more of them the marks would hide the line.
+MAX_MARKED_POINTS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +84,16 @@ def _draw(panel: Panel, runs: Sequence[tuple[str, pa.Table]]) -> Curve | None:
             continue
         steps, values, width = thin(*series(table, metric))
         widths.add(width)
-        style = {"marker": "o", "markersize": 3} if len(steps) <= 40 else {}
-        axes.plot(steps, panel.scale * values, color=f"C{number % 10}", linewidth=1.4, label=run_id, **style)
+        marker = "o" if len(steps) <= MAX_MARKED_POINTS else ""
+        axes.plot(
+            steps,
+            panel.scale * values,
+            color=f"C{number % 10}",
+            linewidth=1.4,
+            label=run_id,
+            marker=marker,
+            markersize=3,
+        )
     if not widths:
         return None
     axes.set(xlabel="step", ylabel=panel.unit)

@@ -7,7 +7,9 @@ of plain numbers; any other file (a corrupt line, "NaN") goes through `parse_met
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from opd.runs.metrics import AttemptReport, Row, parse_metrics
 
 # Rows looked at for the columns' names; columns that only come later are inferred by Arrow.
 NUM_SAMPLE_LINES = 4
+MAX_STEP = 2**63 - 1
 
 
 def parse_attempt(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport]:
@@ -26,12 +29,11 @@ def parse_attempt(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport
     whole_lines = data.rfind(b"\n") + 1
     table = _parse_fast(data[:whole_lines])
     if table is None:
-        rows, report = parse_metrics(data, attempt=attempt)
-        return _from_rows(rows), report
+        return _within_int64(*parse_metrics(data, attempt=attempt))
     # Blank lines are skipped, so that the cut line keeps its number in the report.
-    rows, tail = parse_metrics(b"\n" * table.num_rows + data[whole_lines:], attempt=attempt)
-    if rows:
-        table = pa.concat_tables([table, _from_rows(rows)], promote_options="default")
+    last, tail = _within_int64(*parse_metrics(b"\n" * table.num_rows + data[whole_lines:], attempt=attempt))
+    if last.num_rows:
+        table = pa.concat_tables([table, last], promote_options="default")
     return table, AttemptReport(
         attempt=attempt,
         num_rows=table.num_rows,
@@ -116,6 +118,16 @@ def _is_foreign(field: pa.Field) -> bool:
     return not (pa.types.is_int64(field.type) or pa.types.is_float64(field.type))
 
 
+def _within_int64(rows: Sequence[Row], report: AttemptReport) -> tuple[pa.Table, AttemptReport]:
+    """The rows as a table; a step that no column can hold is corrupt too."""
+    kept = [row for row in rows if row["step"] <= MAX_STEP]
+    if len(kept) == len(rows):
+        return _from_rows(rows), report
+    num_corrupt = report.num_corrupt_lines + len(rows) - len(kept)
+    examples = (*report.examples, f"step beyond {MAX_STEP}")
+    return _from_rows(kept), replace(report, num_rows=len(kept), num_corrupt_lines=num_corrupt, examples=examples)
+
+
 def _from_rows(rows: Sequence[Row]) -> pa.Table:
     """Columns of parsed rows; what is no number has no place in them (the trainer writes none)."""
     names = list(dict.fromkeys(name for row in rows for name in row if name != "step"))
@@ -126,4 +138,9 @@ def _from_rows(rows: Sequence[Row]) -> pa.Table:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond any float
+        return math.inf if value > 0 else -math.inf

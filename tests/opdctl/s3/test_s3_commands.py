@@ -1,0 +1,89 @@
+"""The commands against a real S3 server over HTTP."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.runs.store import open_store
+
+# The first test may have to build the server.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_collect_and_logs_read_a_run_from_s3(
+    s3_url: str, s3_environment: dict, call: Callable, make_run: Callable
+) -> None:
+    first = {step: {"opd/loss": float(step)} for step in (1, 2)}
+    make_run("r", attempts=[first, {2: {"opd/loss": 20.0}}], url=s3_url, log="one line\n")
+    open_store(s3_url).put("r/attempts/0001/driver.log", b"first attempt\n")
+    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
+    assert done.returncode == 0, done.stderr
+    assert [row["opd/loss"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "20"]
+    assert "first attempt" in call("logs", "r", "--store", s3_url, **s3_environment).stdout
+
+
+def test_a_second_collect_asks_for_listings_only(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip
+    make_run("r", url=s3_url)
+    first = call("collect", "--store", s3_url, "--format", "csv", **s3_environment)
+    proxy.requests.clear()
+    second = call("collect", "--store", s3_url, "--format", "csv", **s3_environment)
+    assert second.stdout == first.stdout
+    assert not [
+        path for method, path in proxy.requests if method == "GET" and "metrics.jsonl" in path.partition("?")[0]
+    ]
+
+
+def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_environment: dict, call: Callable) -> None:
+    wrong = {**s3_environment, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}
+    done = call("collect", "--store", s3_url, **wrong)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "check the credentials" in done.stderr
+    assert "not-the-secret" not in done.stderr
+
+
+def test_a_store_that_is_away_ends_within_the_timeout(s3_url: str, s3_environment: dict, call: Callable, proxy) -> None:
+    proxy.is_away = True
+    started = time.monotonic()
+    done = call("list", "--store", s3_url, "--timeout", "6", **s3_environment)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 20
+    assert done.stderr.strip().splitlines()[-1].startswith(("error:", "  fix:"))
+
+
+def test_collect_waits_out_a_few_refusals(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip
+    make_run("r", url=s3_url)
+    proxy.num_refusals = 3
+    done = call("collect", "r", "--store", s3_url, "--format", "csv", **s3_environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 2
+
+
+def test_pull_from_s3_verifies_and_resumes(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy, tmp_path: Path) -> None:  # fmt: skip
+    from opd.runs.manifest import DRIVER_RANK, Manifest, hash_files
+
+    make_run("r", url=s3_url)
+    folder = tmp_path / "made"
+    for name in ("a.bin", "b.bin"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(name.encode() * 1000)
+    manifest = Manifest(step=3, attempt=1, spec_hash="hash-1",
+                        files=tuple(hash_files(folder, ["a.bin", "b.bin"], rank=DRIVER_RANK)))  # fmt: skip
+    step = open_store(s3_url).child("r/checkpoints/global_step_3")
+    for name in ("a.bin", "b.bin"):
+        step.put_file(name, folder / name)
+    step.put("manifest.json", manifest.to_bytes())
+    step.put("COMPLETE", manifest.seal())
+    assert call("pull", "r", "--store", s3_url, "--into", "ckpt", **s3_environment).returncode == 0
+    (tmp_path / "ckpt" / "b.bin").write_bytes(b"cut")
+    proxy.requests.clear()
+    assert call("pull", "r", "--store", s3_url, "--into", "ckpt", **s3_environment).returncode == 0
+    assert (tmp_path / "ckpt" / "b.bin").read_bytes() == b"b.bin" * 1000
+    assert not [path for method, path in proxy.requests if method == "GET" and path.endswith("a.bin")]

@@ -1,0 +1,43 @@
+"""The tool stays light: no trainer libraries, and nothing heavy before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from opdctl.cli import app
+
+TRAINER = ("torch", "verl", "ray", "transformers", "tensordict")
+HEAVY = ("pyarrow", "matplotlib", "s3fs", "fsspec", "kubernetes", "numpy", "pydantic", "jinja2")
+COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def test_the_command_line_loads_no_heavy_library_until_a_command_runs() -> None:
+    assert not loaded_by("import opdctl.cli") & {*TRAINER, *HEAVY}
+
+
+def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
+    modules = "collect, compare, compare_view, comparing, curves, download, export, follow, gather, page, targets"
+    imports = "\n".join(f"import opdctl.{name}" for name in modules.split(", ") if name not in ("collect", "compare"))
+    assert not loaded_by(imports) & set(TRAINER)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example(command: str, call: Callable) -> None:
+    done = call(command, "--help", NO_COLOR="1", TERM="dumb")
+    assert done.returncode == 0
+    assert f"opdctl {command}" in done.stdout.split("Example", 1)[1]
+    assert "--timeout" in done.stdout

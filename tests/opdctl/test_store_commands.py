@@ -1,0 +1,186 @@
+"""The commands on a real local store, called as a person calls them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from opd.evaluation import write_generations
+
+RESULT = {"steps": 3, "eval": {"math": {"num_problems": 2, "num_samples": 2, "mean": 0.5, "standard_error": 0.5,
+                                        "pass_at": [0.5, 0.5], "maj_at": [0.5, 0.5]}}}  # fmt: skip
+
+
+@pytest.fixture
+def two_attempts(make_run: Callable) -> str:
+    """Attempt 1 got to step 3, attempt 2 resumed from 1 with other values."""
+    first = {step: {"opd/loss": float(step), "opd/accuracy": 0.1} for step in (1, 2, 3)}
+    second = {2: {"opd/loss": 20.0}, 3: {"opd/loss": 30.0, "val-core/math/acc/mean@1": 0.5}}
+    return make_run("resumed", attempts=[first, second], result=RESULT)
+
+
+def test_collect_merges_the_attempts_and_the_latest_value_wins(call: Callable, two_attempts: str, store: Path) -> None:
+    done = call("collect", two_attempts, "--store", store, "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [(row["step"], float(row["opd/loss"])) for row in rows] == [("1", 1.0), ("2", 20.0), ("3", 30.0)]
+    assert rows[2]["opd/accuracy"] == "0.1"
+    assert rows[0]["val-core/math/acc/mean@1"] == ""
+
+
+def test_collect_writes_every_run_of_a_store_into_one_parquet_file(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("a", attempts=[{1: {"opd/loss": 1.0}}])
+    make_run("b", attempts=[{1: {"actor/pg_loss": 2.0}, 2: {"actor/pg_loss": 3.0}}])
+    done = call("collect", "--store", store, "--format", "parquet", "-o", "all.parquet")
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(tmp_path / "all.parquet").to_pydict()
+    assert table["run_id"] == ["a", "b", "b"]
+    assert table["opd/loss"] == [1.0, None, None]
+    assert table["actor/pg_loss"] == [None, 2.0, 3.0]
+
+
+def test_collect_tells_state_evaluation_and_attempts_as_json(call: Callable, two_attempts: str, store: Path) -> None:
+    done = call("collect", two_attempts, "--store", store, "--format", "json")
+    [run] = json.loads(done.stdout)["runs"]
+    assert (run["state"], run["num_attempts"], run["last_step"]) == ("succeeded", 2, 3)
+    assert run["result"]["eval"]["math"]["mean"] == 0.5
+    assert run["validation"] == {"val-core/math/acc/mean@1": [0.5, 0.5]}
+
+
+def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost(call: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
+    make_run("r", attempts=[{step: {"opd/loss": float(step)} for step in range(1, 6)}])
+    path = store / "r" / "attempts" / "0001" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "garbage\n", *lines[1:4], lines[4][:9]]))
+    done = call("collect", "r", "--store", store, "--format", "csv")
+    assert done.returncode == 0
+    assert [row["step"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "2", "3", "4"]
+    assert "1 corrupt and 1 half-written lines skipped" in done.stderr
+    assert "line 2 is corrupt" in done.stderr
+
+
+def test_a_second_collect_reads_no_metrics_and_sees_what_was_added(call: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
+    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
+    first = call("collect", "r", "--store", store, "--format", "csv")
+    path = store / "r" / "attempts" / "0001" / "metrics.jsonl"
+    written, times = path.read_bytes(), path.stat()
+    path.write_bytes(b"x" * len(written))  # the same size and time: only who reads it again can tell
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert call("collect", "r", "--store", store, "--format", "csv").stdout == first.stdout
+    assert call("collect", "r", "--store", store, "--format", "csv", "--no-cache").stdout != first.stdout
+    path.write_bytes(written)
+    with path.open("a") as file:
+        file.write('{"step": 2, "time": 1.0, "opd/loss": 0.5}\n')
+    assert "0.5" in call("collect", "r", "--store", store, "--format", "csv").stdout
+
+
+def test_list_shows_how_each_run_stands(call: Callable, make_run: Callable, store: Path) -> None:
+    make_run("done", result={"steps": 1})
+    make_run("stopped")
+    (store / "no-run").mkdir()
+    done = call("list", "--store", store)
+    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("│")}
+    assert lines.keys() == {"done", "stopped"}
+    assert "succeeded" in lines["done"]
+    assert "stopped" in lines["stopped"]
+
+
+def test_logs_go_over_the_attempts_in_order(call: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r", attempts=[{1: {"a": 1.0}}, {2: {"a": 1.0}}])
+    for number in (1, 2):
+        (store / "r" / "attempts" / f"000{number}" / "driver.log").write_text(f"hello {number}\nHF_TOKEN=abcdefgh\n")
+    done = call("logs", "r", "--store", store)
+    assert done.stdout.splitlines() == [
+        "===== attempt 1 =====", "hello 1", "HF_TOKEN=<redacted>",
+        "===== attempt 2 =====", "hello 2", "HF_TOKEN=<redacted>",
+    ]  # fmt: skip
+    assert call("logs", "r", "--store", store, "--tail", "1", "--attempt", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
+
+
+def test_a_missing_run_is_one_clear_block_and_exit_1(call: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r")
+    done = call("collect", "nope", "--store", store)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no run 'nope'")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("collect",), ("colect",), ("collect", "--format", "xml"), ("list", "--store", "s3://key:secret@bucket/x"),
+     ("collect", "--format", "parquet", "--store", "."), ("compare", "one", "--store", ".")],
+)  # fmt: skip
+def test_bad_usage_is_exit_2_without_a_traceback(call: Callable, arguments: tuple[str, ...]) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_bad_experiment_file_is_exit_2(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: opd\nname: BAD NAME\n")
+    done = call("collect", "bad.yaml")
+    assert done.returncode == 2
+    assert "bad.yaml" in done.stderr
+
+
+def test_pull_brings_a_verified_checkpoint_and_goes_on_where_it_was_interrupted(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("r")
+    seal_checkpoint(store / "r", 5, {"actor/model.pt": b"weights" * 1000, "data.pt": b"position"})
+    assert call("pull", "r", "--store", store, "--into", "ckpt").returncode == 0
+    assert (tmp_path / "ckpt" / "actor" / "model.pt").read_bytes() == b"weights" * 1000
+    # An interrupted pull: one file whole, one damaged, no COMPLETE.
+    (tmp_path / "ckpt" / "COMPLETE").unlink()
+    (tmp_path / "ckpt" / "data.pt").write_bytes(b"posi")
+    kept = (tmp_path / "ckpt" / "actor" / "model.pt").stat().st_mtime_ns
+    assert call("pull", "r", "--store", store, "--into", "ckpt").returncode == 0
+    assert (tmp_path / "ckpt" / "data.pt").read_bytes() == b"position"
+    assert (tmp_path / "ckpt" / "actor" / "model.pt").stat().st_mtime_ns == kept
+    assert (tmp_path / "ckpt" / "COMPLETE").exists()
+
+
+def test_pull_refuses_a_checkpoint_that_is_damaged_in_the_store(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("r")
+    seal_checkpoint(store / "r", 5, {"data.pt": b"position"})
+    (store / "r" / "checkpoints" / "global_step_5" / "data.pt").write_bytes(b"positioN")
+    done = call("pull", "r", "--store", store, "--into", "ckpt")
+    assert done.returncode == 1
+    assert "data.pt does not have the manifest's sha256" in done.stderr
+    assert not (tmp_path / "ckpt" / "COMPLETE").exists()
+
+
+def test_pull_brings_any_other_folder(call: Callable, make_run: Callable, answers: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("r")
+    write_generations(store / "r" / "eval" / "generations.parquet", answers("r", {0: [1.0]}))
+    assert call("pull", "r", "--store", store, "--folder", "eval", "--into", "out").returncode == 0
+    source = store / "r" / "eval" / "generations.parquet"
+    assert digest(tmp_path / "out" / "generations.parquet") == digest(source)
+    missing = call("pull", "r", "--store", store, "--folder", "model")
+    assert missing.returncode == 1
+    assert "has no folder 'model'" in missing.stderr
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def seal_checkpoint(run: Path, step: int, files: dict[str, bytes]) -> None:
+    """A sealed step as the run directory writes it."""
+    from opd.runs.manifest import DRIVER_RANK, Manifest, hash_files
+
+    folder = run / "checkpoints" / f"global_step_{step}"
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    entries = tuple(hash_files(folder, sorted(files), rank=DRIVER_RANK))
+    manifest = Manifest(step=step, attempt=1, spec_hash="hash-1", files=entries)
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    (folder / "COMPLETE").write_bytes(manifest.seal())
