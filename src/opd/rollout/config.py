@@ -17,7 +17,8 @@ class EngineConfig:
     """What the engine must know beside the model's weights; immutable for the life of a server."""
 
     vocab_size: int
-    """Tokens the tokenizer knows (its length). Embedding rows beyond it are padding: never sampled, no probability."""
+    """Tokens the tokenizer knows (its length). Embedding rows beyond it are padding: never sampled, no probability, as in
+    verl's vLLM server. verl's own actor counts them: its log-probabilities are lower by -log(1 - their mass)."""
 
     max_model_len: int
     """Longest sequence, prompt and answer together, in tokens."""

@@ -22,6 +22,7 @@ from opd.rollout.request import Answer, Request, derive_seed
 from opd.rollout.sampling import parse_sampling_params
 
 _NUM_CHECKS = 8
+"""Tokens that `check_rows` tries: most rows agree by chance where only a last bit depends on the place."""
 
 
 class RolloutEngine:
