@@ -8,7 +8,8 @@ from pathlib import Path
 
 _SOURCE = Path(__file__).parents[2] / "runs" / "s3" / "conftest.py"
 _spec = importlib.util.spec_from_file_location("opdctl_s3_fixtures", _SOURCE)
-assert _spec is not None and _spec.loader is not None
+assert _spec is not None
+assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _module
 _spec.loader.exec_module(_module)
