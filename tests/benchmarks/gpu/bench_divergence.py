@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from candidates import BASELINES, Batch, Ours, exact_gradients
+from candidates import BASELINES, LIGER_CHUNKED, Batch, Ours, exact_gradients
 from measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
 
 from opd.losses.divergence import DIVERGENCE_KINDS
@@ -122,8 +122,8 @@ def tokens_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
     for tokens in (1024, 8192, 32768, 65536):
         batch, shape = largest.head(tokens), Shape(tokens=tokens)
         steps = {f"ours, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
-        if baselines:
-            steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
+        if baselines and LIGER_CHUNKED in BASELINES:
+            steps[LIGER_CHUNKED] = BASELINES[LIGER_CHUNKED](batch, "reverse_kl")
         measured(report, f"{tokens} tokens", steps, floor, shape.flop, max(3, rounds * 8192 // max(tokens, 8192)))
 
 
@@ -132,8 +132,8 @@ def shapes_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
         shape = Shape(vocab=vocab, student_width=student_width, teacher_width=teacher_width)
         batch = shape.batch()
         steps = {f"ours, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
-        if baselines:
-            steps["Liger chunked loss, compiled"] = BASELINES["Liger chunked loss, compiled"](batch, "reverse_kl")
+        if baselines and LIGER_CHUNKED in BASELINES:
+            steps[LIGER_CHUNKED] = BASELINES[LIGER_CHUNKED](batch, "reverse_kl")
         section = f"V {vocab} d_T {teacher_width} d_S {student_width}"
         measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, "reverse_kl"))
 
