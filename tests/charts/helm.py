@@ -23,11 +23,16 @@ IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
 RUN = "my-run"
 # The least that each chart needs beside the image; for `experiment=""`.
 MINIMAL: dict[str, dict[str, Any]] = {
-    "grpo": {"model": {"path": "m"}},
-    "opd": {"model": {"path": "m"}, "teacher": {"path": "t"}},
-    "opd-agent": {"model": {"path": "m"}, "teacher": {"path": "t"}, "agent": {"database_dir": "d"}},
-    "eval": {"model": {"path": "m"}},
-    "convert": {"convert": {"checkpoint": "c"}},
+    "grpo": {"kind": "grpo", "model": {"path": "m"}},
+    "opd": {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}},
+    "opd-agent": {
+        "kind": "opd-agent",
+        "model": {"path": "m"},
+        "teacher": {"path": "t"},
+        "agent": {"database_dir": "d"},
+    },
+    "eval": {"kind": "eval", "model": {"path": "m"}},
+    "convert": {"kind": "convert", "convert": {"checkpoint": "c"}},
 }
 
 

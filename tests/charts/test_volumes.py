@@ -1,7 +1,7 @@
 """Volumes: what a run keeps, what it shares, what it only borrows, and the tool database."""
 
 import pytest
-from tests.charts.helm import RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
+from tests.charts.helm import MINIMAL, RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
 
 from opd.spec import KINDS
 
@@ -134,12 +134,12 @@ def test_the_tool_database_can_be_fetched_and_verified_once_per_pod_instead():
     ],
 )
 def test_a_tool_database_that_no_pod_would_find_is_refused(database, path, expected):
-    layer = {"model": {"path": "m"}, "teacher": {"path": "t"}, "agent": {"database_dir": path}, "cluster": {"toolDatabase": database}}  # fmt: skip
+    layer = {**MINIMAL["opd-agent"], "agent": {"database_dir": path}, "cluster": {"toolDatabase": database}}  # fmt: skip
     assert expected in refusal("opd-agent", layer, experiment="")
 
 
 def test_a_tool_database_on_a_mounted_claim_needs_nothing_more():
-    layer = {"model": {"path": "m"}, "teacher": {"path": "t"}, "agent": {"database_dir": "/data/db"}, "cluster": {"mounts": [{"claim": "c", "path": "/data"}]}}  # fmt: skip
+    layer = {**MINIMAL["opd-agent"], "agent": {"database_dir": "/data/db"}, "cluster": {"mounts": [{"claim": "c", "path": "/data"}]}}  # fmt: skip
     assert "tool-database" not in volumes(rayjob("opd-agent", layer, experiment=""))
 
 

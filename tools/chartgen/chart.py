@@ -8,6 +8,7 @@ from typing import Any
 
 from opd.spec import KINDS, Kind, json_schema, static_defaults
 from opd.spec.cluster import cluster_defaults, cluster_schema
+from opd.spec.reader import MAX_INTEGER
 
 LIBRARY = "opd-lib"
 
@@ -46,8 +47,23 @@ def _chart(kind: Kind) -> Chart:
     }
     properties["matrix"] = {"description": "A sweep; refused by a rule of the chart, which says what to do instead."}
     defaults = {**static_defaults(kind), "cluster": cluster_defaults(kind)}
+    del defaults["kind"]  # a file without it would work for Helm alone
     _require_defaults(schema, defaults)
+    _bound_integers(schema)
     return Chart(kind=kind, schema=schema, defaults=defaults)
+
+
+def _bound_integers(node: Any) -> None:
+    """Helm and JSON carry integers exactly up to 2^53 only."""
+    if isinstance(node, dict):
+        if node.get("type") == "integer":
+            node.setdefault("minimum", -MAX_INTEGER)
+            node.setdefault("maximum", MAX_INTEGER)
+        for value in node.values():
+            _bound_integers(value)
+    elif isinstance(node, list):
+        for item in node:
+            _bound_integers(item)
 
 
 def _require_defaults(schema: dict[str, Any], defaults: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chartgen.chart import LIBRARY, Chart
+from opd.spec.reader import MAX_INTEGER
 
 HIDDEN = (LIBRARY, "global", "matrix")
 WIDTH = 118
@@ -59,7 +60,7 @@ def shape(node: dict[str, Any]) -> str:
     if node.get("type") == "array":
         return f"list of {shape(node['items'])}" if "items" in node else "list"
     bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    limits = [f"{sign} {node[key]}" for key, sign in bounds.items() if key in node]
+    limits = [f"{sign} {node[key]}" for key, sign in bounds.items() if abs(node.get(key, MAX_INTEGER)) < MAX_INTEGER]
     return " ".join(
         [{"object": "map"}.get(node.get("type", ""), node.get("type", "any")), " and ".join(limits)]
     ).strip()

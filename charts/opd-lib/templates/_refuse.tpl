@@ -9,7 +9,7 @@
 {{- /* Every rule, once per release. */ -}}
 {{- define "opd.check" -}}
 {{- include "opd.checkRelease" . -}}
-{{- include "opd.checkSecrets" (list . "" (omit .Values "opd-lib")) -}}
+{{- include "opd.checkSecrets" (list (include "opd.constants" . | fromJson) "" (omit .Values "opd-lib")) -}}
 {{- include "opd.checkImage" . -}}
 {{- include "opd.checkLifecycle" . -}}
 {{- include "opd.checkAccess" . -}}
@@ -41,10 +41,9 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* (list $ path tree): literal secrets anywhere in the values, as opd.spec refuses them. */ -}}
+{{- /* (list constants path tree): literal secrets anywhere in the values, as opd.spec refuses them. */ -}}
 {{- define "opd.checkSecrets" -}}
-{{- $root := index . 0 -}}{{- $path := index . 1 -}}{{- $tree := index . 2 -}}
-{{- $constants := include "opd.constants" $root | fromJson -}}
+{{- $constants := index . 0 -}}{{- $path := index . 1 -}}{{- $tree := index . 2 -}}
 {{- $problem := dict "value" "<redacted>"
   "rule" "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
   "fix" "refer to an existing Secret (cluster.secrets, cluster.envFrom)" -}}
@@ -56,11 +55,13 @@
 {{- if and (not $isNested) (or (regexMatch $constants.secretName $key) (and $isSecret (eq $key "value"))) -}}
 {{- include "opd.refuse" (set $problem "key" $child) -}}
 {{- end -}}
-{{- include "opd.checkSecrets" (list $root $child $value) -}}
+{{- if or $isNested (kindIs "string" $value) -}}
+{{- include "opd.checkSecrets" (list $constants $child $value) -}}
+{{- end -}}
 {{- end -}}
 {{- else if kindIs "slice" $tree -}}
 {{- range $index, $value := $tree -}}
-{{- include "opd.checkSecrets" (list $root (printf "%s.%d" $path $index) $value) -}}
+{{- include "opd.checkSecrets" (list $constants (printf "%s.%d" $path $index) $value) -}}
 {{- end -}}
 {{- else if and (kindIs "string" $tree) (regexMatch $constants.urlCredentials $tree) -}}
 {{- include "opd.refuse" (set $problem "key" $path) -}}

@@ -1,0 +1,112 @@
+"""Everything that is rendered is valid, strictly, against KubeRay's own CRDs and the Kubernetes API."""
+
+import json
+import subprocess
+
+import pytest
+from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, kind_of, template
+
+import kubeschemas
+from gotools import find
+from opd.spec import KINDS
+
+EVERYTHING = {
+    "cluster": {
+        "image": {"pullSecrets": ["registry"]},
+        "lifecycle": "suspendable",
+        "queue": {"manager": "kueue", "name": "q", "priorityClass": "p"},
+        "deadlines": {"activeSeconds": 9000, "preRunningSeconds": 600},
+        "cache": {"claim": "hub"},
+        "mounts": [{"claim": "a", "path": "/a", "subPath": "x"}],
+        "secrets": {"huggingFace": {"secret": "h", "key": "t"}, "store": "s"},
+        "auth": {"secret": "ray-token"},
+        "networkPolicy": {"metricsNamespace": "monitoring"},
+        "podMonitor": {"enabled": True},
+        "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "extraVolumes": [{"name": "x", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}],
+        "gitSha": "abc123",
+        "annotations": {"a/b": "c"},
+        "head": {"tolerations": [{"key": "k", "operator": "Exists"}], "priorityClassName": "high"},
+    }
+}
+WORKERS = {"cluster": {"gpu": {"type": "NVIDIA-H200"}, "rdma": {"enabled": True, "ipcLock": True}}}
+DATABASE = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/x", "sha256": "0" * 64}}}
+
+
+def cases():
+    """Every chart with every spec of its kind, in both modes, and with everything switched on."""
+    for name in EXPERIMENTS:
+        for mode in ("K8sJobMode", "HTTPMode"):
+            yield f"{name}-{mode}", (kind_of(name), IMAGE, {"cluster": {"submissionMode": mode}}), {"experiment": name}
+    for kind in KINDS:
+        layers = [
+            MINIMAL[kind],
+            EVERYTHING,
+            *([WORKERS] if kind != "convert" else []),
+            *([DATABASE] if kind == "opd-agent" else []),
+        ]
+        yield f"{kind}-everything", (kind, IMAGE, *layers), {"experiment": ""}
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """kubeconform's verdict on each rendered object: (case, kind, status, message)."""
+    folder = tmp_path_factory.mktemp("rendered")
+    for name, arguments, options in cases():
+        done = template(*arguments, **options)
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        (folder / f"{name}.yaml").write_text(done.stdout)
+    return conform(folder)
+
+
+def conform(folder):
+    command = [
+        find("kubeconform"),
+        "-strict",
+        "-output",
+        "json",
+        "-verbose",
+        "-schema-location",
+        kubeschemas.location(),
+    ]
+    done = subprocess.run([*map(str, command), str(folder)], capture_output=True, text=True, timeout=120, check=False)
+    found = json.loads(done.stdout)["resources"]
+    return [(item["filename"].rpartition("/")[2], item["kind"], item["status"], item["msg"]) for item in found]
+
+
+def test_every_rendered_object_is_valid(verdicts):
+    assert [item for item in verdicts if item[2] != "statusValid"] == []
+
+
+def test_every_case_was_looked_at_with_all_its_kinds(verdicts):
+    by_case = {}
+    for case, kind, *_ in verdicts:
+        by_case.setdefault(case, set()).add(kind)
+    assert len(by_case) == 2 * len(EXPERIMENTS) + len(KINDS)
+    for case, kinds in by_case.items():
+        assert {"RayJob", "ConfigMap", "ServiceAccount", "NetworkPolicy", "Pod"} <= kinds, case
+    assert "PodMonitor" in by_case["opd-everything.yaml"]
+    assert any("PersistentVolumeClaim" in kinds for kinds in by_case.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("enableInTreeAutoscaling", "enableInTreeAutoscalin"),  # an unknown field of KubeRay's
+        ("fsGroupChangePolicy", "fsgroupChangePolicy"),  # of a pod inside the CRD
+        ("backoffLimit: 3", 'backoffLimit: "3"'),  # a wrong type
+        ("policyTypes:", "policytypes:"),  # an unknown field of Kubernetes' own
+        ("policy: DeleteSelf", "policy: DeleteAll"),  # a value outside an enum
+    ],
+)
+def test_the_validation_is_strict(tmp_path, before, after):
+    text = template("opd", IMAGE).stdout
+    assert before in text
+    (tmp_path / "broken.yaml").write_text(text.replace(before, after))
+    assert "statusInvalid" in {status for _, _, status, _ in conform(tmp_path)}
+
+
+def test_the_crds_are_the_published_ones_and_know_every_field_that_is_used():
+    assert not list(ROOT.glob("**/ray.io_*.yaml")), "the CRDs are taken from the operator's module, never copied"
