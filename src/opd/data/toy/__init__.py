@@ -8,3 +8,16 @@ TEACHER_DIR = ASSETS_DIR / "teacher"
 """A Hugging Face folder: the teacher, which solves the task (bf16)."""
 STUDENT_DIR = ASSETS_DIR / "student"
 """A Hugging Face folder: the student's start, which has begun to learn the task (fp32)."""
+MODELS = {"toy://student": STUDENT_DIR, "toy://teacher": TEACHER_DIR}
+"""The bundled models by the name that an experiment gives them."""
+
+
+def model_folder(path: str) -> str:
+    """The folder behind a `toy://` model; any other path or id as it is.
+
+    Raises:
+        ValueError: an unknown name behind `toy://`.
+    """
+    if path.startswith("toy://") and path not in MODELS:
+        raise ValueError(f"{path}: unknown; known models are {', '.join(MODELS)}")
+    return str(MODELS.get(path, path))

@@ -1,0 +1,136 @@
+"""verl's FSDP merger without its cast to bf16: shards stay mapped files, each tensor is merged on demand as it was stored."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor  # also allow-lists DTensor's parts for weights_only loading
+from verl.model_merger.base_model_merger import ModelMergerConfig
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
+
+from opd.convert.errors import ConvertError
+from opd.convert.shards import shard_name
+
+# What verl's FSDP engines build: plain sharding, or replicas of sharded groups.
+_MESHES = (("fsdp",), ("ddp", "fsdp"))
+
+
+class ShardMerger(FSDPModelMerger):
+    """The weights of a checkpoint by name; differs from verl's merger in three places.
+
+    - Tensors keep the dtype of the shards (verl: bf16, always).
+    - Files are loaded with `weights_only=True`: nothing in them can run code (verl: full unpickling).
+    - The mesh is read from the first entry that is sharded (verl: from the first by name, so that a plain buffer with an
+      early name makes it merge rank 0 alone).
+
+    Args:
+        actor_dir: folder with `model_world_size_W_rank_R.pt` of every rank, already checked to be whole.
+        huggingface_dir: folder with the model's config.json.
+    """
+
+    def __init__(self, actor_dir: Path, *, huggingface_dir: Path, world_size: int, trust_remote_code: bool):
+        config = ModelMergerConfig(
+            operation="merge",
+            backend="fsdp",
+            local_dir=str(actor_dir),
+            hf_model_config_path=str(huggingface_dir),
+            trust_remote_code=trust_remote_code,
+        )
+        try:
+            super().__init__(config)
+        except (ValueError, OSError) as error:
+            raise ConvertError(f"{config.hf_model_config_path}/config.json cannot be loaded: {error}") from error
+        # verl leaves the trainer's attention kernel in the config; who loads the model elsewhere may not have it.
+        self.model_config._attn_implementation = None
+        self.world_size = world_size
+        with _quiet_device_mesh():
+            self._shards = [self._load(rank) for rank in range(world_size)]
+        self._check_names()
+        mesh, mesh_dim_names = self._extract_device_mesh_info(self._shards[0], world_size)
+        if mesh_dim_names not in _MESHES:
+            raise ConvertError(f"{actor_dir}: sharded over a device mesh {mesh_dim_names}, known are {_MESHES}")
+        num_shards, _ = self._calculate_shard_configuration(mesh, mesh_dim_names)
+        self._group = self._shards[: num_shards if self._sharded() else world_size]
+
+    def names(self) -> list[str]:
+        """Every tensor of the checkpoint, sorted."""
+        return sorted(self._shards[0])
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The dtype each tensor is stored in."""
+        return {name: self._shards[0][name].dtype for name in self.names()}
+
+    def num_elements(self) -> dict[str, int]:
+        """The size of each whole tensor."""
+        return {name: self._shards[0][name].numel() for name in self.names()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One whole tensor in its stored dtype; may be a view of a mapped file.
+
+        Raises:
+            ConvertError: the ranks' parts do not make up the tensor.
+        """
+        parts: list[Any] = [shard[name] for shard in self._group]
+        if not isinstance(parts[0], DTensor):
+            try:
+                return merge_non_dtensor_shards(name, parts)
+            except ValueError as error:
+                raise ConvertError(str(error)) from error
+        *outer, placement = parts[0].placements
+        if not all(part.is_replicate() for part in outer) or any(p.placements != parts[0].placements for p in parts):
+            raise ConvertError(f"{name}: placements {[p.placements for p in parts]} are not one sharding of all ranks")
+        whole = self._merge_by_placement([part._local_tensor for part in parts], placement)
+        if whole.shape != parts[0].shape:
+            raise ConvertError(
+                f"{name}: the ranks' parts make {tuple(whole.shape)}, stored was {tuple(parts[0].shape)}"
+            )
+        return whole
+
+    def _extract_device_mesh_info(self, state_dict: dict[str, Any], world_size: int) -> tuple[Any, tuple[str, ...]]:
+        sharded = self._sharded()
+        return super()._extract_device_mesh_info({name: state_dict[name] for name in sharded} or state_dict, world_size)
+
+    def _sharded(self) -> list[str]:
+        return [name for name, value in self._shards[0].items() if isinstance(value, DTensor)]
+
+    def _load(self, rank: int) -> dict[str, torch.Tensor]:
+        path = Path(self.config.local_dir) / shard_name(self.world_size, rank)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ConvertError(
+                f"{path} cannot be loaded as plain weights (truncated, or not verl's): {error}"
+            ) from error
+        odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+        if odd:
+            raise ConvertError(f"{path}: {odd[:5]} are no tensors")
+        return state
+
+    def _check_names(self) -> None:
+        expected = set(self._shards[0])
+        for rank, shard in enumerate(self._shards):
+            if set(shard) != expected:
+                raise ConvertError(f"ranks 0 and {rank} hold different tensors: {sorted(expected ^ set(shard))[:5]}")
+        adapters = [name for name in expected if "lora_" in name]
+        if adapters:
+            raise ConvertError(
+                f"the checkpoint is of a LoRA student ({sorted(adapters)[0]}, ...), which is not supported"
+            )
+
+
+@contextmanager
+def _quiet_device_mesh() -> Iterator[None]:
+    """Without its remark, once a tensor, that meshes are read where there is no process group."""
+    logger = logging.getLogger("torch.distributed.device_mesh")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

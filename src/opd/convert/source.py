@@ -1,0 +1,148 @@
+"""The checkpoint to convert, wherever it lies: found by its path or URL, its seal and its run's records read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opd.convert.errors import ConvertError, incomplete
+from opd.convert.reporter import Reporter
+from opd.convert.shards import ranks_by_world_size
+from opd.runs.errors import CheckpointError, CorruptRecord
+from opd.runs.identity import RUN_FILE, SPEC_FILE
+from opd.runs.manifest import (
+    CHECKPOINTS_FOLDER,
+    COMPLETE_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    open_sealed,
+    step_of,
+)
+from opd.runs.store import Store, open_store
+
+ACTOR_FOLDER = "actor"
+RESTORE = (
+    "convert another step, or bring the missing files back (where every rank saved to a disk of its own, give the "
+    "checkpoint's URL in the object store)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the weights come from, as far as the run directory around the checkpoint tells."""
+
+    checkpoint: str
+    step: int | None = None
+    run_id: str | None = None
+    attempt: int | None = None
+    spec_hash: str | None = None
+    model_path: str | None = None
+    model_revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint that was found: its folder as a store, and where in it the actor's files are (`actor/` or here)."""
+
+    store: Store
+    prefix: str
+    manifest: Manifest | None
+    origin: Origin
+
+
+def find_source(checkpoint: str, reporter: Reporter) -> Source:
+    """The checkpoint behind a path or store URL, with or without the trailing /actor.
+
+    Raises:
+        ConvertError: there is none.
+        IncompleteCheckpoint: it was never finished, or its seal does not hold.
+        StoreError: the store cannot be asked.
+    """
+    store, prefix = _locate(checkpoint)
+    name = store.url.rpartition("/")[2]
+    run = _run_around(store.url)
+    record = run.get_json(RUN_FILE) if run is not None else None
+    manifest = _read_seal(store, in_run_directory=record is not None)
+    if manifest is None:
+        reporter.warn(
+            f"{store.url} has no {MANIFEST_FILE}: its files cannot be verified, only that no shard is missing"
+        )
+    if manifest is not None and record is not None and record.get("spec_hash") != manifest.spec_hash:
+        reporter.warn(f"{store.url} was not saved by the run around it: {RUN_FILE} has another spec hash")
+        run = record = None
+    spec = run.get_json(SPEC_FILE) if run is not None and record is not None else None
+    model: Mapping = (spec or {}).get("model") or {}
+    origin = Origin(
+        checkpoint=store.url,
+        step=manifest.step if manifest is not None else step_of(name),
+        run_id=record.get("run_id") if record is not None else None,
+        attempt=manifest.attempt if manifest is not None else None,
+        spec_hash=manifest.spec_hash if manifest is not None else None,
+        model_path=model.get("path"),
+        model_revision=model.get("revision"),
+        trust_remote_code=bool(model.get("trust_remote_code")),
+    )
+    return Source(store=store, prefix=prefix, manifest=manifest, origin=origin)
+
+
+def _locate(checkpoint: str) -> tuple[Store, str]:
+    """The store of the step's folder and the prefix of the actor's files in it."""
+    is_url = "://" in checkpoint and not checkpoint.startswith("file://")
+    url = checkpoint.rstrip("/") if is_url else os.path.abspath(checkpoint.removeprefix("file://"))
+    parent, _, name = url.rpartition("/")
+    if name == ACTOR_FOLDER and parent:
+        return open_store(parent), f"{ACTOR_FOLDER}/"
+    store = open_store(url)
+    children = store.children("")
+    if ranks_by_world_size(children):
+        return store, ""
+    if ACTOR_FOLDER in children:
+        return store, f"{ACTOR_FOLDER}/"
+    steps = _steps_below(store, children)
+    if steps:
+        shown = ", ".join(steps)
+        raise ConvertError(f"{url} holds several checkpoints, name one of them: {shown}")
+    what = "is empty or does not exist" if not children else f"holds neither {ACTOR_FOLDER}/ nor model_world_size_*.pt"
+    raise ConvertError(
+        f"there is no checkpoint at {url}: it {what}; expected .../global_step_N or .../global_step_N/actor"
+    )
+
+
+def _steps_below(store: Store, children: list[str]) -> list[str]:
+    """The checkpoints of a run directory, or of its checkpoints folder, in the order of their steps."""
+    below = CHECKPOINTS_FOLDER if CHECKPOINTS_FOLDER in children else ""
+    found = store.children(below) if below else children
+    steps = {name: step for name in found if (step := step_of(name)) is not None}
+    return [f"{below}/{name}" if below else name for name in sorted(steps, key=lambda name: steps[name])]
+
+
+def _run_around(step_url: str) -> Store | None:
+    """The run directory that a step's folder lies in, None where the folder lies elsewhere."""
+    parent = step_url.rpartition("/")[0]
+    root, _, folder = parent.rpartition("/")
+    return open_store(root) if folder == CHECKPOINTS_FOLDER and root else None
+
+
+def _read_seal(store: Store, *, in_run_directory: bool) -> Manifest | None:
+    """The manifest of a sealed checkpoint, None for one that plain verl saved outside a run directory."""
+    has = {name: store.exists(name) for name in (COMPLETE_FILE, MANIFEST_FILE)}
+    if not any(has.values()) and not in_run_directory:
+        return None
+    if not has[COMPLETE_FILE]:
+        raise incomplete(
+            store.url,
+            [f"it has no {COMPLETE_FILE}: saving it was never finished, or it is being deleted"],
+            "convert another step, or wait until the run has saved this one",
+        )
+    try:
+        manifest = open_sealed(store.get(MANIFEST_FILE), store.get(COMPLETE_FILE))
+    except FileNotFoundError:
+        raise incomplete(store.url, [f"it has {COMPLETE_FILE} but no {MANIFEST_FILE}"], RESTORE) from None
+    except (CorruptRecord, CheckpointError) as error:
+        raise incomplete(store.url, [f"its seal does not hold: {error}"], RESTORE) from error
+    step = step_of(store.url.rpartition("/")[2])
+    if step not in (None, manifest.step):
+        raise incomplete(store.url, [f"its {MANIFEST_FILE} is of step {manifest.step}"], RESTORE)
+    return manifest

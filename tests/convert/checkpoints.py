@@ -1,0 +1,166 @@
+"""Real checkpoints for the tests: tiny FSDP2 models on gloo, saved by verl's own checkpoint manager, sealed by `opd.runs`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.training.models import save_model
+
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.identity import settle_identity
+from opd.runs.manifest import DRIVER_RANK
+from opd.runs.shards import upload_shards
+from opd.runs.store_local import LocalStore
+
+ROOT = Path(__file__).resolve().parents[2]
+STEP = 7
+SPEC_HASH = "5" * 64
+# Odd, so that two ranks get unequal shards, and more than the tokenizer's 61.
+VOCAB_ROWS = 67
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One checkpoint: its base model in bf16, trained in `dtype` on `world_size` ranks (`num_replicas` groups of them)."""
+
+    tied: bool
+    dtype: str
+    world_size: int
+    num_replicas: int = 1
+
+    @property
+    def name(self) -> str:
+        head = "tied" if self.tied else "untied"
+        return f"{head}-{self.dtype}-{self.world_size}" + ("-hsdp" if self.num_replicas > 1 else "")
+
+
+CASES = [
+    Case(tied=tied, dtype=dtype, world_size=world_size)
+    for world_size in (1, 2)
+    for tied in (True, False)
+    for dtype in ("float32", "bfloat16")
+] + [Case(tied=False, dtype="float32", world_size=2, num_replicas=2)]
+
+
+def save_all(folder: Path, *, timeout_s: float = 240.0) -> None:
+    """`folder/NAME/{actor, full.pt}` for each case: what verl saves, and the whole weights as the ranks hold them."""
+    for tied in (True, False):
+        base = save_model(base_model(folder, tied), hidden=64, layers=2, rows=VOCAB_ROWS, tied=tied, seed=1)
+        _to_bf16(Path(base))
+    (folder / "cases.pkl").write_bytes(pickle.dumps(CASES))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONWARNINGS"] = "ignore"
+    code = "import sys; from tests.convert.checkpoints import _main; _main(int(sys.argv[1]), *sys.argv[2:])"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), str(port), str(folder)], env=environment)
+        for rank in range(2)
+    ]
+    try:
+        codes = [process.wait(timeout=timeout_s) for process in ranks]
+    finally:
+        for process in ranks:
+            if process.poll() is None:
+                process.kill()
+    assert codes == [0, 0], f"saving processes ended with {codes}"
+
+
+def base_model(folder: Path, tied: bool) -> Path:
+    return folder / ("base-tied" if tied else "base-untied")
+
+
+def full_weights(folder: Path, case: Case) -> dict[str, torch.Tensor]:
+    """The weights as torch gathered them in the saving processes, without any code of the conversion."""
+    return torch.load(folder / case.name / "full.pt", weights_only=True)
+
+
+def seal(actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None, world_size: int = 2) -> Path:
+    """A copy of a saved actor as step 7 of a sealed run whose model is `base`; returns the step's folder."""
+    from opd.runs.store import open_store
+
+    local = LocalStore(run_dir)
+    remote = open_store(remote_url) if remote_url else None
+    spec = {"kind": "opd", "model": {"path": base}}
+    stores = [local] if remote is None else [local, remote]
+    settle_identity(stores, run_id=run_dir.name, spec_hash=SPEC_HASH, identity=spec, spec=spec)
+    checkpoints = Checkpoints(local=local, remote=remote, attempt=1, spec_hash=SPEC_HASH)
+    assert checkpoints.begin(STEP)
+    step_dir = checkpoints.folder(STEP)
+    shutil.copytree(actor, step_dir / "actor")
+    (step_dir / "actor" / f"optim_world_size_{world_size}_rank_0.pt").write_bytes(b"optimizer state " * 100)
+    (step_dir / "data.pt").write_bytes(b"data position")
+    reports = [
+        upload_shards(rank=rank, step=STEP, step_dir=step_dir, store_url=remote_url)
+        for rank in (DRIVER_RANK, *range(world_size))
+    ]
+    checkpoints.finalise(STEP, reports)
+    return step_dir
+
+
+def _to_bf16(base: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
+
+
+def _main(rank: int, port: str, folder: str) -> None:
+    """Both ranks save the cases of two ranks, then rank 0 alone those of one."""
+    import torch.distributed as dist
+
+    cases: list[Case] = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
+    for world_size in (2, 1):
+        if rank >= world_size:
+            continue
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+        for case in cases:
+            if case.world_size == world_size:
+                _save(case, Path(folder))
+        dist.destroy_process_group()
+
+
+def _save(case: Case, folder: Path) -> None:
+    """One 'training step' (seeded noise on every weight) under FSDP2, saved the way verl's FSDP engine saves."""
+    import torch.distributed as dist
+    from omegaconf import OmegaConf
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    base = base_model(folder, case.tied)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, case.dtype))
+    model.config.update({"attn_implementation": "flash_attention_2"})  # as verl leaves the trainer's kernel there
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += (torch.randn(parameter.shape, generator=generator) * 0.02).to(parameter.dtype)
+    shape, names = ((case.world_size,), ("fsdp",))
+    if case.num_replicas > 1:
+        shape, names = (case.num_replicas, case.world_size // case.num_replicas), ("ddp", "fsdp")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    if not case.tied:
+        fully_shard(model.lm_head, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    full = {name: value.full_tensor() for name, value in model.state_dict().items()}
+    out = folder / case.name
+    manager = FSDPCheckpointManager(
+        model,
+        processing_class=AutoTokenizer.from_pretrained(base),
+        checkpoint_config=OmegaConf.create({"save_contents": ["model"], "load_contents": ["model"]}),
+    )
+    manager.save_checkpoint(str(out / "actor"), global_step=STEP)
+    if dist.get_rank() == 0:
+        torch.save(full, out / "full.pt")

@@ -1,0 +1,65 @@
+"""Kind convert as a run: claimed, finished once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.convert.checkpoints import STEP, Case
+
+from opd.convert.attempt import run_attempt
+from opd.spec.load import load_text
+
+pytestmark = pytest.mark.slow
+CASE = Case(tied=False, dtype="float32", world_size=2)
+
+
+def _spec(tmp_path: Path, checkpoint: Path, **convert: str):
+    text = json.dumps(
+        {
+            "kind": "convert",
+            "name": "to-hf",
+            "convert": {"checkpoint": str(checkpoint), **convert},
+            "output": {"root": str(tmp_path / "out")},
+            "store": {"url": str(tmp_path / "store")},
+        }
+    )
+    return load_text(text, is_json=True).spec
+
+
+def test_the_result_is_in_the_store_and_the_model_where_it_says(sealed, tmp_path):
+    said: list[str] = []
+    step_dir = sealed(CASE)
+    assert run_attempt(_spec(tmp_path, step_dir), say=said.append) == 0
+    result = json.loads((tmp_path / "store" / "to-hf" / "result.json").read_text())
+    assert result["target"] == f"{step_dir}-huggingface"
+    assert result["conversion"]["step"] == STEP
+    assert (Path(result["target"]) / "model.safetensors").exists()
+    assert said == []
+
+
+def test_a_second_start_finds_the_work_done_unless_it_is_gone_or_wanted_elsewhere(sealed, tmp_path):
+    said: list[str] = []
+    step_dir = sealed(CASE)
+    spec = _spec(tmp_path, step_dir)
+    assert run_attempt(spec, say=said.append) == 0
+    assert run_attempt(spec, say=said.append) == 0
+    assert "finished in attempt 1" in said[0]
+    assert run_attempt(_spec(tmp_path, step_dir, target=str(tmp_path / "b")), say=said.append) == 1
+    assert f"wanted now is {tmp_path / 'b'}" in said[-1]
+    (Path(f"{step_dir}-huggingface") / "config.json").unlink()
+    assert run_attempt(spec, say=said.append) == 1
+
+
+def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_path):
+    said: list[str] = []
+    step_dir = sealed(CASE)
+    complete = (step_dir / "COMPLETE").read_bytes()
+    (step_dir / "COMPLETE").unlink()
+    spec = _spec(tmp_path, step_dir)
+    assert run_attempt(spec, say=said.append) == 1
+    assert "has no COMPLETE" in said[0]
+    (step_dir / "COMPLETE").write_bytes(complete)
+    assert run_attempt(spec, say=said.append) == 0
+    assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]

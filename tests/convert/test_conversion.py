@@ -1,0 +1,174 @@
+"""The converted folder in plain transformers: the same logits as the weights that the trainer's ranks held."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from tests.convert.checkpoints import CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from opd.convert.pipeline import convert_checkpoint
+from opd.convert.shards import shard_name
+from opd.spec.algorithm import Convert
+
+pytestmark = pytest.mark.slow  # the first test waits for the saving processes
+TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)
+TIED = Case(tied=True, dtype="float32", world_size=2)
+IDS = torch.tensor([[5, 60, VOCAB_ROWS - 1, 2, 0, 33, 17]])
+
+
+def _expected_logits(saved, case: Case, dtype: torch.dtype) -> torch.Tensor:
+    """[1, T, V]: the base model's architecture with the gathered weights in `dtype`."""
+    model = AutoModelForCausalLM.from_pretrained(base_model(saved, case.tied), dtype=dtype)
+    model.load_state_dict({name: value.to(dtype) for name, value in full_weights(saved, case).items()})
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "base", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, tmp_path, case, mode):
+    convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
+    dtype = getattr(torch, case.dtype) if mode == "checkpoint" else torch.bfloat16  # the base is in bf16
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.dtype == dtype
+    for name, value in full_weights(saved, case).items():
+        assert torch.equal(model.state_dict()[name], value.to(dtype)), name
+    expected = _expected_logits(saved, case, dtype)
+    with torch.no_grad():
+        logits = model.eval()(input_ids=IDS).logits
+    # Equal weights: what is left is the order of a kernel's sums, which may follow the alignment of its memory.
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    assert (logits - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+def test_a_tied_head_is_written_once_and_tied_again(sealed, tmp_path):
+    done = convert_checkpoint(Convert(checkpoint=str(sealed(TIED)), target=str(tmp_path / "out")))
+    with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a dict
+        num_written = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert done.record["num_parameters"] == num_written
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_large_models_are_written_in_several_files_with_an_index(saved, sealed, tmp_path):
+    options = Convert(checkpoint=str(sealed(TWO_RANKS)), target=str(tmp_path / "out"), dtype="checkpoint")
+    convert_checkpoint(options, max_shard_size=100_000)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 1
+    assert sorted(set(index["weight_map"].values())) == files
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    for name, value in full_weights(saved, TWO_RANKS).items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_tokenizer_and_generation_config_are_the_checkpoints_and_the_kernel_of_the_trainer_is_not_kept(
+    sealed, tmp_path
+):
+    step_dir = sealed(TWO_RANKS)
+    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out")))
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (step_dir / "actor" / "huggingface" / name).read_bytes()
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("t60")["input_ids"] == [60]
+    assert "attn_implementation" in json.loads((step_dir / "actor" / "huggingface" / "config.json").read_text())
+    assert "attn_implementation" not in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
+def test_the_model_card_and_the_record_say_where_the_weights_come_from(saved, sealed, tmp_path):
+    step_dir = sealed(TWO_RANKS)
+    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out")))
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    base = str(base_model(saved, tied=False))
+    expected = {
+        "run_id": "my-run",
+        "step": STEP,
+        "attempt": 1,
+        "spec_hash": SPEC_HASH,
+        "checkpoint": str(step_dir),
+        "world_size": 2,
+        "dtype_mode": "base",
+        "num_tensors_by_dtype": {"bfloat16": len(full_weights(saved, TWO_RANKS))},
+        "base_model": base,
+        "warnings": [],
+    }
+    assert {key: record[key] for key in expected} == expected
+    assert record["verification"]["max_difference"] == 0.0
+    card = (tmp_path / "out" / "README.md").read_text()
+    for shown in ("my-run", str(STEP), SPEC_HASH, str(step_dir), base, "bfloat16"):
+        assert shown in card
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/actor", "/actor/"])
+def test_by_default_the_folder_lies_beside_the_checkpoint_given_with_or_without_actor(sealed, suffix):
+    step_dir = sealed(TWO_RANKS)
+    done = convert_checkpoint(Convert(checkpoint=f"{step_dir}{suffix}", verify=False))
+    assert done.target == f"{step_dir}-huggingface"
+    assert (step_dir.parent / f"global_step_{STEP}-huggingface" / "config.json").exists()
+    assert done.record["verification"] is None
+
+
+def test_a_checkpoint_of_plain_verl_is_accepted_with_a_warning_if_every_shard_is_there(saved, tmp_path):
+    done = convert_checkpoint(
+        Convert(checkpoint=str(saved / TWO_RANKS.name), target=str(tmp_path / "out"), dtype="checkpoint")
+    )
+    assert ["manifest.json" in warning for warning in done.record["warnings"]] == [True]
+    assert done.record["run_id"] is None
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(model.lm_head.weight, full_weights(saved, TWO_RANKS)["lm_head.weight"])
+
+
+def test_files_that_the_manifest_does_not_list_are_neither_read_nor_copied(sealed, tmp_path):
+    step_dir = sealed(TWO_RANKS)
+    (step_dir / "actor" / "huggingface" / "added_tokens.json").write_text('{"evil": 3}')
+    done = convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out")))
+    assert ["huggingface/added_tokens.json" in warning for warning in done.record["warnings"]] == [True]
+    assert not (tmp_path / "out" / "added_tokens.json").exists()
+    assert (step_dir / "actor" / "huggingface" / "added_tokens.json").exists(), "a conversion only reads"
+
+
+def test_experts_that_transformers_keeps_fused_are_written_under_the_hubs_names(tmp_path):
+    config = Qwen3MoeConfig(
+        vocab_size=VOCAB_ROWS,
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        tie_word_embeddings=False,
+    )
+    trained = Qwen3MoeForCausalLM(config).eval()
+    trained.config.architectures = ["Qwen3MoeForCausalLM"]
+    actor = tmp_path / "plain" / "actor"
+    trained.config.save_pretrained(actor / "huggingface")
+    torch.save(trained.state_dict(), actor / shard_name(1, 0))
+    convert_checkpoint(Convert(checkpoint=str(actor), target=str(tmp_path / "out"), dtype="checkpoint"))
+    with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
+        assert "model.layers.0.mlp.experts.3.up_proj.weight" in file.keys()  # noqa: SIM118 - not a dict
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        assert torch.allclose(model(input_ids=IDS).logits, trained(input_ids=IDS).logits, atol=1e-5)
+
+
+def test_a_base_model_that_is_named_wins_over_the_runs_own(sealed, tmp_path):
+    # toy://student is fp32 where the run's own base is bf16; its tensors of the same names are followed one by one.
+    step_dir = sealed(TWO_RANKS)
+    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(tmp_path / "out"), base_model="toy://student"))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.float32
+
+
+def test_an_earlier_conversion_is_replaced_as_a_whole(sealed, tmp_path):
+    step_dir = sealed(TWO_RANKS)
+    out = tmp_path / "out"
+    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(out), verify=False), max_shard_size=100_000)
+    convert_checkpoint(Convert(checkpoint=str(step_dir), target=str(out), verify=False))
+    assert [path.name for path in out.glob("*.safetensors*")] == ["model.safetensors"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
