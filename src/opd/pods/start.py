@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +41,12 @@ class Start:
 def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Start:
     """Count this start, create-only, so that two at once get two numbers."""
     prefix = f"{STARTS}/{cluster}"
+    # The store takes equal bytes for the retry of one write: the token makes each start's its own.
+    record = json_bytes({"head_started_at_s": head_started_at_s, "token": uuid.uuid4().hex})
     number = 1
     while True:
         try:
-            store.create(f"{prefix}/{number:04d}.json", json_bytes({"head_started_at_s": head_started_at_s}))
+            store.create(f"{prefix}/{number:04d}.json", record)
             break
         except AlreadyExists:
             number += 1

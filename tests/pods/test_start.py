@@ -1,0 +1,130 @@
+"""The entrypoint of the Ray job: bounded starts, a request in time before a deadline, the trainer's own exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from opd.pods import start, stop
+from opd.pods.experiment import Experiment, read_experiment
+from opd.runs.store_local import LocalStore
+
+
+def experiment(tmp_path):
+    return Experiment(run_id="r", run_dir=tmp_path / "outputs/r", store_url=str(tmp_path / "store"))
+
+
+def sleeper(seconds=0.0, code=0):
+    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds}); raise SystemExit({code})"])
+
+
+def test_starts_are_counted_for_each_ray_cluster(tmp_path):
+    store = LocalStore(tmp_path)
+    numbers = [start.claim_start(store, cluster, head_started_at_s=1.0).number for cluster in "aabac"]
+    assert numbers == [1, 2, 1, 3, 1]
+
+
+def test_a_recreated_head_counts_its_deadline_from_the_cluster_s_first_one(tmp_path):
+    store = LocalStore(tmp_path)
+    start.claim_start(store, "a", head_started_at_s=1000.0)
+    assert start.claim_start(store, "a", head_started_at_s=5000.0).head_started_at_s == 1000.0
+    assert start.claim_start(store, "b", head_started_at_s=5000.0).head_started_at_s == 5000.0
+
+
+def test_the_trainer_is_asked_before_the_earliest_moment_at_which_kuberay_may_end_the_run():
+    # The RayJob began at most 600 s before its first head, at 400: KubeRay ends it at 400 + 9000 at the earliest.
+    environment = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600"}
+    first = start.Start(number=1, head_started_at_s=1000.0)
+    assert start.save_before_s(first, environment, save_s=300) == 400 + 9000 - 300
+
+
+def test_without_deadlines_nobody_asks():
+    assert start.save_before_s(start.Start(number=1, head_started_at_s=0), {}, save_s=300) is None
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_the_exit_code_is_the_trainer_s(tmp_path, code):
+    assert start.watch(sleeper(code=code), experiment(tmp_path), None, save_s=1) == code
+
+
+def test_a_request_is_made_once_when_the_deadline_is_near(tmp_path, monkeypatch):
+    monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.1)
+    here = experiment(tmp_path)
+    start.watch(sleeper(seconds=0.6), here, time.time() + 0.2, save_s=150)
+    [request] = stop.pending(here.run_dir)
+    assert request.reason == "the deadline is near"
+    assert request.hold_s == 300  # beyond the deadline: the run ends as it was saved
+
+
+def test_the_trainer_is_known_to_listen_while_it_runs(tmp_path):
+    here = experiment(tmp_path)
+    child = sleeper(seconds=0.5)
+    start.watch(child, here, None, save_s=1)
+    assert stop.is_listening(here.run_dir)
+
+
+def test_the_mounted_experiment_is_read_as_the_chart_writes_it(tmp_path):
+    path = tmp_path / "exp.json"
+    path.write_text(json.dumps({"name": "my-run", "output": {"root": "outputs/"}, "store": {"url": "s3://b/x"}}))
+    here = read_experiment(path)
+    assert (here.run_id, str(here.run_dir), here.store_url) == ("my-run", "outputs/my-run", "s3://b/x")
+    path.write_text(json.dumps({"name": "my-run", "output": {"root": "o"}}))
+    assert read_experiment(path).store_url == "o/store"
+
+
+def launched(tmp_path, tree, **environment):
+    (tmp_path / "exp.json").write_text(json.dumps(tree))
+    command = [sys.executable, "-m", "opd.pods.start", "exp.json"]
+    return subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+
+BAD = {"name": "r", "kind": "opd", "output": {"root": "outputs"}, "sead": 1}
+
+
+def test_the_launcher_s_verdict_on_a_bad_spec_comes_through(tmp_path):
+    process = launched(tmp_path, BAD, RAY_CLUSTER_NAME="cluster-1", OPD_STARTS_PER_CLUSTER="3")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "sead" in err
+    assert (tmp_path / "outputs/store/r/starts/cluster-1/0001.json").is_file()
+    assert not stop.is_listening(tmp_path / "outputs/r")
+
+
+def test_one_start_too_many_in_a_ray_cluster_is_refused(tmp_path):
+    store = LocalStore(tmp_path / "outputs/store/r")
+    for _ in range(2):
+        start.claim_start(store, "cluster-1", head_started_at_s=1.0)
+    process = launched(tmp_path, BAD, RAY_CLUSTER_NAME="cluster-1", OPD_STARTS_PER_CLUSTER="2")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == start.EXIT_TOO_MANY_STARTS
+    assert "start 3 in the Ray cluster cluster-1, and 2 are allowed" in err
+    assert "sead" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_job_is_left_to_the_trainer(tmp_path, number):
+    """Ray signals every process of a job: this one must wait for the trainer's save, not end before it."""
+    code = (
+        "import signal, sys, time\n"
+        "from opd.pods import start\n"
+        "from opd.pods.experiment import Experiment\n"
+        "from pathlib import Path\n"
+        "import subprocess\n"
+        "for n in (signal.SIGTERM, signal.SIGINT): signal.signal(n, signal.SIG_IGN)\n"
+        "trainer = 'import signal, sys, time\\n"
+        'def save(*a):\\n time.sleep(0.3); print("saved", flush=True); sys.exit(7)\\n'
+        "signal.signal(signal.SIGTERM, save); signal.signal(signal.SIGINT, save)\\n"
+        'print("ready", flush=True)\\ntime.sleep(60)\'\n'
+        "child = subprocess.Popen([sys.executable, '-c', trainer], preexec_fn=start._default_signals)\n"
+        f"sys.exit(start.watch(child, Experiment(run_id='r', run_dir=Path({str(tmp_path)!r}), store_url='s'), None, 1))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, number)
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("saved\n", 7)

@@ -1,0 +1,112 @@
+"""A pod that has to go gets its save: the request and its answer, over a folder that both sides see."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from opd.pods import stop
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    stop.sign_of_life(tmp_path)
+    return tmp_path
+
+
+def test_a_request_is_answered_with_the_step_that_was_saved(run_dir):
+    request = stop.ask(run_dir, reason="test", hold_s=0)
+    assert stop.pending(run_dir) == [request]
+    assert stop.serve(run_dir, lambda: 40) is True
+    assert stop.wait(run_dir, request, timeout_s=5) == 40
+    assert stop.pending(run_dir) == []
+
+
+def test_nothing_is_saved_unless_somebody_asks(run_dir):
+    assert stop.serve(run_dir, lambda: pytest.fail("saved")) is False
+
+
+def test_many_pods_that_ask_at_once_cost_one_save_and_all_are_answered(run_dir):
+    requests = [stop.ask(run_dir, reason="test", hold_s=0) for _ in range(5)]
+    saves = []
+    stop.serve(run_dir, lambda: saves.append(1) or 7)
+    assert saves == [1]
+    assert [stop.wait(run_dir, request, timeout_s=5) for request in requests] == [7] * 5
+
+
+def test_the_trainer_holds_still_after_the_save_for_as_long_as_the_pods_may_take_to_go(run_dir):
+    for hold_s in (30, 300, 60):
+        stop.ask(run_dir, reason="test", hold_s=hold_s)
+    answered_before_holding = []
+    held = []
+
+    def sleep(seconds):
+        held.append(seconds)
+        answered_before_holding.append(not stop.pending(run_dir))
+
+    stop.serve(run_dir, lambda: 1, sleep=sleep)
+    assert (held, answered_before_holding) == ([300], [True])
+
+
+def test_an_answered_request_is_not_served_again(run_dir):
+    stop.ask(run_dir, reason="test", hold_s=0)
+    stop.serve(run_dir, lambda: 1)
+    assert stop.serve(run_dir, lambda: pytest.fail("saved twice")) is False
+
+
+def test_waiting_ends_when_the_trainer_ends(run_dir):
+    request = stop.ask(run_dir, reason="test", hold_s=0)
+    threading.Timer(0.3, stop.stop_listening, [run_dir]).start()
+    began_s = time.monotonic()
+    assert stop.wait(run_dir, request, timeout_s=60) is None
+    assert time.monotonic() - began_s < 10
+
+
+def test_waiting_ends_when_the_time_is_up(run_dir):
+    assert stop.wait(run_dir, stop.ask(run_dir, reason="test", hold_s=0), timeout_s=0.1) is None
+
+
+def test_a_trainer_that_was_killed_is_known_by_its_silence(run_dir):
+    assert stop.is_listening(run_dir)
+    old_s = time.time() - stop.LISTEN_TTL_S - 1
+    os.utime(run_dir / stop.FOLDER / stop.LISTENING, (old_s, old_s))
+    assert not stop.is_listening(run_dir)
+    assert {path.name for path in (run_dir / stop.FOLDER).iterdir()} == {stop.LISTENING}
+
+
+def test_no_trainer_listens_in_an_empty_folder(tmp_path):
+    assert not stop.is_listening(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def hook(tmp_path, monkeypatch, capsys):
+    (tmp_path / "exp.json").write_text(json.dumps({"name": "r", "output": {"root": "outputs/"}}))
+    monkeypatch.chdir(tmp_path)
+    assert stop.main(["exp.json"]) == 0
+    return capsys.readouterr().err
+
+
+def test_the_hook_returns_at_once_where_no_trainer_listens(tmp_path, monkeypatch, capsys):
+    assert "nothing to save" in hook(tmp_path, monkeypatch, capsys)
+
+
+def test_the_hook_waits_for_the_save(tmp_path, monkeypatch, capsys):
+    run_dir = tmp_path / "outputs/r"
+    stop.sign_of_life(run_dir)
+
+    def trainer():
+        while not stop.serve(run_dir, lambda: 12, sleep=lambda seconds: None):
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=trainer)
+    thread.start()
+    assert "saved at step 12" in hook(tmp_path, monkeypatch, capsys)
+    thread.join(timeout=5)
+
+
+def test_the_hook_says_that_no_save_came_in_time(tmp_path, monkeypatch, capsys):
+    stop.sign_of_life(tmp_path / "outputs/r")
+    monkeypatch.setenv(stop.SAVE_SECONDS_VARIABLE, "0.2")
+    assert "no save within 0.2 s" in hook(tmp_path, monkeypatch, capsys)

@@ -1,0 +1,136 @@
+"""The submitter follows a job to its end through lost streams and lost heads, and prints every line once."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+
+import aiohttp
+import pytest
+
+from opd.pods.submit import Submitter, main, run
+
+LOG = "line 1\nline 2\nline 3\n"
+
+
+class Cluster:
+    """Ray's job server as a script: each call of `tail_job_logs` plays the next stream.
+
+    Args:
+        streams: what each stream yields; an exception ends it as a broken connection would.
+        statuses: what each look at the job finds; the last one stays. None: no such job.
+    """
+
+    def __init__(self, streams, statuses):
+        self.streams = list(streams)
+        self.statuses = list(statuses)
+        self.submitted = []
+
+    def get_job_status(self, job_id):
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        if status is None:
+            raise RuntimeError(f"Request failed with status code 404: Job {job_id} does not exist.")
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    def submit_job(self, *, entrypoint, submission_id):
+        self.submitted.append((submission_id, entrypoint))
+        return submission_id
+
+    async def tail_job_logs(self, job_id):
+        for part in self.streams.pop(0) if self.streams else [LOG]:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+
+def follow(cluster, **options):
+    out = io.StringIO()
+    code = run(Submitter(lambda: cluster, "job-1", "python -m x", out), interval_s=0, **options)
+    return code, out.getvalue()
+
+
+def test_a_job_is_submitted_once_and_followed_to_its_end():
+    cluster = Cluster([["line 1\nline 2\n", "line 3\n"]], [None, "RUNNING", "SUCCEEDED"])
+    assert follow(cluster) == (0, LOG)
+    assert cluster.submitted == [("job-1", "python -m x")]
+
+
+def test_a_job_that_is_already_there_is_not_submitted_again():
+    cluster = Cluster([[LOG]], ["RUNNING", "SUCCEEDED"])
+    assert follow(cluster) == (0, LOG)
+    assert cluster.submitted == []
+
+
+@pytest.mark.parametrize("end", [[], [aiohttp.ClientConnectionError("reset")], [RuntimeError("closed with 1006")]])
+def test_a_stream_that_ends_in_mid_run_is_taken_up_where_it_broke_off(end):
+    streams = [["line 1\n", "li", *end], ["line 1\nline 2\n", *end], [LOG]]
+    assert follow(Cluster(streams, ["RUNNING", "RUNNING", "SUCCEEDED"])) == (0, LOG)
+
+
+def test_a_job_that_a_lost_head_took_along_is_submitted_again_and_printed_from_its_start():
+    streams = [["attempt 1\n"], ["attempt 2\n", "done\n"]]
+    cluster = Cluster(streams, ["RUNNING", ConnectionError("no head"), None, "RUNNING", "SUCCEEDED"])
+    cluster.streams.append(["attempt 2\ndone\n"])
+    assert follow(cluster) == (0, "attempt 1\nattempt 2\ndone\n")
+    assert len(cluster.submitted) == 1
+
+
+def test_a_stream_that_falls_silent_is_left_to_look_at_the_job():
+    class Silent(Cluster):
+        async def tail_job_logs(self, job_id):
+            yield "line 1\n"
+            import asyncio
+
+            await asyncio.sleep(60)
+
+    cluster = Silent([], ["RUNNING"])
+    out = io.StringIO()
+    began_s = time.monotonic()
+    assert Submitter(lambda: cluster, "job-1", "x", out).step(silence_s=0.1) == "RUNNING"
+    assert time.monotonic() - began_s < 10
+    assert out.getvalue() == "line 1\n"
+
+
+@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
+def test_a_failed_job_is_not_this_program_s_failure(status):
+    assert follow(Cluster([[LOG]], [status]))[0] == 0
+
+
+def test_a_ray_that_stays_away_ends_in_an_error_that_lets_kubernetes_try_another_pod():
+    def connect():
+        raise ConnectionError("refused")
+
+    assert run(Submitter(connect, "job-1", "x", io.StringIO()), patience_s=0.05, interval_s=0.01) == 1
+
+
+def test_the_command_needs_a_command(capsys):
+    assert main(["python"]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.fixture
+def dashboard(tmp_path):
+    """A real Ray head with its job server, guarded by a token as in the charts."""
+    ray = os.path.join(os.path.dirname(sys.executable), "ray")
+    port = 20000 + os.getpid() % 10000
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={port + 1}",
+               "--include-dashboard=true", f"--dashboard-agent-listen-port={port + 2}", "--object-store-memory=100000000",
+               f"--temp-dir=/tmp/ray-{os.getpid()}"]  # fmt: skip
+    head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    yield {**environment, "RAY_DASHBOARD_ADDRESS": f"127.0.0.1:{port + 1}"}
+    head.terminate()
+    head.wait(timeout=30)
+
+
+@pytest.mark.slow
+def test_a_real_job_server_runs_the_command_and_its_log_comes_through(dashboard):
+    code = "import os; print('quoted words', os.environ['RAY_ADDRESS'] != '')"
+    command = [sys.executable, "-m", "opd.pods.submit", "--", sys.executable, "-c", code]
+    done = subprocess.run(command, env={**dashboard, "RAY_JOB_SUBMISSION_ID": "job-1"}, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("quoted words True") == 1
+    assert "job job-1: SUCCEEDED" in done.stderr
