@@ -1,9 +1,12 @@
 """The submitter follows a job to its end through lost streams and lost heads, and prints every line once."""
 
+import contextlib
 import io
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import aiohttp
@@ -111,19 +114,29 @@ def test_the_command_needs_a_command(capsys):
     assert "usage" in capsys.readouterr().err
 
 
+def free_ports(number):
+    """Ports that nobody listened on a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]
+
+
 @pytest.fixture
-def dashboard(tmp_path):
+def dashboard():
     """A real Ray head with its job server, guarded by a token as in the charts."""
     ray = os.path.join(os.path.dirname(sys.executable), "ray")
-    port = 20000 + os.getpid() % 10000
+    port, dashboard_port, agent_port = free_ports(3)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}  # fmt: skip
-    command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={port + 1}",
-               "--include-dashboard=true", f"--dashboard-agent-listen-port={port + 2}", "--object-store-memory=100000000",
-               f"--temp-dir=/tmp/ray-{os.getpid()}"]  # fmt: skip
-    head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    yield {**environment, "RAY_DASHBOARD_ADDRESS": f"127.0.0.1:{port + 1}"}
-    head.terminate()
-    head.wait(timeout=30)
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # short: it becomes part of the names of sockets
+        command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={dashboard_port}",
+                   "--include-dashboard=true", f"--dashboard-agent-listen-port={agent_port}",
+                   "--object-store-memory=100000000", f"--temp-dir={folder}"]  # fmt: skip
+        head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        yield {**environment, "RAY_DASHBOARD_ADDRESS": f"127.0.0.1:{dashboard_port}"}
+        head.terminate()
+        head.wait(timeout=30)
 
 
 @pytest.mark.slow
