@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from opdctl.commands import collect, compare, list_runs, logs, pull, report
+from opdctl.commands import collect, compare, list_runs, logs, pull, render, report, run
 from opdctl.console import run_guarded
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
@@ -24,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("render")(render.render)
+app.command("run")(run.run)
 app.command("list")(list_runs.list_runs)
 app.command("collect")(collect.collect)
 app.command("logs")(logs.logs)

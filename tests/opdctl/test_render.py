@@ -1,0 +1,83 @@
+"""`opdctl render` and `opdctl run` on the real charts, the real Helm and the real launcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gotools
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "manifests" / "experiments").glob("*.yaml"))
+IMAGE = f"registry.example/opd@sha256:{'a' * 64}"
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    try:
+        return str(gotools.install("helm"))
+    except gotools.ToolError as error:
+        pytest.skip(f"RENDER UNTESTED: {error}")
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_render_gives_byte_for_byte_what_helm_gives(file: Path, helm: str, call: Callable) -> None:
+    head = yaml.safe_load(file.read_text())
+    rendered = call("render", file, "--image", IMAGE, "--charts", ROOT / "charts", OPDCTL_HELM=helm)
+    assert rendered.returncode == 0, rendered.stderr
+    command = [helm, "template", head["name"], str(ROOT / "charts" / head["kind"]), "-f", str(file)]
+    direct = subprocess.run(
+        [*command, "--set", f"cluster.image.ref={IMAGE}"], capture_output=True, text=True, check=True
+    )
+    assert rendered.stdout == direct.stdout
+
+
+def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Path) -> None:
+    text = (ROOT / "manifests" / "experiments" / "quickstart.yaml").read_text()
+    text = text.replace("seed: 1\n", 'seed: "{{ matrix.seed }}"\nmatrix: {seed: [3, 4]}\n')
+    (tmp_path / "sweep.yaml").write_text(text)
+    done = call("render", "sweep.yaml", "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quickstart-seed-3.yaml", "quickstart-seed-4.yaml"]  # fmt: skip
+    documents = list(yaml.safe_load_all((tmp_path / "out" / "quickstart-seed-4.yaml").read_text()))
+    [config] = [item for item in documents if item["kind"] == "ConfigMap"]
+    assert '"seed": 4' in next(iter(config["data"].values()))
+
+
+def test_what_the_chart_refuses_is_exit_2_with_its_own_words(helm: str, call: Callable) -> None:
+    done = call("render", EXPERIMENTS[0], "--charts", ROOT / "charts", OPDCTL_HELM=helm)
+    assert done.returncode == 2
+    assert "the image is required and has no default" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
+    python_only = str(Path(sys.executable).parent)
+    done = call(
+        "render", EXPERIMENTS[0], "--image", IMAGE, "--charts", ROOT / "charts", PATH=python_only, OPDCTL_HELM=""
+    )
+    assert done.returncode == 1
+    assert "helm is not on PATH" in done.stderr
+    assert "make tools" in done.stderr
+
+
+def test_run_gives_the_launchers_overrides(call: Callable) -> None:
+    file = ROOT / "manifests" / "experiments" / "quickstart.yaml"
+    through_tool = call("run", file, "--set", "seed=7", "--dry-run")
+    direct = subprocess.run(
+        [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"],
+        capture_output=True, text=True, check=True, timeout=120, env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert through_tool.returncode == 0, through_tool.stderr
+    assert through_tool.stdout == direct.stdout
+    assert through_tool.stdout.count("\n") > 20
+
+
+def test_a_bad_spec_starts_nothing_and_is_exit_2(call: Callable) -> None:
+    done = call("run", ROOT / "manifests" / "experiments" / "quickstart.yaml", "--set", "trainer.total_step=3")
+    assert done.returncode == 2
+    assert "trainer.total_steps" in done.stderr

@@ -1,0 +1,127 @@
+"""Comparisons and the report page: paired differences against hand-computed ones, and model output that cannot run."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.evaluation import evaluate, write_generations
+from opdctl.comparing import Group, compare_evaluations, compare_metric, group_runs
+from opdctl.curves import MAX_POINTS, thin
+from opdctl.records import RunRecord
+
+HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
+
+
+def record(name: str, *, seed: int = 1, lr: float = 1e-6, **latest: float) -> RunRecord:
+    spec = {"kind": "opd", "name": name, "seed": seed, "actor": {"learning_rate": lr}}
+    return RunRecord(run_id=name, url=name, kind="opd", spec_hash="", state="succeeded", detail="", num_attempts=1,
+                     last_step=1, total_steps=1, latest=latest, spec=spec)  # fmt: skip
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
+    groups = group_runs([record("a", seed=1), record("b", seed=1, lr=2e-6), record("c", seed=2)])
+    assert [[run.run_id for run in group.records] for group in groups] == [["a", "c"], ["b"]]
+
+
+def test_two_runs_of_one_seed_are_no_pair() -> None:
+    assert [group.name for group in group_runs([record("a", seed=1), record("b", seed=1)])] == ["a", "b"]
+
+
+def test_a_metric_is_paired_by_seed() -> None:
+    before = Group(name="a", records=tuple(record(f"a{s}", seed=s, loss=float(s)) for s in (1, 2, 3)))
+    after = Group(
+        name="b", records=tuple(record(f"b{s}", seed=s, loss=s + delta) for s, delta in ((1, 1), (2, 2), (3, 3)))
+    )
+    found = compare_metric("loss", before, after)
+    assert found is not None
+    # Differences 1, 2, 3: mean 2, deviation 1, error 1 / sqrt(3).
+    assert found.difference == (2.0, pytest.approx(1 / math.sqrt(3)))
+    assert (found.num_pairs, found.paired_by) == (3, "seed")
+
+
+def test_one_run_a_side_gives_no_standard_error() -> None:
+    found = compare_metric("loss", Group(name="a", records=(record("a", loss=1.0),)), Group(name="b", records=(record("b", loss=3.0),)))  # fmt: skip
+    assert found is not None
+    assert found.difference.value == 2.0
+    assert math.isnan(found.difference.standard_error)
+
+
+def test_evaluations_are_paired_by_problem_and_say_what_they_leave_out() -> None:
+    [found] = compare_evaluations({"math": {0: 0.0, 1: 0.5, 2: 1.0}}, {"math": {0: 0.5, 1: 1.0, 3: 1.0}})
+    assert found.difference == (0.5, 0.0)
+    assert found.num_pairs == 2
+    assert found.remark.startswith("2 problems")
+
+
+def test_a_long_curve_is_drawn_as_means_of_neighbours() -> None:
+    import numpy as np
+
+    steps = np.arange(2 * MAX_POINTS)
+    thinned, values, width = thin(steps, steps.astype(float))
+    assert (len(thinned), width) == (MAX_POINTS, 2)
+    assert values[0] == 0.5
+
+
+@pytest.fixture
+def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, str]:
+    """Two evaluations of three problems, with answers that try to run a script."""
+    names = ("base", "other")
+    for name, accuracies in zip(names, ({0: [0, 0], 1: [1, 0], 2: [1, 1]}, {0: [1, 0], 1: [1, 1], 2: [1, 1]}), strict=True):  # fmt: skip
+        samples = answers(name, {key: [float(v) for v in value] for key, value in accuracies.items()}, response=HOSTILE)
+        [found] = evaluate(samples, num_samples=2)
+        result = {"num_problems": 3, "num_samples": 2, "mean": found.mean.value, "standard_error": found.mean.standard_error,
+                  "pass_at": [e.value for e in found.pass_at], "maj_at": [e.value for e in found.majority_at]}  # fmt: skip
+        make_run(
+            name, attempts=[{0: {"val-core/math/acc/mean@2": found.mean.value}}], result={"eval": {"math": result}}
+        )
+        write_generations(store / name / "eval" / "generations.parquet", samples)
+    return names
+
+
+def test_compare_prints_the_paired_difference(call: Callable, evaluated: tuple[str, str], store: Path) -> None:
+    done = call("compare", *evaluated, "--store", store)
+    assert done.returncode == 0, done.stderr
+    # Per-problem differences 0.5, 0.5, 0: mean 1/3, error sd/sqrt(3) = 0.2887/1.732 = 1/6.
+    assert "+0.3333 ± 0.17" in done.stdout
+    assert "3 by problem" in done.stdout
+
+
+def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_write(call: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
+    done = call("report", *evaluated, "--store", store, "-o", "report.html")
+    assert done.returncode == 0, done.stderr
+    html = (tmp_path / "report.html").read_text()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
+    assert "http://" not in html.replace("http://www.w3.org", "")
+    assert html.count("data:image/svg+xml") >= 1
+
+
+@pytest.mark.slow
+def test_a_script_in_a_generation_does_not_run_in_a_browser(call: Callable, evaluated: tuple[str, str], store: Path, tmp_path: Path) -> None:  # fmt: skip
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("REPORT IN A BROWSER UNTESTED: no chromium on PATH")
+    assert call("report", *evaluated, "--store", store, "-o", "report.html").returncode == 0
+    (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
+
+    def title(page: str) -> str:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        dumped = subprocess.run([*command, "--dump-dom", (tmp_path / page).as_uri()], capture_output=True, text=True, timeout=120)  # fmt: skip
+        return dumped.stdout.partition("<title>")[2].partition("</title>")[0]
+
+    assert title("control.html") == "PWNED"  # the same text unescaped does run: the test can fail
+    assert title("report.html") == "base, other"
+
+
+def test_the_cache_of_results_holds_plain_json(call: Callable, evaluated: tuple[str, str], store: Path, own_cache: Path) -> None:  # fmt: skip
+    call("collect", "--store", store)
+    records = [json.loads(path.read_text()) for path in own_cache.rglob("record.json")]
+    assert {item["record"]["run_id"] for item in records} == set(evaluated)

@@ -1,0 +1,58 @@
+"""`opdctl render`: from an experiment file to the manifests that Helm would install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opdctl.console import Timeout, deadline, note
+
+File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
+Overlays = Annotated[list[Path] | None, typer.Option("--values", "-f", help="A file whose keys go over it.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.")]
+Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for one file a run; stdout by default.")]
+Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; this checkout's by default.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the release.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; same as --set name=NAME.")]
+
+
+def render(
+    experiment: File,
+    values: Overlays = None,
+    sets: Sets = None,
+    name: Name = None,
+    image: Image = None,
+    output: Output = None,
+    charts: Charts = None,
+    namespace: Namespace = "default",
+    timeout: Timeout = 120.0,
+) -> None:
+    """Render the manifests of an experiment, or of every cell of its `matrix`, exactly as `helm template` does.
+
+    Example: `opdctl render manifests/experiments/quickstart.yaml --image registry.example/opd@sha256:...`
+    """
+    import os
+
+    from opdctl.export import binary_file
+    from opdctl.helm import find_chart, template
+    from opdctl.values import load_experiments
+
+    named = [f"name={name}"] if name is not None else []
+    with deadline(timeout):
+        found = load_experiments(
+            experiment, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+        )
+        for item in found:
+            for remark in item.notes:
+                note(f"note: {item.run_id}: {remark}")
+            chart = find_chart(item.spec.kind, charts)
+            text = template(item, chart=chart, namespace=namespace, timeout_s=timeout)
+            if output is None:
+                print(text, end="" if text.endswith("\n") else "\n")
+                continue
+            with binary_file(output / f"{item.run_id}.yaml") as file:
+                file.write(text.encode())
+            note(f"wrote {output / f'{item.run_id}.yaml'}")
