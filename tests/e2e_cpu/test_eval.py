@@ -1,10 +1,11 @@
-"""Evaluation end to end: every answer kept, the same numbers twice, several data sets in one start."""
+"""Evaluation end to end: every answer kept, the same numbers twice."""
 
 from __future__ import annotations
 
 import pytest
-from opd.evaluation.samples import read_generations
 from tests.e2e_cpu.runs import run
+
+from opd.evaluation.samples import read_generations
 
 
 def test_an_evaluation_keeps_every_answer_and_ends_with_table_and_picture(tmp_path):

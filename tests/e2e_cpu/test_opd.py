@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
-from tests.e2e_cpu.runs import run
+from tests.e2e_cpu.runs import command, run
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
 
 @pytest.mark.matrix
 def test_two_ranks_with_everything_offloaded_train_like_one(tmp_path):
-    one = run(tmp_path / "one", "opd").must_be_clean()
+    one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
     two = run(
         tmp_path / "two",
         "opd",
@@ -42,10 +45,13 @@ def test_two_ranks_with_everything_offloaded_train_like_one(tmp_path):
         "actor.optimizer_offload=true",
         "teacher.offload=true",
         "actor.ppo_mini_batch_size=16",
+        "actor.use_remove_padding=false",
     ).must_be_clean()
     assert one.accuracy()[0] == two.accuracy()[0]
     first, second = one.steps[0], two.steps[0]
     assert second["opd/num_tokens"] == first["opd/num_tokens"], "the same rollouts, whatever the number of ranks"
+    for key in ("opd/loss", "opd/entropy", "opd/grad_norm"):
+        assert second[key] == pytest.approx(first[key], rel=1e-5), key
     assert second["training/rollout_probs_diff_max"] < 1e-5
 
 
@@ -66,3 +72,30 @@ def test_a_failing_run_ends_with_exit_code_1_and_names_the_cause(tmp_path):
     assert "missing.parquet" in outcome.output
     ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
     assert ended["outcome"] == "failed"
+
+
+@pytest.mark.matrix
+def test_plain_hydra_overrides_start_the_same_trainer(tmp_path):
+    # The original's key for the teacher is understood.
+    dry = subprocess.run(
+        [*command("opd", ["trainer.val_before_train=false", "trainer.total_steps=1"]), "--dry-run"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    overrides = [line for line in dry.stdout.splitlines() if not line.startswith(("opd.teacher.path=", "run.dir="))]
+    teacher = "+actor_rollout_ref.ref.model.path=toy://teacher"
+    environment = dict(os.environ, VERL_LOGGING_LEVEL="WARNING")
+    done = subprocess.run(
+        [sys.executable, "-m", "opd.main_opd", *overrides, teacher],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "step 1/1" in done.stdout
+
+
+def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "opd.main_opd", "trainer.device=cpu", f"actor_rollout_ref.model.path={tmp_path}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH" in done.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 
+import psutil
 import torch
 from tests.e2e_cpu.runs import Outcome, finish, run, start
 
@@ -15,6 +17,14 @@ def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
     path = outcome.run_dir / "checkpoints" / "global_step_4" / "actor" / "model_world_size_1_rank_0.pt"
     state = torch.load(path, weights_only=False)
     return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+def _kill_all(pid: int) -> None:
+    """SIGKILL to every process of the run at once: the launcher alone would pass a SIGTERM on to its child."""
+    root = psutil.Process(pid)
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
@@ -28,10 +38,11 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     while not sealed.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sealed.exists(), (folder / "run.log").read_text()[-4000:]
-    process.send_signal(signal.SIGKILL)
+    _kill_all(process.pid)
     process.wait(timeout=30)
 
     resumed = run(folder, "opd", *_SETS).must_be_clean()
+    assert "resuming from step 2" in resumed.output, "a hard kill leaves no later checkpoint"
     assert [row["training/global_step"] for row in resumed.steps] == [1, 2, 3, 4]
     assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):

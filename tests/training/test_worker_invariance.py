@@ -110,8 +110,9 @@ def test_two_ranks_give_the_loss_and_gradient_of_one(one_rank, two_ranks, heads)
     # The original averages micro-batch means and then ranks (defect 5): uneven rows make that differ.
     name = f"heads {heads[0]}-{heads[1]}"
     _same(two_ranks[name], one_rank[name])
+    # Adam's first update is lr * sign(gradient), 1e-3, but where the gradient is noise: hence the tolerance.
     for key, weight in one_rank[name]["weights"].items():
-        torch.testing.assert_close(two_ranks[name]["weights"][key], weight, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(two_ranks[name]["weights"][key], weight, rtol=1e-4, atol=5e-5)
 
 
 def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folders, two_ranks):

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,35 @@ from opd.quickstart.watch import Watched, watch
 
 VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
 RUN_NAME = "quickstart"
+LOG_FILE = "run.log"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the experiment in a fresh folder; returns the exit code."""
+    started = time.monotonic()
     args = _arguments(argv)
     out = Path(args.out)
+    if out.exists() and any(out.iterdir()) and not (out / LOG_FILE).exists():
+        print(f"--out {out}: a folder of something else; name one that is new, or a quickstart's", file=sys.stderr)
+        return 2
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    log = out / "run.log"
+    log = out / LOG_FILE
     print(f"distilling on-policy: {args.spec}, seed {args.seed}; everything else is in {log}\n", flush=True)
     command = [sys.executable, "-m", "opd.launch", args.spec, "--no-env", "--seed", str(args.seed), "--name", RUN_NAME]
     command += ["--set", f"output.root={out}", "--set", f"store.url={out / 'store'}"]
     for setting in args.set:
         command += ["--set", setting]
-    watched = watch(command, log, os.environ | {"PYTHONUNBUFFERED": "1"})
+    try:
+        watched = watch(command, log)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     if watched.returncode != 0:
         print(f"\nthe run ended with exit code {watched.returncode}; last lines of {log}:", file=sys.stderr)
         print("".join(log.read_text().splitlines(keepends=True)[-25:]), file=sys.stderr)
         return watched.returncode
-    report(out, args.seed, watched)
+    report(out, args.seed, watched, started)
     return 0
 
 
@@ -55,7 +65,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def report(out: Path, seed: int, watched: Watched) -> dict[str, Any]:
+def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, Any]:
     """Write `heldout.parquet`, `result.json` and `learning_curve.png` of a finished run and print the table."""
     from opd.runs.metrics import read_metrics
     from opd.runs.store_local import LocalStore
@@ -72,16 +82,16 @@ def report(out: Path, seed: int, watched: Watched) -> dict[str, Any]:
         "accuracy_teacher": teacher,
         "num_heldout": num_problems,
         "steps": len(trained),
-        "startup_seconds": watched.startup_s,
+        "startup_seconds": None if watched.first_step_at is None else watched.first_step_at - started,
         "train_seconds": trained[-1]["time"] - trained[0]["time"] + trained[0]["timing/step_s"],
-        "wall_seconds": watched.wall_s,
         "peak_pss_gib": watched.peak_pss_gib,
         "seed": seed,
     }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     picture = out / "learning_curve.png"
     title = f"On-policy distillation, seed {seed}: {result['accuracy_before']:.0%} to {result['accuracy_after']:.0%} held-out"
     save_learning_curve(picture, merged.rows, validation_key=VALIDATION_KEY, teacher_accuracy=teacher, title=title)
+    result["wall_seconds"] = time.monotonic() - started
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print_table(result, picture)
     return result
 

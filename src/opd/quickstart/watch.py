@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -20,60 +22,80 @@ _SAMPLE_S = 0.5
 
 @dataclass(kw_only=True)
 class Watched:
-    """How a command went: exit code, seconds to its first step's line and in all, peak memory of its process tree."""
+    """How a command went: exit code, when its first step's line came, and its peak memory, this process included."""
 
     returncode: int
-    startup_s: float | None
-    wall_s: float
+    first_step_at: float | None
+    """`time.monotonic()` of the first training step's line."""
     peak_pss_gib: float
 
 
-def tree_pss_bytes(root: psutil.Process) -> int:
-    """Sum of the proportional set sizes of a process and its descendants (shared pages are counted once in all)."""
-    total = 0
-    for process in [root, *_descendants(root)]:
-        try:
-            total += process.memory_full_info().pss
-        except psutil.Error:
-            continue  # it ended while we looked
-    return total
+class MemoryPeak:
+    """Samples the summed proportional set sizes (shared pages counted once in all) of this process and all below it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+
+    def __enter__(self) -> MemoryPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        me = psutil.Process()
+        while not self._done.is_set():
+            self.bytes = max(self.bytes, sum(_pss(process) for process in [me, *me.children(recursive=True)]))
+            self._done.wait(_SAMPLE_S)
 
 
-def _descendants(root: psutil.Process) -> list[psutil.Process]:
+def _pss(process: psutil.Process) -> int:
     try:
-        return root.children(recursive=True)
+        return process.memory_full_info().pss
     except psutil.Error:
-        return []
+        return 0  # it ended while we looked
 
 
-def watch(command: list[str], log: Path, env: dict[str, str]) -> Watched:
-    """Run `command` to its end; its output goes to `log`, the readable lines also to stdout."""
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    peak = [0]
-    done = threading.Event()
+def watch(command: list[str], log: Path) -> Watched:
+    """Run `command` to its end; its output goes to `log`, the readable lines also to stdout.
 
-    def sample() -> None:
-        root = psutil.Process(process.pid)
-        while not done.is_set():
-            peak[0] = max(peak[0], tree_pss_bytes(root))
-            done.wait(_SAMPLE_S)
+    Whatever ends this call early (Ctrl-C, SIGTERM) is passed on to the command first, which then saves and cleans up.
+    """
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    first_step_at = None
+    try:
+        with MemoryPeak() as peak, log.open("w") as file:
+            # A session of its own: the terminal's Ctrl-C reaches this process only, which passes it on once.
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    file.write(line)
+                    if first_step_at is None and _FIRST_STEP.match(line):
+                        first_step_at = time.monotonic()
+                    _show(line)
+            except BaseException:
+                process.terminate()
+                for line in process.stdout:  # it still talks while it saves
+                    file.write(line)
+                    _show(line)
+                raise
+            finally:
+                process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return Watched(returncode=process.returncode, first_step_at=first_step_at, peak_pss_gib=peak.bytes / 2**30)
 
-    sampler = threading.Thread(target=sample, daemon=True)
-    sampler.start()
-    startup = None
-    assert process.stdout is not None
-    with log.open("w") as file:
-        for line in process.stdout:
-            file.write(line)
-            if startup is None and _FIRST_STEP.match(line):
-                startup = time.monotonic() - started
-            if SHOWN.match(line):
-                sys.stdout.write(line)
-                sys.stdout.flush()
-    returncode = process.wait()
-    done.set()
-    sampler.join()
-    return Watched(
-        returncode=returncode, startup_s=startup, wall_s=time.monotonic() - started, peak_pss_gib=peak[0] / 2**30
-    )
+
+def _show(line: str) -> None:
+    if SHOWN.match(line):
+        sys.stdout.write(line)
+        sys.stdout.flush()

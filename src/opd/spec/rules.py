@@ -124,6 +124,14 @@ def _num_data_parallel(spec: RunSpec) -> int:
 
 
 def _ranks(spec: RunSpec) -> Iterator[Problem]:
+    if isinstance(spec, OpdSpec | OpdAgentSpec) and spec.actor.ulysses_sequence_parallel_size > 1:
+        yield Problem(
+            path="actor.ulysses_sequence_parallel_size",
+            value=spec.actor.ulysses_sequence_parallel_size,
+            rule="distillation takes the hidden states of a rank's whole rows, and no rank has a shared sequence whole",
+            fix="set it to 1 (GRPO may share sequences)",
+        )
+        return
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     shares = {
         "rollout.tensor_parallel_size": spec.rollout.tensor_parallel_size,

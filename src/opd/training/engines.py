@@ -53,6 +53,16 @@ class _HeadEngine(FSDPEngineWithLMHead):
         """verl's packed or padded inputs of a micro-batch (keys of the model's forward)."""
         return self.prepare_model_inputs(micro_batch=micro_batch)[0]
 
+    def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
+        """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded)."""
+        offsets = micro_batch["input_ids"].offsets().to(torch.int64)
+        num_rows, width = inputs["input_ids"].shape
+        if not self.use_remove_padding:
+            return padded_row_starts(num_rows, width, device=offsets.device)
+        if width < int(offsets[-1]):
+            raise ValueError("ulysses_sequence_parallel_size > 1: distillation needs a rank's rows whole")
+        return offsets[:-1]
+
     def check_head(self, name: str) -> None:
         """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
         ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
@@ -106,7 +116,7 @@ class TeacherEngine(_HeadEngine):
             for micro_batch in micro_batches:
                 micro_batch = micro_batch.to(get_device_id())
                 inputs = self.model_inputs(micro_batch)
-                positions, counts = positions_of(micro_batch, row_starts(micro_batch, inputs))
+                positions, counts = positions_of(micro_batch, self.row_starts(micro_batch, inputs))
                 with self.autocast():
                     hidden = run_with_task(self.module, self.head, CollectTask(positions), **inputs)
                 for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
@@ -134,7 +144,7 @@ class StudentEngine(_HeadEngine):
             return super().forward_step(micro_batch, loss_function, forward_only)
         micro_batch = micro_batch.to(get_device_id())
         inputs = self.model_inputs(micro_batch)
-        task = loss_function.task(micro_batch, row_starts(micro_batch, inputs))
+        task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs))
         with self.autocast():
             output = run_with_task(self.module, self.head, task, **inputs)
         # FSDP averages gradients over ranks and verl all-reduces the token count over them: one division, here.
@@ -159,12 +169,3 @@ class DivergenceLoss:
 
     def metrics(self, micro_batch: TensorDict, task: DivergenceTask, output, *, first_update: bool) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)
-
-
-def row_starts(micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
-    """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or padded on the right)."""
-    offsets = micro_batch["input_ids"].offsets()[:-1].to(torch.int64)
-    batch, width = inputs["input_ids"].shape
-    if batch == 1 and width >= int(micro_batch["input_ids"].offsets()[-1]):
-        return offsets
-    return padded_row_starts(batch, width, device=offsets.device)

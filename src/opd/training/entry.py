@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -16,12 +15,22 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from opd.runs.errors import RunError
 from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
+from opd.training.errors import Unfit
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.cpu`.
 CPU_PROFILE = "opd.cpu"
 # verl's remarks about engines nobody asked for, printed by each process.
 _QUIET = "ignore::UserWarning:verl.workers.engine,ignore:Disabled critic:UserWarning"
+_PROCESS_ENVIRONMENT = (
+    "OMP_NUM_THREADS",
+    "PYTHONWARNINGS",
+    "TQDM_DISABLE",
+    "TQ_NUM_THREADS",
+    "VERL_ENGINE_DEVICE",
+    "VERL_LOGGING_LEVEL",
+    "VERL_USE_EXTERNAL_MODULES",
+)
 _DISTILS = ("opd", "opd-agent")
 
 
@@ -55,7 +64,12 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
             store_url=config.run.store,
         )
         with claimed:
-            claimed.finish(_run_claimed(spec, config, claimed))
+            try:
+                result = _run_claimed(spec, config, claimed)
+            except Unfit as error:
+                claimed.fail(error, fatal=True)
+                raise
+            claimed.finish(result)
     except RunError as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
@@ -77,16 +91,16 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     """Run a composed config to its end; raises what the run raises."""
     import ray
 
-    from opd.training.startup import Background
-
     prepare(config)
-    # Ray in the main thread: its daemons are told to die with the thread that started them.
-    importing = Background(lambda: importlib.import_module("opd.training.task_runner"), "import-trainer")
+    # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
+    # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
+    from opd.training.task_runner import TaskRunner
+
     print("starting Ray", flush=True)
     embedded = start_ray(config)
     print("starting trainer, queue and rollout server", flush=True)
     try:
-        return importing.result().TaskRunner().run(config, claimed)
+        return TaskRunner().run(config, claimed)
     finally:
         if embedded:
             ray.shutdown()
@@ -100,7 +114,8 @@ def set_process_environment(device: str) -> None:
     os.environ.setdefault("PYTHONWARNINGS", _QUIET)
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
     if device == "cpu":
-        os.environ["VERL_USE_EXTERNAL_MODULES"] = CPU_PROFILE
+        modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
+        os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
         os.environ.setdefault("TQ_NUM_THREADS", os.environ["OMP_NUM_THREADS"])  # else it asks for 8 and warns each time
         os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
@@ -124,6 +139,8 @@ def prepare(config: DictConfig) -> None:
             config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
     resolve_toy(config, Path(config.run.dir or ".").absolute() / "data")
     if config.run.kind in _DISTILS:
+        if config.opd.teacher.path is None:
+            raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
         model = config.actor_rollout_ref.model
         config.opd.valid_vocab = shared_vocab_size(model.path, config.opd.teacher.path, model.trust_remote_code)
 
@@ -141,8 +158,10 @@ def start_ray(config: DictConfig) -> bool:
     init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
     runtime_env = OmegaConf.to_container(runtime_env)
-    runtime_env["env_vars"] = {**(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    # A raylet that others started does not have this process's environment.
+    ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
+    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
-    return "RAY_ADDRESS" not in os.environ
+    return not os.environ.get("RAY_ADDRESS")

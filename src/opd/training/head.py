@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from opd.losses import DivergenceKind, chunked_divergence
+from opd.training.errors import Unfit
 
 
 class CollectTask(NamedTuple):
@@ -70,16 +71,14 @@ class DistillationHead(nn.Linear):
         """Swap the model's output embedding for a head of this class that shares its weight (tied or not).
 
         Raises:
-            ValueError: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
+            Unfit: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
         """
         old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
         name = next((n for n, m in model.named_modules() if m is old), None)
-        if not isinstance(old, nn.Linear) or name is None:
-            raise ValueError(
-                f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed"
-            )
+        if type(old) is not nn.Linear or name is None:  # a subclass may scale or cap in its own forward
+            raise Unfit(f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed")
         if old.bias is not None:
-            raise ValueError(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
+            raise Unfit(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
         # Change the class in place: the module object, its weight tie and any hooks stay what they are.
         old.__class__ = cls
         return old
@@ -128,7 +127,7 @@ def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **i
         inputs: a small batch for the model's forward.
 
     Raises:
-        ValueError: the model changes its head's output before returning it as logits.
+        Unfit: the model changes its head's output before returning it as logits.
     """
     seen: list[torch.Tensor] = []
     with torch.no_grad():
@@ -143,7 +142,7 @@ def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **i
             for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
             if (value := getattr(config, key, None)) is not None
         }
-        raise ValueError(
+        raise Unfit(
             f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
             "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"
         )

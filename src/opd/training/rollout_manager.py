@@ -43,15 +43,23 @@ class RolloutManager:
         return RolloutWorker(config, llm_client, None, reward_handles)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Answer all prompts; returns when every row is stored."""
+        """Answer all prompts; returns when every row is stored.
+
+        Raises:
+            RuntimeError: not a single trajectory of the batch came through.
+        """
+        batch = RolloutReport()
+        for report in self._run(prompts):
+            batch.add(report)
+        if batch.num_failed == batch.num_trajectories:
+            raise RuntimeError(f"all {batch.num_trajectories} trajectories failed; the first: {batch.first_error}")
+        self._report.add(batch)
+
+    def _run(self, prompts: TensorDict) -> list[RolloutReport]:
         if self._local is not None:
-            future = asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop)
-            self._report.add(future.result())
-            return
+            return [asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop).result()]
         chunks = prompts.chunk(min(len(self._actors), len(prompts)))
-        calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
-        for report in ray.get(calls):
-            self._report.add(report)
+        return ray.get([actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)])
 
     def take_report(self) -> RolloutReport:
         """The counts since the last call."""

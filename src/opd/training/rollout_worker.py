@@ -39,6 +39,7 @@ class RolloutReport:
     num_trajectories: int = 0
     num_failed: int = 0
     num_reward_failed: int = 0
+    first_error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     """Every answer, where the run is an evaluation."""
@@ -47,6 +48,7 @@ class RolloutReport:
         self.num_trajectories += other.num_trajectories
         self.num_failed += other.num_failed
         self.num_reward_failed += other.num_reward_failed
+        self.first_error = self.first_error or other.first_error
         self.samples.extend(other.samples)
         for key, value in other.seconds.items():
             self.seconds[key] = max(self.seconds.get(key, 0.0), value)
@@ -179,11 +181,10 @@ class RolloutWorker(_VerlWorker):
         """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt."""
         rows, failed = [], set()
         errors = [result for result in results if isinstance(result, BaseException)]
-        if len(errors) == len(results):
-            raise RuntimeError(f"all {len(results)} trajectories failed; the first: {errors[0]}") from errors[0]
         for (prompt, sample), result in zip(jobs, results, strict=True):
             if isinstance(result, BaseException):
                 report.num_failed += 1
+                report.first_error = report.first_error or str(result)
                 failed.add(prompt["uid"])
                 trace = result if result is errors[0] else None  # one trace a batch says enough
                 logger.warning(

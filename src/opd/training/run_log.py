@@ -50,8 +50,6 @@ class StepLogger:
         self._tracking, self._trainer, self._run = tracking, trainer, run
         self._first_step: int | None = None
         self._first_time = 0.0
-        self.last_validation: dict[str, float] = {}
-        self.first_validation: dict[str, float] = {}
 
     def __getattr__(self, name: str):
         return getattr(self._tracking, name)
@@ -71,8 +69,6 @@ class StepLogger:
             lines.append(self._step_line(data, step, total))
         scores = validation_scores(data)
         if scores:
-            self.last_validation = scores
-            self.first_validation = self.first_validation or scores
             shown = "  ".join(f"{source} {score:.3f}" for source, score in sorted(scores.items()))
             lines.append(f"validation at step {step}/{total}  {shown}")
         return lines

@@ -27,8 +27,12 @@ class Background(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
             self._error = error
 
-    def result(self) -> T:
+    def wait(self) -> None:
+        """Until the call has ended, however it ended."""
         self._thread.join()
+
+    def result(self) -> T:
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._value

@@ -1,4 +1,4 @@
-"""Builds trainer and rollout manager from a resolved config and runs them; in this process or as a Ray actor."""
+"""Builds trainer and rollout manager from a resolved config and runs them in this process."""
 
 from __future__ import annotations
 
@@ -49,5 +49,6 @@ class TaskRunner:
                 if trainer is not None and trainer.logger is not None:
                     trainer.logger.finish(exit_code=0 if succeeded else 1)
             finally:
+                queue.wait()  # it must not come up behind its own closing
                 tq.close()
                 del servers

@@ -19,10 +19,11 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
+from opd.runs.metrics import read_metrics
 from opd.runs.run import EXIT_TERMINATED
 from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.graceful import GracefulStop
-from opd.training.run_log import StepLogger
+from opd.training.run_log import StepLogger, validation_scores
 from opd.training.worker import OPDWorker
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class OrderedTrainer(PPOTrainerSync):
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history).
         ours = ("console", "file") if run is not None else ("console",)
-        config.trainer.logger = [name for name in config.trainer.logger if name not in ours]
+        loggers = [config.trainer.logger] if isinstance(config.trainer.logger, str) else config.trainer.logger
+        config.trainer.logger = [name for name in loggers if name not in ours]
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01
@@ -75,10 +77,12 @@ class OrderedTrainer(PPOTrainerSync):
 
     def outcome(self) -> dict[str, Any]:
         """What `result.json` holds of a training run."""
+        history = [] if self.run is None else read_metrics(self.run.stores).rows
+        scores = [found for row in history if (found := validation_scores(row))]
         return {
             "steps": self.total_training_steps,
-            "validation_before": self.logger.first_validation,
-            "validation_after": self.logger.last_validation,
+            "validation_before": scores[0] if scores else {},
+            "validation_after": scores[-1] if scores else {},
         }
 
     def _save_checkpoint(self):
@@ -94,7 +98,7 @@ class OrderedTrainer(PPOTrainerSync):
         if self.run is not None and self._unsealed_step is not None:
             checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
             self._saved_step, self._unsealed_step = self._unsealed_step, None
-        if self._stop.requested:
+        if self._stop.requested and self.global_steps < self.total_training_steps:
             self._save_and_end()
 
     def _save_and_end(self) -> None:
@@ -117,6 +121,7 @@ class OrderedTrainer(PPOTrainerSync):
             "rollout/trajectories": float(report.num_trajectories),
             "rollout/failed": float(report.num_failed),
             "reward/failed": float(report.num_reward_failed),
+            "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
         }
 
@@ -126,6 +131,7 @@ class OrderedTrainer(PPOTrainerSync):
         return metrics | {
             "val-aux/rollout/failed": float(report.num_failed),
             "val-aux/reward/failed": float(report.num_reward_failed),
+            "val-aux/num_overlong_dropped": float(self.val_dataset.num_overlong_dropped),
         }
 
     def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
@@ -213,7 +219,6 @@ class OPDTrainer(OrderedTrainer):
             "timing/train_s": timing_raw.get("update_actor", 0.0),
             "timing/step_s": timing_raw.get("step", 0.0),
             **{f"timing_s/{name}": seconds for name, seconds in timing_raw.items()},
-            "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
         }
         total_tokens = sum(batch.tags[i]["seq_len"] for i in real)
         metrics["perf/total_num_tokens"] = float(total_tokens)

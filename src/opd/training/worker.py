@@ -12,6 +12,8 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
+from verl.utils.memory_utils import aggressive_empty_cache
+from verl.utils.profiler import DistProfiler
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
@@ -97,8 +99,10 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         super().init_model()
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
+        aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
     def update_opd(self, data: TensorDict) -> TensorDict:
         """Every optimizer update of one step over this rank's rows.
 
@@ -117,7 +121,6 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         cache = self._teacher_phase(data, batch.rows)
         head = self.teacher_engine.full_head_weight()
         teacher_s = time.perf_counter() - started
-        self._note_residency("student", teacher_head=head)
 
         self.student_engine.num_updates = 0
         self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
@@ -161,6 +164,8 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
 
         def build(micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
             mine, found = trained_positions(rows, micro_batch, starts)
+            if self.residency[-1]["phase"] != "student":
+                self._note_residency("student", teacher_head=teacher_weight)
             hidden = [cache[row] for row in micro_batch["opd_row"].tolist()]
             return DivergenceTask(
                 positions=found.flat_index,

@@ -1,0 +1,74 @@
+"""Loaded into every verl process of a run under test: writes down what the rollout answered and what the student read.
+
+`VERL_USE_EXTERNAL_MODULES` names this module; it runs when verl has just been imported, before the trainer's own modules
+are, so it waits for them. Nothing is changed: the wrapped functions do what they did.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+FOLDER = "OPD_PROBE_FOLDER"
+
+
+def _write(kind: str, record: dict) -> None:
+    with (Path(os.environ[FOLDER]) / f"{kind}.{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _watch_rollout(module) -> None:
+    original = module.RolloutWorker._row_of
+
+    def row_of(self, output, kwargs, sample, turn):
+        key, fields, tag = original(self, output, kwargs, sample, turn)
+        if "validate" not in kwargs and fields["global_steps"] > 0:
+            names = ("prompts", "responses", "response_mask")
+            _write("rollout", {name: fields[name].tolist() for name in names} | {"step": int(fields["global_steps"])})
+        return key, fields, tag
+
+    module.RolloutWorker._row_of = row_of
+
+
+def _watch_student(module) -> None:
+    original = module.run_with_task
+
+    def run_with_task(model, head, task, **inputs):
+        if isinstance(task, module.DivergenceTask):
+            record = {name: inputs[name].tolist() for name in ("input_ids", "position_ids")}
+            record |= {name: getattr(task, name).tolist() for name in ("positions", "token_ids", "token_weights")}
+            mask = inputs.get("attention_mask")
+            _write("student", record | {"attention_mask": None if mask is None else mask.tolist()})
+        return original(model, head, task, **inputs)
+
+    module.run_with_task = run_with_task
+
+
+_WATCHED = {"opd.training.rollout_worker": _watch_rollout, "opd.training.engines": _watch_student}
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name not in _WATCHED:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _WATCHED[name](module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if FOLDER in os.environ:
+    sys.meta_path.insert(0, _AfterImport())
