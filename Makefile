@@ -15,7 +15,7 @@ CODE := src tools tests
 unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup setup-tool quickstart run check fix test test-fast e2e-cpu golden toy-models clean
+.PHONY: help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,11 +46,13 @@ run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=v
 check: setup ## lint and types; never edits
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy src/opd tools/opdctl
+	$(BIN)/mypy src/opd tools
+	PYTHONPATH=tools $(BIN)/python -m chartgen --check
 
 fix: setup ## what `check` asks for, as far as it can be done by a tool
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
+	PYTHONPATH=tools $(BIN)/python -m chartgen
 
 test: check ## all tests that fit a laptop (one end-to-end run a kind)
 	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
@@ -59,7 +61,13 @@ test-fast: setup ## the tests that take no more than seconds
 	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e" $(ARGS)
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
-	$(BIN)/python -m pytest tests/e2e_cpu --results tests/e2e_cpu/RESULTS.md $(ARGS)
+	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)
+
+test-gpu: setup ## the tests that need a Hopper GPU
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
+bench-gpu: setup ## the fused divergence against its floor and its peers; table and JSON
+	$(BIN)/python tests/benchmarks/gpu/bench_divergence.py $(ARGS)
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py

@@ -17,6 +17,7 @@ def _raw(**extra):
         "sum/student_entropy": [[0.0, 1.0], [4.0]],
         "sum/teacher_entropy": [[0.0, 0.0], [0.0]],
         "sum/rows": [[1.0, 1.0], [2.0]],
+        "sum/nonfinite": [[0.0, 0.0], [0.0]],
         "max/divergence": [[0.5, 3.0], [1.0]],
         "grad_norm": [1.0, 3.0],
         **extra,

@@ -15,12 +15,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from opd.data.toy import TEACHER_DIR
 from opd.quickstart.curve import save_learning_curve
 from opd.quickstart.watch import Watched, watch
 
 VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
 RUN_NAME = "quickstart"
 LOG_FILE = "run.log"
+_LABELS = {
+    "before": "student before",
+    "after": "student after",
+    "model": "converted folder, plain transformers",
+    "teacher": "teacher",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,12 +80,15 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
     run_dir = out / RUN_NAME
     merged = read_metrics(LocalStore(run_dir))
     shutil.copy(run_dir / "data" / "heldout.parquet", out / "heldout.parquet")
-    teacher, num_problems = teacher_accuracy()
+    model = convert_student(run_dir, out / "model")
+    accuracies, num_problems = folder_accuracies({"model": model, "teacher": TEACHER_DIR})
+    teacher = accuracies["teacher"]
     held = [row for row in merged.rows if VALIDATION_KEY in row]
     trained = [row for row in merged.rows if "opd/loss" in row]
     result = {
         "accuracy_before": held[0][VALIDATION_KEY],
         "accuracy_after": held[-1][VALIDATION_KEY],
+        "accuracy_model": accuracies["model"],
         "accuracy_teacher": teacher,
         "num_heldout": num_problems,
         "steps": len(trained),
@@ -96,18 +106,30 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
     return result
 
 
-def teacher_accuracy() -> tuple[float, int]:
-    """The bundled teacher's greedy accuracy on all held-out problems, and their number."""
+def convert_student(run_dir: Path, target: Path) -> Path:
+    """The trained student's newest checkpoint as a Hugging Face folder, compared with the checkpoint on the way."""
+    from opd.convert.pipeline import convert_checkpoint
+    from opd.spec.algorithm import Convert
+
+    newest = max((run_dir / "checkpoints").glob("global_step_*"), key=lambda folder: int(folder.name.split("_")[-1]))
+    convert_checkpoint(Convert(checkpoint=str(newest), target=str(target)))
+    return target
+
+
+def folder_accuracies(folders: dict[str, Path]) -> tuple[dict[str, float], int]:
+    """Greedy accuracy of each Hugging Face folder on all held-out problems, by plain transformers, and their number."""
     os.environ["TQDM_DISABLE"] = "1"
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from opd.data.toy import TEACHER_DIR
     from opd.data.toy.evaluate import greedy_accuracy
     from opd.data.toy.task import split_problems
 
     problems = split_problems().heldout
-    model = AutoModelForCausalLM.from_pretrained(TEACHER_DIR, dtype="float32")
-    return greedy_accuracy(model, AutoTokenizer.from_pretrained(TEACHER_DIR), problems), len(problems)
+    accuracies = {}
+    for name, folder in folders.items():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+        accuracies[name] = greedy_accuracy(model, AutoTokenizer.from_pretrained(folder), problems)
+    return accuracies, len(problems)
 
 
 def print_table(result: dict[str, Any], picture: Path) -> None:
@@ -116,10 +138,9 @@ def print_table(result: dict[str, Any], picture: Path) -> None:
     table.add_column("model")
     table.add_column(f"accuracy on {result['num_heldout']} held-out problems, greedy", justify="right")
     table.add_column("± s.e.", justify="right")
-    for name in ("before", "after", "teacher"):
+    for name, label in _LABELS.items():
         accuracy = result[f"accuracy_{name}"]
         error = math.sqrt(accuracy * (1 - accuracy) / result["num_heldout"])
-        label = "teacher" if name == "teacher" else f"student {name}"
         table.add_row(label, f"{accuracy:.3f}", f"{error:.3f}")
     console = Console()
     console.print()
@@ -128,7 +149,7 @@ def print_table(result: dict[str, Any], picture: Path) -> None:
         f"{result['steps']} steps; start-up {result['startup_seconds']:.0f} s, training {result['train_seconds']:.0f} s, "
         f"in all {result['wall_seconds']:.0f} s; peak memory {result['peak_pss_gib']:.1f} GiB"
     )
-    console.print(f"learning curve: {picture}", soft_wrap=True)
+    console.print(f"learning curve: {picture}\nmodel: {picture.parent / 'model'}", soft_wrap=True)
 
 
 if __name__ == "__main__":

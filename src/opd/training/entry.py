@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -12,6 +13,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from opd.convert.errors import ConvertError
 from opd.runs.errors import RunError
 from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
@@ -70,6 +72,9 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
                 claimed.fail(error, fatal=True)
                 raise
             claimed.finish(result)
+    except ConvertError as error:
+        print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
+        return 1
     except RunError as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
@@ -84,6 +89,17 @@ def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str
         from opd.training import checkpointing
 
         checkpointing.resume(config, claimed)
+    if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
+        from opd.convert.pipeline import convert_checkpoint
+        from opd.spec.algorithm import Convert
+
+        # Any world size, any store, every hash checked: what `convert` makes of it is what is evaluated.
+        folder = Path(claimed.handle.local_dir) / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        convert_checkpoint(
+            Convert(checkpoint=spec.eval.checkpoint, target=str(folder), dtype="checkpoint", verify=False)
+        )
+        config.actor_rollout_ref.model.path = str(folder)
     return run_config(config, claimed)
 
 

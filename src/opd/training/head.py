@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from opd.losses import DivergenceKind, chunked_divergence
+from opd.losses import DivergenceKind
+from opd.losses.fused import head_divergence
 from opd.training.errors import Unfit
 
 
@@ -33,7 +34,7 @@ class DivergenceTask:
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens.
         teacher_weight: [V_T, d_T], the teacher's head.
-        kind, beta, temperature, chunk_size, valid_vocab: see `opd.losses.chunked_divergence`.
+        kind, beta, temperature, chunk_size, valid_vocab: see `opd.losses.fused.head_divergence`.
     """
 
     positions: torch.Tensor
@@ -84,7 +85,7 @@ class DistillationHead(nn.Linear):
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
-        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d] or a `DivergenceOutput`."""
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d] or a `HeadDivergence`."""
         task = self.task
         if task is None:
             return super().forward(input)
@@ -95,7 +96,7 @@ class DistillationHead(nn.Linear):
         hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
         if isinstance(task, CollectTask):
             return hidden
-        return chunked_divergence(
+        return head_divergence(
             hidden,
             self.weight,
             task.teacher_hidden,

@@ -6,46 +6,37 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
-from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy import model_folder
+from opd.data.toy.task import write_parquet
 
-SCHEME = "toy://"
-_MODELS = {"student": STUDENT_DIR, "teacher": TEACHER_DIR}
+_DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
 
 
 def resolve_toy(config: DictConfig, folder: Path) -> None:
     """Replace every `toy://` path of a composed config in place; data sets are written to `folder` first.
 
-    `toy://train`, `toy://heldout` (data), `toy://student`, `toy://teacher` (models).
+    `toy://train` and `toy://heldout` are data, `toy://student` and `toy://teacher` models.
 
     Raises:
         ValueError: an unknown name behind `toy://`.
     """
-    data: dict[str, str] = {}
+    role = config.actor_rollout_ref
+    written: list[Path] = []
 
-    def path_of(value: str) -> str:
-        if not value.startswith(SCHEME):
-            return value
-        name = value.removeprefix(SCHEME)
-        if name in _MODELS:
-            return str(_MODELS[name])
-        if not data:
-            from opd.data.toy.task import write_parquet
-
-            train, heldout = write_parquet(folder, seed=int(config.run.seed))
-            data.update(train=str(train), heldout=str(heldout))
-        if name not in data:
-            raise ValueError(f"{value}: unknown; known are {', '.join(SCHEME + n for n in (*_MODELS, *data))}")
-        return data[name]
+    def file_of(path: str) -> str:
+        if path.startswith("toy://") and path not in _DATA:
+            raise ValueError(f"{path}: unknown; known data sets are {', '.join(_DATA)}")
+        if path not in _DATA:
+            return path
+        if not written:
+            written.extend(write_parquet(folder, seed=int(config.run.seed)))
+        return str(written[_DATA[path]])
 
     with open_dict(config):
-        for section, key in (
-            (config.data, "train_files"),
-            (config.data, "val_files"),
-            (config.actor_rollout_ref.model, "path"),
-            (config.opd.teacher, "path"),
-        ):
-            value = section[key]
-            if isinstance(value, ListConfig | list):
-                section[key] = [path_of(str(item)) for item in value]
-            elif value is not None:
-                section[key] = path_of(str(value))
+        for key in ("train_files", "val_files"):
+            value = config.data[key]
+            paths = value if isinstance(value, ListConfig) else [value]
+            config.data[key] = [file_of(str(path)) for path in paths]
+        role.model.path = model_folder(str(role.model.path))
+        if config.opd.teacher.path is not None:
+            config.opd.teacher.path = model_folder(str(config.opd.teacher.path))

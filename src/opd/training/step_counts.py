@@ -39,6 +39,7 @@ def micro_batch_counts(
         "sum/teacher_entropy": output.teacher_entropy.sum().item(),
         "sum/tokens": float(tokens),
         "sum/rows": float(sum(trained)),
+        "sum/nonfinite": float(output.nonfinite.sum()),
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
     if first_update and "rollout_log_probs" in micro_batch:
@@ -89,6 +90,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
         "opd/num_tokens": tokens,
         "opd/batch_size": total["sum/rows"],
         "opd/num_updates": float(len(norms)),
+        "opd/nonfinite_tokens": total["sum/nonfinite"],
         "opd/skipped_step": float(len(norms) - len(finite)),
         "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
         "opd/divergence_max": max(_flatten(raw["max/divergence"])),
