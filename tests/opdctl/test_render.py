@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import gotools
 import pytest
 import yaml
+
+import gotools
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "manifests" / "experiments").glob("*.yaml"))

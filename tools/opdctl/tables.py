@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from opdctl.records import VALIDATION_PREFIX, RunRecord
+from opdctl.redact import redact
+from opdctl.standing import AttemptLine
 
 STYLES = {"running": "cyan", "succeeded": "green", "failed": "bold red", "silent": "yellow", "stopped": "yellow"}
 
@@ -59,6 +62,34 @@ def eval_table(record: RunRecord) -> Table | None:
             percent(found["maj_at"][-1]),
         )
     return table
+
+
+def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
+    """One screen: how the run stands, its attempts, its checkpoints, and what is wrong."""
+    head = Table.grid(padding=(0, 2))
+    rows: list[tuple[str, str | Text]] = [
+        ("run", record.run_id),
+        ("kind", record.kind or "?"),
+        ("state", Text(record.state, style=STYLES.get(record.state, ""))),
+        ("step", progress_text(record)),
+        ("loss", number(record.loss)),
+        ("accuracy", f"{percent(record.accuracy)} %" if record.accuracy is not None else "–"),
+        ("validation", Text("\n".join(validation_lines(record)) or "–")),
+        ("time left", duration(record.eta_s) if record.eta_s is not None else "–"),
+        ("last sign", ago(record.last_sign_s)),
+        ("checkpoints", ", ".join(map(str, record.complete_steps)) or "none complete"),
+        ("store", Text(redact(record.url))),
+    ]
+    for name, value in rows:
+        head.add_row(Text(name, style="bold"), value)
+    table = Table("attempt", "host", "started", "ended", title="attempts", title_justify="left")
+    for line in attempts:
+        ended = f"{line.outcome}{': ' if line.detail else ''}{line.detail}" if line.outcome else "not yet"
+        table.add_row(str(line.attempt), line.host, ago(line.started_at_s), Text(redact(ended)))
+    warnings = [Text(f"warning: {redact(problem)}", style="yellow") for problem in record.problems]
+    if record.detail:
+        warnings.insert(0, Text(f"{record.state}: {redact(record.detail)}", style=STYLES.get(record.state, "")))
+    return Group(head, table, *warnings)
 
 
 def progress_text(record: RunRecord) -> str:

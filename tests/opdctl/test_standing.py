@@ -1,0 +1,124 @@
+"""`status`, `wait` and `logs -f` on runs that go on while they are looked at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from opd.runs.run import Run
+from opd.runs.store import RetryPolicy, open_store
+from opdctl.follow import LogReader
+from opdctl.standing import wait_for_end
+
+
+@pytest.fixture
+def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
+    """A run that is owned by this process, and open."""
+    run = Run.open(run_id="live", local_root=tmp_path / "local", spec={"kind": "opd", "trainer": {"total_steps": 10}},
+                   spec_hash="h", store_url=str(store), tee=False, flush_interval_s=0.05,
+                   policy=RetryPolicy(max_elapsed_s=5))  # fmt: skip
+    with run:
+        yield run
+
+
+def test_status_shows_a_running_run_and_the_time_it_has_left(call: Callable, live_run: Run, store: Path) -> None:
+    live_run.log(4, {"opd/loss": 0.5, "timing/step_s": 20.0})
+    deadline = time.monotonic() + 20
+    while "4/10" not in (text := call("status", "live", "--store", store).stdout):
+        assert time.monotonic() < deadline, text
+    assert "running" in text
+    assert "2 min" in text  # 6 steps of 20 s
+
+
+def test_status_says_why_an_attempt_failed(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:
+    run = Run.open(run_id="broken", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
+                   store_url=str(store), tee=False)  # fmt: skip
+    with pytest.raises(ValueError, match="no such layer"), run:
+        raise ValueError("no such layer; API_KEY=abcdefgh")
+    text = call("status", "broken", "--store", store).stdout
+    assert "ValueError: no such layer" in text
+    assert "abcdefgh" not in text
+
+
+def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("good", result={"steps": 1})
+    assert call("wait", "good", "--store", store).returncode == 0
+    run = Run.open(run_id="bad", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
+                   store_url=str(store), tee=False)  # fmt: skip
+    with run:
+        run.fail("the tokenizers differ", fatal=True)
+    done = call("wait", "bad", "--store", store)
+    assert done.returncode == 1
+    assert "the tokenizers differ" in done.stderr
+
+
+def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait_for_end, open_store(store / "live"), silent_s=60, on_away=print, poll_s=0.05)
+        time.sleep(0.3)
+        assert not waiting.done()
+        live_run.finish({"steps": 1})
+        assert waiting.result(timeout=30).is_success
+
+
+def test_wait_gives_up_after_its_timeout(call: Callable, live_run: Run, store: Path) -> None:
+    done = call("wait", "live", "--store", store, "--timeout", "2")
+    assert done.returncode == 1
+    assert "not done after 2 s" in done.stderr
+
+
+def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:
+    make_run("left")
+    end = wait_for_end(open_store(store / "left"), silent_s=0.0, on_away=pytest.fail, poll_s=0.05)
+    assert not end.is_success
+    assert "nobody followed" in end.reason
+
+
+def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: Path, capsys: pytest.CaptureFixture) -> None:  # fmt: skip
+    root = store / "r"
+    reader = LogReader(open_store(root), poll_s=0.0)
+    # (file, what it holds then): a half line, its rest, a second part, a second attempt, the end.
+    history = [
+        ("attempts/0001/driver.log", "one\ntw"),
+        ("attempts/0001/driver.log", "one\ntwo\n"),
+        ("attempts/0001/driver.log", "one\ntwo\nthree\n"),
+        ("attempts/0001/driver.log.000001", "four\nfi"),
+        ("attempts/0002/driver.log", "six\n"),
+        ("attempts/0001/driver.log.000001", "four\nfive\n"),
+        ("attempts/0002/driver.log", "six\nseven"),
+    ]
+    printed: list[str] = []
+    from opdctl.listing import Listing
+
+    for number, (name, text) in enumerate(history):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+        reader._print(Listing(reader.store), is_final=number == len(history) - 1)
+        printed += capsys.readouterr().out.splitlines()
+    words = [line for line in printed if not line.startswith("=====")]
+    assert words == ["one", "two", "three", "four", "fi", "six", "ve", "seven"]
+
+
+def test_follow_ends_when_the_run_does_and_prints_all_of_it(store: Path, live_run: Run) -> None:
+    log = live_run.handle.attempt_dir / "driver.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "opdctl.cli", "logs", "live", "-f", "--store", str(store), "--timeout", "60"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+    remote = store / "live" / "attempts" / "0001" / "driver.log"
+    for number in range(5):
+        with remote.open("a") as file:
+            file.write(f"line {number}\n")
+        time.sleep(0.1)
+    live_run.finish({"steps": 1})
+    out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    assert out.splitlines() == [f"line {number}" for number in range(5)]

@@ -1,0 +1,95 @@
+"""Owns how a run stands right now: one look at the store, every attempt's outcome, and when the run is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opd.runs.attempts import ENDED_FILE, attempt_prefix, read_owner
+from opd.runs.errors import StoreUnavailable
+from opd.runs.result import FATAL_FILE, RESULT_FILE
+from opd.runs.store import Store
+from opdctl.listing import Listing
+
+POLL_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptLine:
+    """One attempt: who ran it, from when, and how it ended (`outcome` empty while it has not)."""
+
+    attempt: int
+    host: str
+    started_at_s: float
+    outcome: str
+    detail: str
+    last_sign_s: float
+
+
+def attempt_lines(listing: Listing) -> list[AttemptLine]:
+    """Every claimed attempt, ascending."""
+    out = []
+    for attempt in listing.attempts():
+        owner = read_owner(listing.store, attempt)
+        key = f"{attempt_prefix(attempt)}/{ENDED_FILE}"
+        ended = (listing.store.get_json(key) or {}) if key in listing else {}
+        out.append(
+            AttemptLine(
+                attempt=attempt,
+                host=owner.process.host if owner else "?",
+                started_at_s=owner.started_at_s if owner else 0.0,
+                outcome=str(ended.get("outcome", "")),
+                detail=str(ended.get("detail", "")),
+                last_sign_s=listing.last_sign_s(attempt),
+            )
+        )
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a run ended: well, or for good with a reason."""
+
+    is_success: bool
+    reason: str
+
+
+def wait_for_end(
+    store: Store, *, silent_s: float | None, on_away: Callable[[str], None], poll_s: float = POLL_S
+) -> End:
+    """Waits until the run has its result, or an end that no retry can mend.
+
+    Args:
+        silent_s: an ended or silent attempt that nobody follows for this long counts as the end; None waits for ever.
+        on_away: told once when the store goes away; waiting goes on.
+    """
+    is_away = False
+    while True:
+        try:
+            end = _end(store, silent_s)
+            if end is not None:
+                return end
+            is_away = False
+        except StoreUnavailable as error:
+            if not is_away:
+                on_away(str(error))
+            is_away = True
+        time.sleep(poll_s)
+
+
+def _end(store: Store, silent_s: float | None) -> End | None:
+    listing = Listing(store)
+    if RESULT_FILE in listing:
+        return End(is_success=True, reason="")
+    if FATAL_FILE in listing:
+        return End(is_success=False, reason=str((store.get_json(FATAL_FILE) or {}).get("reason", "")))
+    attempts = attempt_lines(listing)
+    if silent_s is None or not attempts:
+        return None
+    last = attempts[-1]
+    age_s = time.time() - last.last_sign_s
+    if age_s < silent_s:
+        return None
+    how = f"ended ({last.outcome}): {last.detail}" if last.outcome else "gave no sign of life"
+    return End(is_success=False, reason=f"attempt {last.attempt} {how}, and nobody followed for {age_s:.0f} s")
