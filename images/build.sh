@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds an image with docker or buildah, and pushes it on request: prints the reference, with its digest, for cluster.image.ref.
+#   images/build.sh cpu|trainer [--push REGISTRY] [BUILD OPTION ...]      e.g. --build-arg BASE=localhost/base:dev
+set -euo pipefail
+
+usage() {
+    echo "usage: images/build.sh cpu|trainer [--push REGISTRY] [BUILD OPTION ...]" >&2
+    exit 2
+}
+
+image="${1:-}"
+case "$image" in cpu | trainer) shift ;; *) usage ;; esac
+registry=""
+if [[ "${1:-}" == --push ]]; then
+    registry="${2:-}"
+    [[ -n "$registry" ]] || usage
+    shift 2
+fi
+
+cd "$(dirname "$0")/.."
+revision="$(git rev-parse HEAD 2>/dev/null || echo unknown)"
+name="${registry:-localhost}/opd-$image"
+tag="$name:${revision:0:12}"
+options=(--file "images/$image/Dockerfile" --build-arg "REVISION=$revision" --tag "$tag" "$@" .)
+
+if command -v buildah > /dev/null; then
+    buildah build --ignorefile "images/$image/Dockerfile.dockerignore" "${options[@]}"
+    push() { buildah push --digestfile "$1" "$tag" && digest="$(cat "$1")"; }
+elif command -v docker > /dev/null && docker info > /dev/null 2>&1; then
+    DOCKER_BUILDKIT=1 docker build "${options[@]}"
+    push() { docker push "$tag" && digest="$(docker inspect --format '{{index .RepoDigests 0}}' "$tag" | sed 's/.*@//')"; }
+else
+    echo "images/build.sh: neither buildah nor a docker daemon is here: install one (Debian: apt-get install buildah)" >&2
+    exit 1
+fi
+
+if [[ -z "$registry" ]]; then
+    echo "built $tag; use it on this machine's nodes with cluster.image.ref=$tag, cluster.image.local=true"
+else
+    digestfile="$(mktemp)"
+    trap 'rm -f "$digestfile"' EXIT
+    push "$digestfile"
+    echo "cluster.image.ref=$name@$digest"
+fi
