@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from opdctl.commands import collect, compare, list_runs, logs, pull, render, report, run, status, wait
+from opdctl.commands import collect, compare, doctor, list_runs, logs, pull, render, report, run, status, wait
 from opdctl.console import run_guarded
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command("render")(render.render)
 app.command("run")(run.run)
+app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("wait")(wait.wait)
 app.command("list")(list_runs.list_runs)

@@ -1,0 +1,56 @@
+"""`opdctl doctor` says what is missing and how to mend it."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENT = ROOT / "manifests" / "experiments" / "quickstart.yaml"
+
+
+def test_what_is_there_is_said_to_be_there_and_nothing_stays_in_the_store(call: Callable, store: Path) -> None:
+    text = call("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts").stdout
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith(("ok", "MISSING"))}
+    assert lines.keys() == {"spec", "store", "helm", "trainer", "chart"}
+    assert all(lines[name].startswith("ok") for name in ("spec", "store", "chart"))
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "name", "words"),
+    [
+        (("--store", "ftp://host/x"), {}, "store", "no atomic create-only write"),
+        (("--store", "{tmp}/file"), {}, "store", "check that the folder exists"),
+        (("--charts", "{tmp}"), {}, "chart", "--charts"),
+        ((), {"OPDCTL_HELM": "/nowhere/helm"}, "helm", "helm does not run"),
+    ],
+)
+def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
+    call: Callable, tmp_path: Path, arguments: tuple, environment: dict, name: str, words: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    done = call("doctor", EXPERIMENT, *(text.format(tmp=tmp_path) for text in arguments), **environment)
+    assert done.returncode == 1
+    [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING {name} ")]
+    assert words in done.stdout.partition(line)[1] + done.stdout.partition(line)[2]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_spec_is_told_with_its_rule(call: Callable, tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text("kind: opd\nstore: {url: s}\nsede: 1\n")
+    done = call("doctor", "exp.yaml")
+    assert done.returncode == 1
+    assert "sede" in done.stdout
+
+
+def test_helm_is_named_with_its_version(call: Callable, tmp_path: Path) -> None:
+    program = tmp_path / "helm"
+    program.write_text("#!/bin/sh\necho v9.9.9\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    assert shutil.which(str(program))
+    assert "v9.9.9" in call("doctor", OPDCTL_HELM=str(program)).stdout

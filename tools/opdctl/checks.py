@@ -1,0 +1,101 @@
+"""Owns doctor's checks: each looks at one thing that a start needs, and says what is wrong and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opd.runs.errors import StoreError
+from opd.spec import AnySpec, SpecError, load_spec
+from opdctl.errors import ToolError
+from opdctl.helm import find_chart, find_helm
+from opdctl.local import trainer_is_installed
+from opdctl.targets import open_place
+
+HELM_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of one check; `fix` is empty where all is well."""
+
+    name: str
+    is_ok: bool
+    message: str
+    fix: str = ""
+
+
+def check_all(
+    experiment: Path | None, *, store: str | None, charts: Path | None, env: Mapping[str, str], timeout_s: float
+) -> list[Check]:
+    """Every check that can be made: of the spec, its store, its chart, Helm, and the trainer on this machine."""
+    out, spec = [], None
+    if experiment is not None:
+        check, spec = check_spec(experiment, env)
+        out.append(check)
+    url = store or (spec.store.url if spec is not None else None)
+    if url is not None:
+        out.append(check_store(url, timeout_s=timeout_s))
+    out += [check_helm(), check_trainer()]
+    if spec is not None:
+        out.append(check_chart(spec.kind, charts))
+    return out
+
+
+def check_spec(experiment: Path, env: Mapping[str, str]) -> tuple[Check, AnySpec | None]:
+    """Whether the experiment file can be used as it is."""
+    try:
+        loaded = load_spec(experiment, env=env)
+    except SpecError as error:
+        return Check(name="spec", is_ok=False, message=str(error), fix="mend the keys named above"), None
+    return Check(name="spec", is_ok=True, message=f"{experiment}: kind {loaded.spec.kind}, name {loaded.spec.name}"), loaded.spec  # fmt: skip
+
+
+def check_store(url: str, *, timeout_s: float) -> Check:
+    """Whether the store can be written with these credentials, and can tell which of two attempts was first.
+
+    Writes one throw-away object and deletes it.
+    """
+    try:
+        place = open_place(url, timeout_s=timeout_s)
+        place.check_create_only()
+    except (StoreError, ToolError) as error:
+        fix = "check the URL, the credentials in the environment and that the bucket exists"
+        return Check(name="store", is_ok=False, message=str(error), fix=fix)
+    return Check(name="store", is_ok=True, message=f"{place.url}: writable, create-only writes are honoured")
+
+
+def check_helm() -> Check:
+    """Whether Helm is there, and which."""
+    try:
+        command = [find_helm(), "version", "--short"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_TIMEOUT_S, check=True)
+    except ToolError as error:
+        return Check(name="helm", is_ok=False, message=str(error), fix=error.fix)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(name="helm", is_ok=False, message=f"helm does not run: {error}", fix="install it again")
+    return Check(name="helm", is_ok=True, message=f"{command[0]}: {done.stdout.strip()}")
+
+
+def check_chart(kind: str, charts: Path | None) -> Check:
+    """Whether the chart of the experiment's kind is where the tool looks."""
+    try:
+        chart = find_chart(kind, charts)
+    except ToolError as error:
+        return Check(name="chart", is_ok=False, message=str(error), fix=error.fix)
+    return Check(name="chart", is_ok=True, message=os.fspath(chart))
+
+
+def check_trainer() -> Check:
+    """Whether `opdctl run` could start here."""
+    if trainer_is_installed():
+        return Check(name="trainer", is_ok=True, message="installed: `opdctl run` works on this machine")
+    return Check(
+        name="trainer",
+        is_ok=False,
+        message="not installed: the tool alone cannot `opdctl run` here",
+        fix="`make setup`; not needed to render, or to read results",
+    )
