@@ -78,7 +78,7 @@ def config(case: Case):
             "opd.valid_vocab=61",
             "opd.max_length=32",
             f"{role}.model.use_remove_padding={case.remove_padding}",
-            f"+{role}.model.override_config.attn_implementation=sdpa",
+            f"{role}.model.override_config.attn_implementation=sdpa",
             f"{role}.model.enable_gradient_checkpointing=False",
             f"{role}.actor.strategy=fsdp2",
             f"{role}.ref.strategy=fsdp2",
