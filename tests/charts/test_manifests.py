@@ -1,0 +1,136 @@
+"""What an administrator applies once: it builds, is valid, and allows and forbids what the runs need."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from tests.charts.helm import EXPERIMENTS, MINIMAL, ROOT, objects, one, parsed
+from tests.charts.test_conformance import EVERYTHING, conform
+
+from opd.spec import KINDS
+
+CLUSTER = ROOT / "manifests/cluster"
+PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods"}  # fmt: skip
+
+
+def kustomize(folder):
+    kubectl = shutil.which("kubectl")
+    assert kubectl, "kubectl is needed on PATH to build manifests/cluster"
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def built(folder=CLUSTER):
+    return parsed(kustomize(folder))
+
+
+@pytest.fixture
+def with_kueue(tmp_path):
+    (tmp_path / "cluster").symlink_to(CLUSTER)
+    shutil.copytree(CLUSTER, tmp_path / "copy")
+    text = (tmp_path / "copy/kustomization.yaml").read_text()
+    (tmp_path / "copy/kustomization.yaml").write_text(text + "components:\n  - components/kueue\n")
+    return tmp_path / "copy"
+
+
+@pytest.mark.parametrize("folder", [".", "overlays/rdma"])
+def test_every_object_is_valid(folder, tmp_path):
+    (tmp_path / "all.yaml").write_text(kustomize(CLUSTER / folder))
+    verdicts = conform(tmp_path)
+    assert len(verdicts) >= 14
+    assert [item for item in verdicts if item[2] != "statusValid"] == []
+
+
+def test_the_namespace_enforces_restricted():
+    labels = one(built(), "Namespace")["metadata"]["labels"]
+    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {"restricted"}
+
+
+def test_the_rdma_overlay_is_a_namespace_of_its_own_that_allows_the_capability():
+    trees = built(CLUSTER / "overlays/rdma")
+    namespace = one(trees, "Namespace")["metadata"]
+    assert namespace["name"] == "opd-rdma"
+    assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert namespace["labels"]["opd/runs"] == "true"
+    assert {tree["metadata"].get("namespace", "opd-rdma") for tree in trees} == {"opd-rdma"}
+
+
+def verbs(role, group, resource):
+    return {
+        verb
+        for rule in role["rules"]
+        if group in rule["apiGroups"] and resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind):
+    role = one(built(), "Role")
+    for tree in objects(kind, MINIMAL[kind], EVERYTHING, experiment=""):
+        group = tree["apiVersion"].rpartition("/")[0]
+        assert {"get", "create", "patch", "delete"} <= verbs(role, group, PLURAL[tree["kind"]]), tree["kind"]
+
+
+def test_a_user_may_look_and_forward_but_not_enter_pods_or_change_what_kuberay_owns():
+    role = one(built(), "Role")
+    assert "get" in verbs(role, "", "pods/log")
+    assert "create" in verbs(role, "", "pods/portforward")
+    assert verbs(role, "", "pods/exec") == set()
+    assert verbs(role, "ray.io", "rayclusters") == {"get", "list", "watch"}
+    assert not any("*" in rule["verbs"] + rule["resources"] + rule["apiGroups"] for rule in role["rules"])
+
+
+def test_what_is_cluster_wide_can_only_be_read():
+    role = one(built(), "ClusterRole")
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+
+
+def test_every_claim_that_an_example_mounts_exists():
+    have = {tree["metadata"]["name"] for tree in built() if tree["kind"] == "PersistentVolumeClaim"}
+    for path in EXPERIMENTS.values():
+        cluster = yaml.safe_load(path.read_text()).get("cluster", {})
+        named = {mount["claim"] for mount in cluster.get("mounts", ())}
+        named |= {cluster[key]["claim"] for key in ("cache", "toolDatabase") if "claim" in cluster.get(key, {})}
+        assert named <= have, path.name
+
+
+def test_the_default_is_to_deny_all_traffic():
+    spec = one(built(), "NetworkPolicy")["spec"]
+    assert spec == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_suspending_a_run_with_deletion_rules_is_refused_where_runs_live():
+    trees = built()
+    policy = one(trees, "ValidatingAdmissionPolicy")
+    binding = one(trees, "ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding["policyName"] == policy["metadata"]["name"]
+    assert binding["validationActions"] == ["Deny"]
+    assert binding["matchResources"]["namespaceSelector"]["matchLabels"].items() <= one(trees, "Namespace")["metadata"]["labels"].items()  # fmt: skip
+    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["ray.io"], ["rayjobs"])
+    assert {"CREATE", "UPDATE"} == set(rule["operations"])
+
+
+def test_the_quota_counts_only_what_every_pod_of_a_run_declares():
+    hard = one(built(), "ResourceQuota")["spec"]["hard"]
+    assert "limits.cpu" not in hard  # the charts set none, so every pod would be refused
+    assert {"requests.cpu", "requests.memory", "limits.memory", "requests.nvidia.com/gpu"} <= hard.keys()
+
+
+def test_kueue_s_queue_is_the_one_that_the_example_waits_in(with_kueue):
+    queue = one(built(with_kueue), "LocalQueue")
+    cluster = yaml.safe_load(EXPERIMENTS["grpo-qwen3-8b"].read_text())["cluster"]
+    assert queue["metadata"] | {"labels": None} == {
+        "name": cluster["queue"]["name"],
+        "namespace": "opd",
+        "labels": None,
+    }
+
+
+def test_the_operator_s_gate_for_deletion_rules_is_on():
+    values = yaml.safe_load((CLUSTER / "operator-values.yaml").read_text())
+    assert values["featureGates"] == [{"name": "RayJobDeletionPolicy", "enabled": True}]
