@@ -122,3 +122,36 @@ def test_follow_ends_when_the_run_does_and_prints_all_of_it(store: Path, live_ru
     out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert out.splitlines() == [f"line {number}" for number in range(5)]
+
+
+def test_a_store_that_goes_away_half_way_through_a_look_loses_no_line(
+    store: Path, capsys: pytest.CaptureFixture
+) -> None:
+    from opd.runs.errors import StoreUnavailable
+    from opd.runs.store_local import LocalStore
+    from opdctl.listing import Listing
+
+    class Flaky(LocalStore):
+        is_away = True
+
+        def get(self, key: str) -> bytes:
+            if self.is_away and key.endswith(("000001", "0002/driver.log")):
+                raise StoreUnavailable("away")
+            return super().get(key)
+
+    for name, text in (
+        ("0001/driver.log", "one\n"),
+        ("0001/driver.log.000001", "two\n"),
+        ("0002/driver.log", "three\n"),
+    ):
+        path = store / "r" / "attempts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    flaky = Flaky(store / "r")
+    reader = LogReader(flaky)
+    with pytest.raises(StoreUnavailable):
+        reader._print(Listing(flaky), is_final=False)
+    flaky.is_away = False
+    reader._print(Listing(flaky), is_final=True)
+    words = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("=====")]
+    assert words == ["one", "two", "three"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -58,7 +59,7 @@ def _write_tables(runs: Sequence[GatheredRun], output: Path | None) -> None:
         show(stdout())
         return
     with binary_file(output) as file:
-        console = Console(file=open(os.devnull, "w"), record=True, width=200, highlight=False)  # noqa: SIM115
+        console = Console(file=io.StringIO(), record=True, width=200, highlight=False)
         show(console)
         file.write(console.export_text().encode())
 

@@ -21,11 +21,19 @@ POLL_S = 5.0
 
 @dataclass(kw_only=True)
 class Position:
-    """How far one attempt was printed: `part` is the one being read, `offset` the bytes of it that were."""
+    """How far one attempt was read: `part` is the one being read, `offset` the bytes of it that were."""
 
     part: int = 0
     offset: int = 0
-    carry: bytes = b""
+    unprinted: bytes = b""
+    has_header: bool = False
+
+    def take(self, *, is_final: bool) -> list[str]:
+        """The whole lines that were read but not printed; with `is_final` a half-written last one too."""
+        whole = len(self.unprinted) if is_final else self.unprinted.rfind(b"\n") + 1
+        lines = self.unprinted[:whole].decode(errors="replace").splitlines()
+        self.unprinted = self.unprinted[whole:]
+        return lines
 
 
 @dataclass
@@ -68,34 +76,43 @@ class LogReader:
 
     def _print(self, listing: Listing, *, is_final: bool) -> int:
         attempts = [number for number in listing.folders() if self.attempt in (None, number)]
-        lines: list[str] = []
+        num_before, held = self._num_lines, list[str]()
         for number in attempts:
-            is_first_look = number not in self._positions
-            new = self._new_lines(listing, number, is_final=is_final or number != attempts[-1])
-            if new and is_first_look and len(listing.folders()) > 1:
-                lines.append(f"===== attempt {number} =====")
-            lines += new
+            position = self._positions.setdefault(number, Position())
+            try:
+                self._fetch(listing, number, position)
+            except StoreUnavailable:
+                if self.tail is not None:
+                    self._positions.clear()  # nothing was printed yet: the next look begins anew
+                raise
+            lines = position.take(is_final=is_final or number != attempts[-1])
+            if lines and not position.has_header and len(listing.folders()) > 1:
+                lines.insert(0, f"===== attempt {number} =====")
+            position.has_header = position.has_header or bool(lines)
+            if self.tail is None:
+                self._emit(lines)
+            else:
+                held += lines
         if self.tail is not None:
-            lines, self.tail = lines[-self.tail :], None  # the first look only
+            self._emit(held[-self.tail :])
+            self.tail = None  # of the first look only
+        return self._num_lines - num_before
+
+    def _emit(self, lines: list[str]) -> None:
         for line in lines:
             print(redact(line))
         self._num_lines += len(lines)
-        return len(lines)
 
-    def _new_lines(self, listing: Listing, attempt: int, *, is_final: bool) -> list[str]:
-        position = self._positions.setdefault(attempt, Position())
-        data = position.carry
+    def _fetch(self, listing: Listing, attempt: int, position: Position) -> None:
+        """Adds what the attempt's log has grown by; a failure half way keeps what came before it."""
         parts = listing.parts(attempt, LOG_FILE)
         while position.part < len(parts):
             key = parts[position.part]
             is_last = position.part == len(parts) - 1
             if listing.objects[key].size > position.offset or not is_last:
                 fetched = self.store.get(key)
-                data += fetched[position.offset :]
+                position.unprinted += fetched[position.offset :]
                 position.offset = max(position.offset, len(fetched))
             if is_last:
                 break
             position.part, position.offset = position.part + 1, 0
-        whole = len(data) if is_final else data.rfind(b"\n") + 1
-        position.carry = data[whole:]
-        return data[:whole].decode(errors="replace").splitlines()
