@@ -125,3 +125,12 @@ def test_the_cache_of_results_holds_plain_json(call: Callable, evaluated: tuple[
     call("collect", "--store", store)
     records = [json.loads(path.read_text()) for path in own_cache.rglob("record.json")]
     assert {item["record"]["run_id"] for item in records} == set(evaluated)
+
+
+def test_runs_of_one_name_from_two_stores_are_told_apart(call: Callable, make_run: Callable, tmp_path: Path) -> None:
+    make_run("same", attempts=[{1: {"opd/loss": 1.0}}], url=str(tmp_path / "one"))
+    make_run("same-2", attempts=[{1: {"opd/loss": 4.0}}], url=str(tmp_path / "two"))
+    (tmp_path / "two" / "same-2").rename(tmp_path / "two" / "same")
+    done = call("compare", tmp_path / "one" / "same", tmp_path / "two" / "same")
+    assert done.returncode == 0, done.stderr
+    assert "+3 ±" in done.stdout

@@ -52,9 +52,7 @@ def differences(before: Group, after: Group, stores: Mapping[str, Store], metric
         ToolError: a metric that neither side logged.
     """
     old, new = before.records[0], after.records[0]
-    found = compare_evaluations(
-        problem_accuracies(stores[old.run_id], old), problem_accuracies(stores[new.run_id], new)
-    )
+    found = compare_evaluations(problem_accuracies(stores[old.url], old), problem_accuracies(stores[new.url], new))
     for metric in metrics:
         difference = compare_metric(metric, before, after)
         if difference is not None:

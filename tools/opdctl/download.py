@@ -97,9 +97,12 @@ def _fetch(source: Store, entry: FileEntry, target: Path) -> str | None:
 
 def _fetch_all(items: list, fetch: Callable[..., str | None], advance: Callable[[], None]) -> list[str]:
     problems = []
-    with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
+    pool = ThreadPoolExecutor(NUM_TRANSFER_THREADS)
+    try:
         for problem in pool.map(fetch, items):
             advance()
             if problem:
                 problems.append(problem)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a time-out does not wait for files that are on their way
     return problems

@@ -62,9 +62,20 @@ def gather(
             for future in done:
                 future.result()
                 on_done()
-        return [run for future in futures if (run := future.result()) is not None]
+        return _told_apart([run for future in futures if (run := future.result()) is not None])
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _told_apart(runs: list[GatheredRun]) -> list[GatheredRun]:
+    """Runs of one name from several stores are called by their URL."""
+    names = [run.record.run_id for run in runs]
+    return [
+        dataclasses.replace(run, record=dataclasses.replace(run.record, run_id=run.record.url))
+        if names.count(run.record.run_id) > 1
+        else run
+        for run in runs
+    ]
 
 
 def _read(place: RunPlace, folder: Path) -> GatheredRun | None:

@@ -42,7 +42,7 @@ def render_page(runs: Sequence[GatheredRun], stores: Mapping[str, Store], *, num
         evaluations={record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))},
         comparisons=_comparisons(records, stores),
         specs={record.run_id: list(leaves(record.spec)) for record in records},
-        samples={record.run_id: shown for record in records if (shown := _samples(stores[record.run_id], num_samples))},
+        samples={record.run_id: shown for record in records if (shown := _samples(stores[record.url], num_samples))},
     )
 
 

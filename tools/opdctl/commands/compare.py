@@ -39,5 +39,5 @@ def compare(
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         records = [run.record for run in found]
-        stores = {place.run_id: place.store for place in places}
+        stores = {place.store.url: place.store for place in places}
         print_comparison(records, stores, metrics=metric or [], console=stdout())

@@ -35,7 +35,7 @@ def report(
         places = find_runs(runs, store=store, timeout_s=timeout)
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
-        stores = {place.run_id: place.store for place in places}
+        stores = {place.store.url: place.store for place in places}
         html = render_page(found, stores, num_samples=samples)
         with binary_file(output) as file:
             file.write(html.encode())
