@@ -25,7 +25,7 @@ LOG_FILE = "run.log"
 _LABELS = {
     "before": "student before",
     "after": "student after",
-    "model": "converted folder, plain transformers",
+    "model": "  as converted folder",
     "teacher": "teacher",
 }
 
@@ -33,6 +33,7 @@ _LABELS = {
 def main(argv: list[str] | None = None) -> int:
     """Run the experiment in a fresh folder; returns the exit code."""
     started = time.monotonic()
+    os.environ["TQDM_DISABLE"] = "1"  # transformers draws a bar over every folder it loads
     args = _arguments(argv)
     out = Path(args.out)
     if out.exists() and any(out.iterdir()) and not (out / LOG_FILE).exists():
@@ -118,7 +119,6 @@ def convert_student(run_dir: Path, target: Path) -> Path:
 
 def folder_accuracies(folders: dict[str, Path]) -> tuple[dict[str, float], int]:
     """Greedy accuracy of each Hugging Face folder on all held-out problems, by plain transformers, and their number."""
-    os.environ["TQDM_DISABLE"] = "1"
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from opd.data.toy.evaluate import greedy_accuracy
@@ -136,7 +136,7 @@ def print_table(result: dict[str, Any], picture: Path) -> None:
     """Accuracies with binomial standard errors, then the times."""
     table = Table()
     table.add_column("model")
-    table.add_column(f"accuracy on {result['num_heldout']} held-out problems, greedy", justify="right")
+    table.add_column("held-out accuracy", justify="right")
     table.add_column("± s.e.", justify="right")
     for name, label in _LABELS.items():
         accuracy = result[f"accuracy_{name}"]
@@ -145,6 +145,7 @@ def print_table(result: dict[str, Any], picture: Path) -> None:
     console = Console()
     console.print()
     console.print(table)
+    console.print(f"greedy answers to {result['num_heldout']} problems that no model was trained on")
     console.print(
         f"{result['steps']} steps; start-up {result['startup_seconds']:.0f} s, training {result['train_seconds']:.0f} s, "
         f"in all {result['wall_seconds']:.0f} s; peak memory {result['peak_pss_gib']:.1f} GiB"
