@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class EvalTrainer(OrderedTrainer):
                     "num_problems": r.num_problems,
                     "num_samples": r.num_samples,
                     "mean": r.mean.value,
-                    "standard_error": r.mean.standard_error,
+                    "standard_error": None if math.isnan(r.mean.standard_error) else r.mean.standard_error,
                     "pass_at": [e.value for e in r.pass_at],
                     "maj_at": [e.value for e in r.majority_at],
                 }
