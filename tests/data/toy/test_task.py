@@ -10,7 +10,6 @@ from opd.data.toy.task import (
     Problem,
     all_problems,
     assert_disjoint,
-    is_correct,
     make_row,
     problem_of,
     split_problems,
@@ -31,13 +30,18 @@ def test_both_orders_of_a_pair_are_on_the_same_side():
 
 
 def test_about_five_percent_are_held_out():
-    # 5,050 unordered pairs, each held out with probability 0.05: 505 +- 44 ordered problems (two standard deviations).
+    # 5,050 unordered pairs, each held out with probability 0.05: about 500 ordered problems, standard deviation 31.
     assert 400 <= len(split_problems().heldout) <= 600
+
+
+def test_the_held_out_problems_carry_as_often_as_all_problems_do():
+    heldout = split_problems().heldout
+    assert sum(p.answer_without_carries == p.answer for p in heldout) / len(heldout) == pytest.approx(0.55**2, abs=0.01)
 
 
 def test_the_split_is_the_one_the_committed_models_were_trained_on():
     # Golden: the first held-out problems. If the salt or the hash changes, the models must be made again.
-    assert [p.question for p in split_problems().heldout[:3]] == ["00+39=", "00+65=", "00+70="]
+    assert [p.question for p in split_problems().heldout[:3]] == ["00+13=", "00+22=", "00+24="]
 
 
 def test_the_validation_slice_is_part_of_the_training_split():
@@ -50,13 +54,6 @@ def test_the_validation_slice_is_part_of_the_training_split():
 def test_operands_are_padded_to_two_digits_and_the_answer_to_three():
     assert (Problem(7, 34).question, Problem(7, 34).answer) == ("07+34=", "041")
     assert (Problem(99, 99).question, Problem(99, 99).answer) == ("99+99=", "198")
-
-
-@pytest.mark.parametrize(
-    ("response", "correct"), [("041", True), ("41", False), ("041 ", False), ("0410", False), ("", False)]
-)
-def test_only_the_exact_answer_is_correct(response, correct):
-    assert is_correct(response, Problem(7, 34).answer) is correct
 
 
 def test_a_leak_is_refused_with_an_example():
@@ -84,7 +81,12 @@ def test_the_files_hold_verls_columns(tmp_path):
         "prompt": [{"role": "user", "content": problem.question}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": {"split": "train", "index": problem.pair_index, "a": problem.a, "b": problem.b},
+        "extra_info": {
+            "split": "train",
+            "index": 100 * problem.a + problem.b,
+            "data_source": "toy_add",
+            "problem_id": f"{problem.a:02d}+{problem.b:02d}",
+        },
     }
 
 
@@ -115,9 +117,9 @@ def test_writing_replaces_old_files_and_leaves_nothing_else_behind(tmp_path):
     assert (pq.read_table(tmp_path / TRAIN_FILE).num_rows, pq.read_table(tmp_path / HELDOUT_FILE).num_rows) == (4, 2)
 
 
-@pytest.mark.parametrize("num", [0, 9473])
+@pytest.mark.parametrize("num", [0, 9524])
 def test_a_row_count_beyond_the_split_is_refused(tmp_path, num):
-    with pytest.raises(ValueError, match=rf"num_train = {num}: must be between 1 and 9472"):
+    with pytest.raises(ValueError, match=rf"num_train = {num}: must be between 1 and 9523"):
         write_parquet(tmp_path, seed=0, num_train=num)
     assert list(tmp_path.iterdir()) == []
 
@@ -131,7 +133,7 @@ def test_the_command_line_writes_both_files_and_imports_no_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert pq.read_table(tmp_path / TRAIN_FILE).num_rows == 5
-    assert done.stdout.splitlines() == [f"5 rows: {tmp_path / TRAIN_FILE}", f"528 rows: {tmp_path / HELDOUT_FILE}"]
+    assert done.stdout.splitlines() == [f"5 rows: {tmp_path / TRAIN_FILE}", f"477 rows: {tmp_path / HELDOUT_FILE}"]
 
 
 def test_the_command_line_has_help_with_an_example_and_refuses_a_bad_count_with_exit_2(tmp_path):

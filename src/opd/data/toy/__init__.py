@@ -7,7 +7,7 @@ ASSETS_DIR = Path(__file__).parent / "assets"
 TEACHER_DIR = ASSETS_DIR / "teacher"
 """A Hugging Face folder: the teacher, which solves the task (bf16)."""
 STUDENT_DIR = ASSETS_DIR / "student"
-"""A Hugging Face folder: the student's start, which has begun to learn the task (fp32)."""
+"""A Hugging Face folder: the student's start, which drops every carry (fp32)."""
 MODELS = {"toy://student": STUDENT_DIR, "toy://teacher": TEACHER_DIR}
 """The bundled models by the name that an experiment gives them."""
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from opd.data.toy.task import Problem, is_correct
+from opd.data.toy.task import Problem
+from opd.rewards.scorers import exact_match
 
 MAX_NEW_TOKENS = 8
 """Twice the answer's three digits and end of turn: a response that runs on is wrong, not cut to a right one."""
@@ -45,6 +46,6 @@ def greedy_accuracy(
     *,
     enable_thinking: bool = True,
 ) -> float:
-    """The fraction of the problems that the model's greedy response answers exactly."""
+    """The fraction of the problems that the model's greedy response answers, scored by the reward function of the task's runs."""
     responses = greedy_responses(model, tokenizer, problems, enable_thinking=enable_thinking)
-    return sum(is_correct(r, p.answer) for r, p in zip(responses, problems, strict=True)) / len(problems)
+    return sum(exact_match(r, p.answer).acc for r, p in zip(responses, problems, strict=True)) / len(problems)

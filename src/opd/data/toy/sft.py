@@ -1,6 +1,7 @@
 """Supervised training of the toy models on the answers to training problems, through the chat template."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from opd.data.toy.evaluate import greedy_accuracy, prompt_token_ids
+from opd.data.toy.evaluate import prompt_token_ids
 from opd.data.toy.task import Problem, assert_disjoint, split_problems
 
 
@@ -17,12 +18,10 @@ class SftConfig:
     """How one toy model is trained."""
 
     num_steps: int
-    """Length of the cosine schedule, and the last step unless `stop_at_accuracy` ends it before."""
-    stop_at_accuracy: float | None = None
-    """End as soon as greedy accuracy on `validation` (a slice of the training split, never held-out) reaches this."""
-    check_every: int = 5
-    """Steps between two such checks."""
+    """Fixed, so that no held-out problem has a say in when to stop; also the length of the cosine schedule."""
     seed: int
+    dropped_carry_fraction: float = 0.0
+    """Share of the training problems that are taught with `Problem.answer_without_carries`."""
     learning_rate: float = 1e-3
     num_warmup_steps: int = 20
     batch_size: int = 256
@@ -30,13 +29,20 @@ class SftConfig:
     grad_clip: float = 1.0
 
 
+def taught_answers(problems: Sequence[Problem], config: SftConfig) -> list[str]:
+    """The answer that each problem is taught with: a coin of the config's seed decides who drops the carries."""
+    coin = random.Random(config.seed)
+    dropped = [coin.random() < config.dropped_carry_fraction for _ in problems]
+    return [p.answer_without_carries if drop else p.answer for p, drop in zip(problems, dropped, strict=True)]
+
+
 def encode_examples(
-    tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], *, enable_thinking: bool
+    tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], answers: Sequence[str], *, enable_thinking: bool
 ) -> tuple[torch.Tensor, int]:
     """Token ids [P, prompt_len + 4] int64 (prompt, three digits, eos) and prompt_len."""
     prompts = prompt_token_ids(tokenizer, problems, enable_thinking=enable_thinking)
-    answers = tokenizer([problem.answer + tokenizer.eos_token for problem in problems], return_tensors="pt")
-    return torch.cat([prompts, answers["input_ids"]], dim=1), prompts.shape[1]
+    responses = tokenizer([answer + tokenizer.eos_token for answer in answers], return_tensors="pt")
+    return torch.cat([prompts, responses["input_ids"]], dim=1), prompts.shape[1]
 
 
 def train_sft(
@@ -44,19 +50,16 @@ def train_sft(
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     config: SftConfig,
-    *,
-    validation: Sequence[Problem],
     on_step: Callable[[int, float], None],
-) -> int:
-    """Train in place by cross-entropy on the answer tokens, eos included, and return the number of steps taken.
+) -> None:
+    """Train in place by cross-entropy on the answer tokens, eos included; `on_step(step, loss)` after each step.
 
-    `on_step(step, loss)` is called after each step. Raises ValueError before the first step if a held-out problem is
-    among the problems or in the validation slice, or if the two overlap.
+    Raises ValueError before the first step if a held-out problem is among the problems.
     """
-    assert_disjoint([*problems, *validation], split_problems().heldout)
-    assert_disjoint(problems, validation)
+    assert_disjoint(problems, split_problems().heldout)
+    answers = taught_answers(problems, config)
     # Steps take turns with the template's two generation prompts, so that the models answer after either.
-    styles = [encode_examples(tokenizer, problems, enable_thinking=thinking) for thinking in (True, False)]
+    styles = [encode_examples(tokenizer, problems, answers, enable_thinking=thinking) for thinking in (True, False)]
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, betas=config.adam_betas, weight_decay=0.0
     )
@@ -74,16 +77,10 @@ def train_sft(
         optimizer.step()
         schedule.step()
         on_step(step, loss.item())
-        if config.stop_at_accuracy is not None and step % config.check_every == 0:
-            model.eval()
-            if greedy_accuracy(model, tokenizer, validation) >= config.stop_at_accuracy:
-                break
-            model.train()
     model.eval()
-    return step
 
 
 def _lr_factor(step: int, config: SftConfig) -> float:
     """Linear warm-up, then half a cosine down to zero at `num_steps` (`step` counts from 0)."""
     warmup = min(1.0, (step + 1) / config.num_warmup_steps)
-    return warmup * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / config.num_steps)))
+    return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.num_steps))

@@ -3,37 +3,23 @@
 import hashlib
 import os
 import random
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from opd.data.rows import Row, write_files
 
 DATA_SOURCE = "toy_add"
 NUM_OPERANDS = 100
 """Operands are 0 ... NUM_OPERANDS - 1."""
 HELDOUT_FRACTION = 0.05
 VALIDATION_FRACTION = 0.05
-SPLIT_SALT = "opd-toy-add-v1"
-"""Fixed: another salt is another split, and the committed models' held-out accuracy would be a lie."""
+SPLIT_SALT = "opd-toy"
+"""Fixed: another salt is another split, and the committed models' held-out accuracy would be a lie. With this one the
+held-out problems carry as often as all problems do (30.8 % of them carry nothing, of all 30.25 %)."""
 
 TRAIN_FILE = "train.parquet"
 HELDOUT_FILE = "heldout.parquet"
-
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-        ("ability", pa.string()),
-        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct([("split", pa.string()), ("index", pa.int64()), ("a", pa.int64()), ("b", pa.int64())]),
-        ),
-    ]
-)
 
 
 class Problem(NamedTuple):
@@ -56,6 +42,12 @@ class Problem(NamedTuple):
     def answer(self) -> str:
         """The whole response of a correct model: the sum with three digits, as in `041`."""
         return f"{self.a + self.b:03d}"
+
+    @property
+    def answer_without_carries(self) -> str:
+        """The sum of a pupil who drops every carry: right for the three problems in ten that carry nothing."""
+        tens, units = (self.a // 10 + self.b // 10) % 10, (self.a % 10 + self.b % 10) % 10
+        return f"0{tens}{units}"
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -86,9 +78,9 @@ def hash_fraction(problem: Problem) -> float:
 def split_problems() -> Splits:
     """The fixed split of all problems.
 
-    Held-out problems appear in no training data at all. `validation` is the slice of the training split on which a
-    training of ours may look (when to stop): it is left out of that training, yet it is an honest training prompt
-    for the distillation that comes after.
+    Held-out problems appear in no training data at all. `validation` is a slice of the training split that the
+    committed models are not trained on either: a look at them that spends no held-out problem. Its problems are
+    honest training prompts for the distillation that comes after.
     """
     problems = all_problems()
     fractions = [hash_fraction(problem) for problem in problems]
@@ -114,23 +106,23 @@ def assert_disjoint(train: Iterable[Problem], heldout: Iterable[Problem]) -> Non
         )
 
 
-def is_correct(response: str, ground_truth: str) -> bool:
-    """Whether the response is the answer and nothing else (an exact match: no box, no padding, no further words)."""
-    return response == ground_truth
-
-
-def make_row(problem: Problem, split: str) -> dict[str, Any]:
+def make_row(problem: Problem, split: str) -> Row:
     """One row in verl's columns; `extra_info.index` is `pair_index`, not its position in the file."""
     return {
         "data_source": DATA_SOURCE,
         "prompt": problem.messages,
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
-        "extra_info": {"split": split, "index": problem.pair_index, "a": problem.a, "b": problem.b},
+        "extra_info": {
+            "split": split,
+            "index": problem.pair_index,
+            "data_source": DATA_SOURCE,
+            "problem_id": problem.question.removesuffix("="),
+        },
     }
 
 
-def problem_of(row: dict[str, Any]) -> Problem:
+def problem_of(row: Row) -> Problem:
     """The problem that a row asks, read from its prompt (what a model sees), not from its annotations."""
     question = row["prompt"][-1]["content"]
     a, _, b = question.removesuffix("=").partition("+")
@@ -149,7 +141,7 @@ def choose(problems: Sequence[Problem], num: int | None, seed: int, name: str) -
 def write_parquet(
     out_dir: str | os.PathLike[str], *, seed: int, num_train: int | None = None, num_heldout: int | None = None
 ) -> tuple[Path, Path]:
-    """Write `train.parquet` and `heldout.parquet`, each atomically, and return their paths.
+    """Write `train.parquet` and `heldout.parquet`, whole or not at all, and return their paths.
 
     The seed decides the order of the training rows and which of them are there if `num_train` is less than all. The
     held-out rows do not depend on it: two seeds are judged on the same problems.
@@ -158,21 +150,8 @@ def write_parquet(
     train = choose(splits.train, num_train, seed, "num_train")
     heldout = choose(splits.heldout, num_heldout, 0, "num_heldout")
     assert_disjoint(train, heldout)
-    out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    paths = out / TRAIN_FILE, out / HELDOUT_FILE
-    for path, problems, split in zip(paths, (train, heldout), ("train", "heldout"), strict=True):
-        _write_atomically([make_row(problem, split) for problem in problems], path)
+    folder = Path(out_dir)
+    paths = folder / TRAIN_FILE, folder / HELDOUT_FILE
+    rows = [make_row(problem, "train") for problem in train], [make_row(problem, "heldout") for problem in heldout]
+    write_files(dict(zip(paths, rows, strict=True)), {})
     return paths
-
-
-def _write_atomically(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write the rows beside `path`, then rename: a reader sees the old file or the new one, never half of it."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
-        os.chmod(partial, 0o644)  # mkstemp's 0600 would hide the data from the other users of a shared volume
-        os.replace(partial, path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
