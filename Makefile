@@ -15,7 +15,8 @@ CODE := src tools tests
 unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu golden toy-models clean
+PHONY_TOOL := status logs wait collect compare report pull render tools
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +44,16 @@ quickstart: setup ## distil a teacher into a student on this machine, table and 
 run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=value")
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
+# The tool on EXP, a run's name with OPDCTL_STORE, or a run's path: make collect EXP=exp.yaml ARGS="--format csv"
+status logs wait collect compare report pull: setup-tool
+	$(BIN)/opdctl $@ $(EXP) $(ARGS)
+
+render: setup-tool tools ## the manifests of EXP, as `helm install` would send them
+	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl render $(EXP) $(ARGS)
+
+tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)
+	$(PYTHON) tools/gotools.py install
+
 check: setup ## lint and types; never edits
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -54,7 +65,7 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 	$(BIN)/ruff format $(CODE)
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
-test: check ## all tests that fit a laptop (one end-to-end run a kind)
+test: check tools ## all tests that fit a laptop (one end-to-end run a kind)
 	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
 
 test-fast: setup ## the tests that take no more than seconds
