@@ -97,7 +97,8 @@ class Convert(Section):
 
     checkpoint: Text = Field(description="Checkpoint folder, with or without the trailing /actor; or a store URL.")
     target: Text | None = Field(
-        default=None, description="Folder or store URL to write; unset: `global_step_N-huggingface` beside the checkpoint."
+        default=None,
+        description="Folder or store URL to write; unset: `global_step_N-huggingface` beside the checkpoint.",
     )
     dtype: Literal["checkpoint", "base", "bf16"] = Field(
         default="base", description="Precision of the written weights."
