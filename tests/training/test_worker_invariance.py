@@ -80,7 +80,8 @@ def one_rank(folders) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def two_ranks(folders) -> dict[str, dict]:
     empty = _rows(4) + [r | {"mask": [0] * len(r["mask"])} for r in _rows(4, seed=9)]
-    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows(), micro_batch=2) for s, t in HEADS}
+    # Two ranks of four rows each, one row a micro-batch.
+    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows(), micro_batch=1) for s, t in HEADS}
     cases |= {
         "empty rank": _case(folders, rows=empty, micro_batch=1),
         "2 mini-batches": _case(folders, rows=_rows(), mini_batch=4, micro_batch=2),

@@ -1,0 +1,58 @@
+"""The prompt data set: unique row numbers over all files, and no prompt dropped or cut without a count."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+
+from opd.data.toy import STUDENT_DIR
+from opd.training.dataset import PromptDataset
+
+_LONG, _SHORT = "12+34+" * 5, "12+34="
+
+
+def _file(path, questions):
+    rows = [
+        {
+            "data_source": "toy_add",
+            "prompt": [{"role": "user", "content": question}],
+            "reward_model": {"style": "rule", "ground_truth": "046"},
+            "extra_info": {"index": 7},
+        }
+        for question in questions
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def _dataset(files, *, filters: bool = True) -> PromptDataset:
+    config = OmegaConf.create(
+        {"max_prompt_length": 16, "filter_overlong_prompts": filters, "return_raw_chat": True, "prompt_key": "prompt"}
+    )
+    return PromptDataset(files, AutoTokenizer.from_pretrained(STUDENT_DIR), config)
+
+
+def test_overlong_prompts_are_dropped_and_counted(tmp_path):
+    dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
+    assert len(dataset) == 2
+    assert dataset.num_overlong_dropped == 3
+
+
+def test_an_overlong_prompt_that_may_not_be_dropped_is_an_error_not_a_cut(tmp_path):
+    with pytest.raises(ValueError, match=r"1 of 2 prompts .* longer than data\.max_prompt_length=16"):
+        _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG])], filters=False)
+
+
+def test_a_file_of_which_nothing_fits_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no prompt of"):
+        _dataset([_file(tmp_path / "a.parquet", [_LONG])])
+
+
+def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):
+    # The files' own `extra_info.index` repeats: seeds made of it would give two prompts the same samples.
+    files = [_file(tmp_path / f"{name}.parquet", [_SHORT, _SHORT]) for name in "ab"]
+    dataset = _dataset(files)
+    assert [dataset[i]["index"] for i in range(4)] == [0, 1, 2, 3]
