@@ -157,6 +157,7 @@ def test_ray_pods_ask_for_a_save_before_they_go_and_have_the_time_for_it(kind):
             assert pod["spec"]["terminationGracePeriodSeconds"] == 945
             env = {item["name"]: item.get("value") for item in containers(pod)[-1 if role == "worker" else 0]["env"]}
             assert env["OPD_SAVE_SECONDS"] == env["RAY_JOB_STOP_WAIT_TIME_S"] == "900"
+            assert env["RAY_JOB_STOP_SIGNAL"] == "SIGINT"
 
 
 def test_in_http_mode_the_head_prints_the_driver_s_log_and_there_is_no_submitter():

@@ -1,5 +1,7 @@
 {{- /* Owns the environment of Ray containers: sorted, each name once, the user's own last and winning. */ -}}
 
+{{- /* Ray signals every process of a job that it stops and kills what is left after a wait: SIGINT, because the launcher
+     alone reacts to it and tells the trainer once; the wait is the time to save. */ -}}
 {{- define "opd.env" -}}
 {{- $cluster := .Values.cluster -}}
 {{- $env := dict
@@ -8,6 +10,7 @@
   "OPD_CACHE_DIR" (dict "value" (include "opd.cachePath" .))
   "RAY_USAGE_STATS_ENABLED" (dict "value" "0")
   "RAY_JOB_STOP_WAIT_TIME_S" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
+  "RAY_JOB_STOP_SIGNAL" (dict "value" "SIGINT")
   "OPD_SAVE_SECONDS" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
   "OPD_STARTS_PER_CLUSTER" (dict "value" ($cluster.retries.startsPerCluster | int64 | toString))
 -}}
