@@ -198,4 +198,3 @@ def test_streaming_costs_no_more_than_a_request_a_file_and_interval(
     elapsed_s = time.monotonic() - started
     num_puts = sum(method == "PUT" and path.endswith("metrics.jsonl") for method, path in proxy.requests)
     assert num_puts <= elapsed_s / 0.1 + 2  # small_trainer's flush interval
-    assert num_puts < 60
