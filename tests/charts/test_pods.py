@@ -1,7 +1,7 @@
 """Every pod of every chart meets Pod Security `restricted` and carries no credentials it does not need."""
 
 import pytest
-from tests.charts.helm import IMAGE, MINIMAL, RUN, containers, objects, one, pod_templates, refusal
+from tests.charts.helm import IMAGE, MINIMAL, RUN, containers, objects, one, pod_templates, rayjob, refusal
 
 from opd.spec import KINDS
 
@@ -142,6 +142,4 @@ def test_the_submitter_is_our_own_and_gets_no_credentials():
 
 
 def test_the_submitter_is_retried_more_often_than_kuberay_would():
-    from tests.charts.helm import rayjob
-
     assert rayjob("opd")["submitterConfig"]["backoffLimit"] == 20

@@ -1,7 +1,7 @@
 """The RayJob of every chart keeps the rules that KubeRay does not tell anybody about."""
 
 import pytest
-from tests.charts.helm import CHARTS, RUN, head, helm, objects, one, rayjob, refusal, template
+from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, RUN, head, helm, objects, one, rayjob, refusal, template
 
 from opd.spec import KINDS
 
@@ -144,8 +144,6 @@ def test_a_tag_is_taken_only_for_an_image_that_lies_on_the_nodes():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_helm_lint_finds_nothing(kind):
-    from tests.charts.helm import EXAMPLE_OF, EXPERIMENTS
-
     done = helm("lint", "--strict", str(CHARTS / kind), "-f", str(EXPERIMENTS[EXAMPLE_OF[kind]]))
     assert done.returncode == 0, done.stdout + done.stderr
 
