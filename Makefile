@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := status logs wait collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu golden toy-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu schema images golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 	$(BIN)/ruff format $(CODE)
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
+# Tests that call uv or opdctl get the environment's own.
+test test-fast e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
+
 test: check tools ## all tests that fit a laptop (one end-to-end run a kind)
 	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
 
@@ -79,6 +82,12 @@ test-gpu: setup ## the tests that need a Hopper GPU
 
 bench-gpu: setup ## the fused divergence against its floor and its peers; table and JSON
 	$(BIN)/python tests/benchmarks/gpu/bench_divergence.py $(ARGS)
+
+schema: setup ## write the charts' values, schemas and READMEs from the spec
+	PYTHONPATH=tools $(BIN)/python -m chartgen
+
+images: ## build the container images (docker or buildah); see images/README.md
+	images/build.sh $(ARGS)
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
