@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_logreport(report):
-    if report.when == "call" and "e2e_cpu" in report.nodeid:
+    if report.when == "call" and "e2e" in report.keywords:
         _reports.append(report)
 
 

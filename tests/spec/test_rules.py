@@ -32,6 +32,13 @@ RULES = [
     ),
     (
         "opd",
+        {"actor.ulysses_sequence_parallel_size": 2},
+        "actor.ulysses_sequence_parallel_size",
+        "no rank has a shared sequence whole",
+        {"actor.ulysses_sequence_parallel_size": 1},
+    ),
+    (
+        "grpo",
         {"actor.log_prob_max_token_len_per_gpu": 5119, "actor.ulysses_sequence_parallel_size": 2},
         "actor.log_prob_max_token_len_per_gpu",
         "times ulysses_sequence_parallel_size 2",

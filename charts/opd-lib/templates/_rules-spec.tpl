@@ -82,6 +82,12 @@
 
 {{- define "opd.checkRanks" -}}
 {{- $values := (index . 0).Values -}}{{- $sizes := index . 1 -}}
+{{- $sharing := int64 $values.actor.ulysses_sequence_parallel_size -}}
+{{- if and (has $values.kind (list "opd" "opd-agent")) (gt $sharing 1) -}}
+{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" $sharing
+  "rule" "distillation takes the hidden states of a rank's whole rows, and no rank has a shared sequence whole"
+  "fix" "set it to 1 (GRPO may share sequences)") -}}
+{{- end -}}
 {{- range $key, $size := dict "rollout.tensor_parallel_size" $values.rollout.tensor_parallel_size "actor.ulysses_sequence_parallel_size" $values.actor.ulysses_sequence_parallel_size -}}
 {{- if mod $sizes.ranks (int64 $size) -}}
 {{- include "opd.refuse" (dict "key" $key "value" $size
