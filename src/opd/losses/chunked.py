@@ -71,8 +71,8 @@ def chunked_divergence(
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
     per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
-    _check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
-    vocab = _counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
+    check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
     call = _Call(kind, beta, temperature, chunk_size, vocab, with_gradient=torch.is_grad_enabled())
     outputs = _ChunkedDivergence.apply(
@@ -81,13 +81,13 @@ def chunked_divergence(
     return DivergenceOutput(*outputs)
 
 
-def _check_tokens(tensors: dict[str, Tensor]) -> None:
+def check_tokens(tensors: dict[str, Tensor]) -> None:
     lengths = {name: tensor.shape[0] for name, tensor in tensors.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
 
 
-def _counted_vocab(student_vocab: int, teacher_vocab: int, valid_vocab: int | None) -> int:
+def counted_vocab(student_vocab: int, teacher_vocab: int, valid_vocab: int | None) -> int:
     """Number of leading vocabulary entries that count on both sides."""
     if valid_vocab is None:
         if student_vocab != teacher_vocab:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.chunked import _check_tokens, _counted_vocab, chunked_divergence
+from opd.losses.chunked import check_tokens, chunked_divergence, counted_vocab
 from opd.losses.cuda.fused import FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind, check_divergence
@@ -122,8 +122,8 @@ def head_divergence(
     """
     check_divergence(kind, beta, temperature)
     per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
-    _check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
-    vocab = _counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
+    check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
     if choose_backend(student_weight, teacher_weight, backend) == "chunked":
         return _plain(heads, kind, token_weights, beta, temperature, chunk_size, vocab, token_ids)

@@ -151,7 +151,6 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "run.seed", spec.seed
     yield "run.dir", run.run_dir
     yield "run.store", spec.store.url
-    yield "run.spec_path", run.spec_path or None
     if isinstance(spec, EvalSpec):
         yield "++run.eval_checkpoint", spec.eval.checkpoint
         yield "++run.save_generations", spec.eval.save_generations

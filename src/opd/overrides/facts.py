@@ -12,7 +12,6 @@ class RunFacts:
     Attributes:
         run_id: the name people see; prefix in the store.
         run_dir: local folder of the run.
-        spec_path: file of the canonical spec, "" where none is written.
         in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
         model_path: local folder of a fetched model; None: `spec.model.path` as it is.
         teacher_path: local folder of a fetched teacher; None: `spec.teacher.path` as it is.
@@ -20,7 +19,6 @@ class RunFacts:
 
     run_id: str
     run_dir: str
-    spec_path: str = ""
     in_ray_cluster: bool = False
     model_path: str | None = None
     teacher_path: str | None = None

@@ -149,7 +149,6 @@ def prepare(config: DictConfig) -> None:
         if original_key is not None:
             config.opd.teacher.path = config.opd.teacher.path or original_key
             config.actor_rollout_ref.ref.pop("model")
-    with open_dict(config):
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
         if config.opd.max_length is None:
             config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
