@@ -73,6 +73,15 @@ class Opd(Section):
     )
     chunk_size: Count = Field(default=256, description="Tokens whose logits exist at once.")
     max_length: Count = Field(description="Longest prompt + response in tokens.")
+    cache_gib: float | None = Field(
+        default=None,
+        ge=0,
+        description="GiB of GPU memory for the teacher's hidden states, the rest waits in pinned host memory; "
+        "unset: what the residency plan leaves.",
+    )
+    workspace_gib: float = Field(
+        default=1.1, gt=0, description="GiB of GPU memory for the logits of the fused head; more is faster."
+    )
     reward_beta: float | None = Field(
         default=None,
         gt=0,

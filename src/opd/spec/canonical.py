@@ -34,6 +34,8 @@ NOT_IDENTITY: tuple[str, ...] = (
     "actor.log_prob_max_token_len_per_gpu",
     "teacher.offload",
     "opd.chunk_size",
+    "opd.cache_gib",
+    "opd.workspace_gib",
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",

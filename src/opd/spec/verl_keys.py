@@ -88,6 +88,8 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.beta", "opd.beta"),
     ("opd.chunk_size", "opd.chunk_size"),
     ("opd.max_length", "opd.max_length"),
+    ("opd.cache_gib", "opd.cache_gib"),
+    ("opd.workspace_gib", "opd.workspace_gib"),
     ("opd.reward_beta", "opd.reward_beta"),
     ("opd.teacher.path", "teacher.path"),
     ("opd.teacher.dtype", "teacher.dtype"),

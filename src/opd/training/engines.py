@@ -20,6 +20,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
 from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
+from opd.training.hidden_cache import HiddenCache
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
@@ -42,6 +43,12 @@ class _HeadEngine(FSDPEngineWithLMHead):
             self.model_config.model_type = own
         self.head = DistillationHead.replace(module)
         return module
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes, wherever its parameters are parked."""
+        name = get_device_name()
+        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
 
     def autocast(self):
         """The autocast context verl's own `forward_step` uses (none for fp32)."""
@@ -97,18 +104,19 @@ class TeacherEngine(_HeadEngine):
 
     @torch.no_grad()
     def collect_hidden(
-        self, data: TensorDict, positions_of: Callable[[TensorDict, torch.Tensor], tuple[torch.Tensor, list[int]]]
-    ) -> list[torch.Tensor]:
+        self,
+        data: TensorDict,
+        positions_of: Callable[[TensorDict, torch.Tensor], tuple[torch.Tensor, list[int]]],
+        cache: HiddenCache,
+    ) -> None:
         """Final hidden states of every row at its loss positions (one forward per micro-batch; a collective call).
 
         Args:
             data: rows as verl's workers see them, with a field `opd_row` [B] numbering them.
             positions_of: (micro-batch, start of each row in the flattened input [B]) -> ([N] positions, count a row).
-
-        Returns:
-            For each row [n_i, d_T], in the teacher's compute dtype, on the device.
+            cache: gets each row's [n_i, d_T], in the teacher's compute dtype; what spills is copied to the host beside
+                the next micro-batch's forward.
         """
-        rows: list[torch.Tensor | None] = [None] * len(data)
         micro_batches, _ = prepare_micro_batches(
             data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
         )
@@ -120,9 +128,7 @@ class TeacherEngine(_HeadEngine):
                 with self.autocast():
                     hidden = run_with_task(self.module, self.head, CollectTask(positions), **inputs)
                 for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                    rows[row] = part
-        assert all(row is not None for row in rows)
-        return rows  # type: ignore[return-value]
+                    cache.put(row, part)
 
     def full_head_weight(self) -> torch.Tensor:
         """[V_T, d_T] the whole head on the device, in the teacher's dtype (a collective call)."""

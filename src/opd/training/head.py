@@ -16,6 +16,7 @@ from torch import nn
 from opd.losses import DivergenceKind
 from opd.losses.fused import head_divergence
 from opd.training.errors import Unfit
+from opd.training.hidden_cache import Fetch
 
 
 class CollectTask(NamedTuple):
@@ -32,21 +33,23 @@ class DivergenceTask:
         positions: [N] int64, indices into the flattened tokens whose next-token distribution is compared.
         token_ids: [N] int64, the rollout's token at each of them (for log p of the sampled token).
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
-        teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens.
+        teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
+            way to the device: the head asks for them when the trunk's forward is queued.
         teacher_weight: [V_T, d_T], the teacher's head.
-        kind, beta, temperature, chunk_size, valid_vocab: see `opd.losses.fused.head_divergence`.
+        kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
     """
 
     positions: torch.Tensor
     token_ids: torch.Tensor
     token_weights: torch.Tensor
-    teacher_hidden: torch.Tensor
+    teacher_hidden: Fetch
     teacher_weight: torch.Tensor
     kind: DivergenceKind
     beta: float
     temperature: float
     chunk_size: int
     valid_vocab: int
+    workspace_gib: float
 
 
 class ProbeTask(NamedTuple):
@@ -99,7 +102,7 @@ class DistillationHead(nn.Linear):
         return head_divergence(
             hidden,
             self.weight,
-            task.teacher_hidden,
+            task.teacher_hidden.ready(),
             task.teacher_weight,
             task.kind,
             token_weights=task.token_weights,
@@ -108,6 +111,7 @@ class DistillationHead(nn.Linear):
             chunk_size=task.chunk_size,
             valid_vocab=task.valid_vocab,
             token_ids=task.token_ids,
+            workspace_gib=task.workspace_gib,
         )
 
 

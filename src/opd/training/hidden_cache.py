@@ -28,13 +28,14 @@ class HiddenCache:
     stream of its own, beside the trunks' forwards. Pinned memory is kept for the next step.
 
     Args:
-        device_gib: budget on the device (`opd.cache_gib`). On a CPU there is nowhere else, and it is not read.
+        device_gib: budget on the device (`opd.cache_gib`), `inf` for no limit. On a CPU there is nowhere else, and it is
+            not read.
         device: where hidden states are made and used.
     """
 
     def __init__(self, *, device_gib: float, device: torch.device) -> None:
         self.device = device
-        self.budget_bytes = int(device_gib * 2**30)
+        self.budget_bytes = device_gib * 2**30
         self.device_bytes = 0
         self.host_bytes = 0
         self.copied_bytes = 0

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from opd.training.head import DivergenceTask
+from opd.training.hidden_cache import HiddenCache
 
 # Sums of these are reported as <name> / tokens.
 _PER_TOKEN = {
@@ -23,6 +24,14 @@ _PER_TOKEN = {
     "opd/entropy": "sum/student_entropy",
     "opd/teacher_entropy": "sum/teacher_entropy",
 }
+_LARGEST_OF_RANKS = (
+    "timing/teacher_s",
+    "timing/student_s",
+    "perf/max_memory_allocated_gb",
+    "perf/teacher_cache_mb",
+    "perf/teacher_cache_host_mb",
+    "perf/teacher_cache_copied_mb",
+)
 
 
 def micro_batch_counts(
@@ -45,6 +54,15 @@ def micro_batch_counts(
     if first_update and "rollout_log_probs" in micro_batch:
         sums.update(_agreement(micro_batch, output.student_log_prob))
     return sums
+
+
+def cache_counts(cache: HiddenCache) -> dict[str, float]:
+    """MiB of a step's hidden states, of the part that waited on the host, and of what crossed PCIe for it."""
+    return {
+        "perf/teacher_cache_mb": (cache.device_bytes + cache.host_bytes) / 2**20,
+        "perf/teacher_cache_host_mb": cache.host_bytes / 2**20,
+        "perf/teacher_cache_copied_mb": cache.copied_bytes / 2**20,
+    }
 
 
 def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor) -> dict[str, float]:
@@ -97,7 +115,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
     }
     if "lr" in raw:
         metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
-    for key in ("timing/teacher_s", "timing/student_s", "perf/max_memory_allocated_gb", "perf/teacher_cache_mb"):
+    for key in _LARGEST_OF_RANKS:
         if key in raw:
             metrics[key] = max(_flatten(raw[key]))
     return metrics | _agreement_metrics(total, raw)

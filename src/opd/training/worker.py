@@ -11,7 +11,6 @@ from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.utils.profiler import DistProfiler
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
@@ -23,7 +22,8 @@ from opd.training import engines
 from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
 from opd.training.head import DivergenceTask
-from opd.training.step_counts import micro_batch_counts
+from opd.training.hidden_cache import HiddenCache
+from opd.training.step_counts import cache_counts, micro_batch_counts
 
 
 def trained_positions(
@@ -78,6 +78,7 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         self.opd = config.opd
         self.residency: list[dict[str, str]] = []
+        self._cache: HiddenCache | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return teacher_worker(config, self.opd.teacher)
@@ -117,27 +118,36 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
+        cache = self._hidden_cache()
         started = time.perf_counter()
-        cache = self._teacher_phase(data, batch.rows)
-        head = self.teacher_engine.full_head_weight()
-        teacher_s = time.perf_counter() - started
-
-        self.student_engine.num_updates = 0
-        self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
         try:
+            self._teacher_phase(data, batch.rows, cache)
+            head = self.teacher_engine.full_head_weight()
+            teacher_s = time.perf_counter() - started
+            self.student_engine.num_updates = 0
+            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
             output = self.actor.train_mini_batch(data=data)
+            moved = cache_counts(cache)
         finally:
             self.actor.set_loss_fn(self.loss_fn)
+            cache.clear()
         self._note_residency("done")
         if output is None:
             return None
         metrics = tu.get(output, "metrics")
         metrics["timing/teacher_s"] = [teacher_s]
         metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s]
-        metrics["perf/teacher_cache_mb"] = [sum(h.numel() * h.element_size() for h in cache) / 2**20]
+        metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
 
-    def _teacher_phase(self, data: TensorDict, rows: RolloutRows) -> list[torch.Tensor]:
+    def _hidden_cache(self) -> HiddenCache:
+        """The one cache of this worker; its pinned memory is kept from step to step."""
+        if self._cache is None:
+            gib = float("inf") if self.opd.cache_gib is None else float(self.opd.cache_gib)
+            self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
+        return self._cache
+
+    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
         inputs = data.select("input_ids", "position_ids", "opd_row")
         config = self.ref.engine_config
         tu.assign_non_tensor(
@@ -156,9 +166,9 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
                 self._note_residency("teacher")
             return found.flat_index, mine.num_trained_tokens.tolist()
 
-        return engine.collect_hidden(inputs, positions_of)
+        engine.collect_hidden(inputs, positions_of, cache)
 
-    def _task_builder(self, rows: RolloutRows, cache: list[torch.Tensor], teacher_weight: torch.Tensor):
+    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor):
         opd = self.opd
         temperature = float(self.config.rollout.temperature)
 
@@ -166,18 +176,20 @@ class OPDWorker(ShardUploads, ActorRolloutRefWorker):
             mine, found = trained_positions(rows, micro_batch, starts)
             if self.residency[-1]["phase"] != "student":
                 self._note_residency("student", teacher_head=teacher_weight)
-            hidden = [cache[row] for row in micro_batch["opd_row"].tolist()]
+            # Asked for here, before the trunk's forward is queued: copies from the host run beside it.
+            hidden = cache.fetch(micro_batch["opd_row"].tolist())
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
                 token_weights=token_weights(found.mask, row_index=found.row, row_weights=mine.sample_weights),
-                teacher_hidden=torch.cat(hidden).to(get_device_id()),
+                teacher_hidden=hidden,
                 teacher_weight=teacher_weight,
                 kind=opd.loss_type,
                 beta=float(opd.beta),
                 temperature=temperature,
                 chunk_size=int(opd.chunk_size),
                 valid_vocab=int(opd.valid_vocab),
+                workspace_gib=float(opd.workspace_gib),
             )
 
         return build
