@@ -1,0 +1,142 @@
+"""Token ids of a conversation in pieces: the prompt, and what the chat template writes between two turns of the model.
+
+What the model said is never tokenised again: its ids are kept as they were sampled, and only the template's own text
+(end of turn, tool replies, the next turn's header) is tokenised. `verify` holds that the pieces are what the template
+writes for the whole conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_ASKED, _SAID, _CALLED, _ID = "opd-asked", "opd-said", "opd_called_", "opd-call-id-"
+_PROBES: tuple[tuple[str, ...], ...] = (("opd-reply-1",), ("opd-reply-2", "二百公里 200 km"), ('{"opd": 3}\n4',))
+"""Replies of three turns, by which a template is judged."""
+
+
+class UnfitTemplate(ValueError):
+    """The model's chat template cannot carry tool conversations whose tokens are known exactly."""
+
+    def __init__(self, why: str):
+        super().__init__(
+            f"chat template: {why}; multi-turn rollouts need a template that writes tool calls, tool replies and the end "
+            "of each turn the same way whatever follows: use a model whose template does, or set agent.enable_tools=false"
+        )
+
+
+class Conversation:
+    """The template of one model with one set of tools."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ):
+        self._tokenizer = tokenizer
+        self._tools = list(tools) if tools else None
+        self._kwargs = dict(template_kwargs or {})
+        # Longest first: a marker that contains another is broken as a whole.
+        self._markers = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Ids of the messages and the header of the model's first turn."""
+        return self._encode(self._render(messages))
+
+    def after_turn(self, replies: Sequence[str], *, last_token: int, call_ids: Sequence[str | None] = ()) -> list[int]:
+        """Ids of what stands between a turn that ended with `last_token` and the next one, the replies included.
+
+        Raises:
+            UnfitTemplate: the template writes no `last_token` after a turn with tool calls.
+        """
+        text = self._render([{"role": "user", "content": _ASKED}, *_turn(0, replies, call_ids)])
+        return self._encode(text[self._end_of_turn(text, 0, len(replies), last_token) :])
+
+    def clean(self, text: str) -> tuple[str, int]:
+        """A reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
+
+        A marker in a database entry, or echoed in an error, would otherwise end the turn or open another one.
+        """
+        found = 0
+        for marker in self._markers:
+            if marker in text:
+                found += text.count(marker)
+                text = text.replace(marker, f"{marker[0]} {marker[1:]}")
+        return text, found
+
+    def verify(self, end_tokens: Sequence[int]) -> None:
+        """Compare pieces with the whole for a conversation of several turns; `end_tokens` may end a turn.
+
+        Raises:
+            UnfitTemplate: they differ.
+        """
+        for token in end_tokens:
+            text = self._tokenizer.decode([token], skip_special_tokens=False)
+            if self._encode(text) != [token]:
+                raise UnfitTemplate(f"the end-of-turn token {text!r} is not one token of the tokenizer")
+            self._verify_end(token)
+
+    def _verify_end(self, last_token: int) -> None:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": _ASKED}]
+        for k, replies in enumerate(_PROBES):
+            messages += _turn(k, replies, ())
+        whole = self._render(messages)
+        for k, replies in enumerate(_PROBES):
+            end = self._end_of_turn(whole, k, len(replies), last_token)
+            text = self._render([messages[0], *_turn(k, replies, ())])
+            piece = text[self._end_of_turn(text, k, len(replies), last_token) :]
+            lost = [reply for reply in replies if reply not in piece]
+            if lost:
+                raise UnfitTemplate(f"a tool reply {lost[0]!r} is not in the text it writes")
+            rest = whole[end:] if k + 1 == len(_PROBES) else whole[end : _start_of_turn(whole, k + 1)]
+            # A past turn may lack the empty thought that a header begins with, or carry one that a header lacks.
+            if not (piece.startswith(rest) or rest.startswith(piece)):
+                raise UnfitTemplate(f"after turn {k + 1} it writes {piece!r}, but {rest!r} once more turns follow")
+            if self._encode(whole) != self._encode(whole[:end]) + self._encode(whole[end:]):
+                raise UnfitTemplate(f"tokens run across the end of turn {k + 1}")
+
+    def _end_of_turn(self, text: str, turn: int, num_calls: int, last_token: int) -> int:
+        """Where in a rendered text the model's turn is over: behind `last_token`'s text."""
+        marker = self._tokenizer.decode([last_token], skip_special_tokens=False)
+        start = text.find(f"{_CALLED}{turn}_{num_calls - 1}")
+        if start < 0:
+            start = text.find(f"{_SAID}-{turn}")
+        if start < 0:
+            raise UnfitTemplate("it writes neither the content nor the tool calls of an assistant turn")
+        end = text.find(marker, start)
+        if end < 0:
+            raise UnfitTemplate(f"it does not end a turn with tool calls by {marker!r}, as the model did")
+        return end + len(marker)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return self._tokenizer.apply_chat_template(
+                list(messages), tools=self._tools, tokenize=False, add_generation_prompt=True, **self._kwargs
+            )
+        except TemplateError as error:
+            raise UnfitTemplate(f"it fails: {error}") from error
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _turn(turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:
+    """An assistant message with as many calls as there are replies, then the replies."""
+    ids = [given or f"{_ID}{turn}-{i}" for i, given in enumerate(call_ids or [None] * len(replies))]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": f"{_CALLED}{turn}_{i}", "arguments": {}}}
+        for i, id_ in enumerate(ids)
+    ]
+    yield {"role": "assistant", "content": f"{_SAID}-{turn}", "tool_calls": calls}
+    for id_, reply in zip(ids, replies, strict=True):
+        yield {"role": "tool", "content": reply, "tool_call_id": id_}
+
+
+def _start_of_turn(text: str, turn: int) -> int:
+    """Where the first thing that turn says begins, in a rendered text."""
+    places = [place for mark in (f"{_SAID}-{turn}", f"{_CALLED}{turn}_0") if (place := text.find(mark)) >= 0]
+    return min(places) if places else len(text)

@@ -1,0 +1,234 @@
+"""One conversation of a model with tools, token by token: turns, calls, replies and the mask that says who wrote what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from opd.agent.conversation import Conversation
+from opd.agent.parsing import CallParser, ToolCall
+
+# Why a conversation ended.
+ANSWERED = "answered"
+RESPONSE_LENGTH = "response_length"
+"""The model's turn was cut at the response budget."""
+NO_ROOM_FOR_REPLY = "no_room_for_reply"
+"""The tools' replies would not leave a token of the budget: they were not appended."""
+ASSISTANT_TURNS = "max_assistant_turns"
+USER_TURNS = "max_user_turns"
+UNFINISHED_TURN = "unfinished_turn"
+"""The server stopped the model's turn before its end and before the budget's (an abort)."""
+ENDINGS = (ANSWERED, RESPONSE_LENGTH, NO_ROOM_FOR_REPLY, ASSISTANT_TURNS, USER_TURNS, UNFINISHED_TURN)
+
+UNREADABLE = "(unreadable)"
+"""Stands for the tool's name where a call could not be read."""
+
+
+class Reply(Protocol):
+    """What a tool answers (`opd.agent.execution.ToolReply`)."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Tools(Protocol):
+    """The tools of one conversation."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """What may be called."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
+        """Run one call; an error is a reply, never an exception."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """What the model said in one turn."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float] | None
+
+
+Generate = Callable[[Sequence[int], int], Awaitable[Sampled]]
+"""(ids so far, most tokens) -> the model's next turn."""
+Truncate = Callable[[str], tuple[str, bool]]
+"""A tool's reply -> (as the model may see it, whether it was cut)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What bounds a conversation. Tokens of a response are the model's and the tools' together."""
+
+    max_prompt_tokens: int
+    max_response_tokens: int
+    max_assistant_turns: int
+    max_user_turns: int | None = None
+    """Rounds of tool replies."""
+    max_parallel_calls: int = 1
+    blank_replies: bool = False
+    """A control: every tool reply reaches the model empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRecord:
+    """One call and what came of it."""
+
+    name: str
+    arguments: dict[str, Any]
+    problem: str
+    """Why it was not run; empty if it was."""
+    reply: str
+    """As the model saw it."""
+    error: bool
+    seconds: float
+    truncated: bool = False
+    surplus: bool = False
+    """Beyond `max_parallel_calls`: answered with an error and not run."""
+    malformed: bool = False
+    """The call's text was not in the format, or its arguments no object."""
+    known: bool = False
+    """Whether a tool has this name: what a model makes up must not become the name of a metric."""
+
+
+@dataclass(kw_only=True)
+class Turn:
+    """One turn of the model and the calls it made."""
+
+    text: str
+    num_tokens: int
+    calls: list[CallRecord] = field(default_factory=list)
+    num_reply_tokens: int = 0
+    """Tokens between this turn and the next, the template's own included."""
+
+
+@dataclass(kw_only=True)
+class Dialogue:
+    """A finished conversation: `mask` and `logprobs` run along `response_ids`; mask 1 = sampled by the model."""
+
+    prompt_ids: list[int]
+    response_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = None
+    """Of the sampled tokens, 0 elsewhere; None where the server gives none."""
+    turns: list[Turn] = field(default_factory=list)
+    ending: str = ANSWERED
+    num_markers_broken: int = 0
+    """Markers of the chat format found in tool replies, and taken apart."""
+
+    @property
+    def ids(self) -> list[int]:
+        return self.prompt_ids + self.response_ids
+
+    def add(self, token_ids: Sequence[int], *, sampled: bool, logprobs: Sequence[float] | None = None) -> None:
+        """Append tokens of one writer."""
+        if logprobs is not None and len(logprobs) != len(token_ids):
+            raise ValueError(f"the server gave {len(logprobs)} log-probabilities for {len(token_ids)} tokens")
+        if sampled and not self.response_ids:
+            self.logprobs = None if logprobs is None else []
+        self.response_ids += token_ids
+        self.mask += [int(sampled)] * len(token_ids)
+        if self.logprobs is not None:
+            self.logprobs += [0.0] * len(token_ids) if logprobs is None else logprobs
+
+
+class DialogueRunner:
+    """What conversations of one model in one environment share."""
+
+    def __init__(
+        self, *, tokenizer: Any, conversation: Conversation, parser: CallParser, truncate: Truncate, limits: Limits
+    ):
+        self._tokenizer = tokenizer
+        self._conversation = conversation
+        self._parser = parser
+        self._truncate = truncate
+        self.limits = limits
+        self.end_tokens = frozenset({tokenizer.eos_token_id, *parser.stop_token_ids})
+
+    async def run(self, messages: Sequence[Mapping[str, Any]], *, generate: Generate, tools: Tools) -> Dialogue:
+        """Hold one conversation.
+
+        Raises:
+            ValueError: the prompt is longer than its limit (such prompts are dropped, and counted, when data is read).
+        """
+        prompt = self._conversation.prompt(messages)
+        if len(prompt) > self.limits.max_prompt_tokens:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens with its tools, data.max_prompt_length is "
+                f"{self.limits.max_prompt_tokens}: raise it, or drop such prompts (data.filter_overlong)"
+            )
+        dialogue = Dialogue(prompt_ids=prompt)
+        while (ending := await self._round(dialogue, generate, tools)) is None:
+            pass
+        dialogue.ending = ending
+        return dialogue
+
+    async def _round(self, dialogue: Dialogue, generate: Generate, tools: Tools) -> str | None:
+        """A turn of the model and the replies to its calls; why the conversation ends, or None if it goes on."""
+        limits = self.limits
+        room = limits.max_response_tokens - len(dialogue.response_ids)
+        said = await generate(dialogue.ids, room)
+        if not said.token_ids:
+            return UNFINISHED_TURN
+        if len(said.token_ids) > room:
+            raise ValueError(f"the server answered {len(said.token_ids)} tokens where at most {room} were asked for")
+        dialogue.add(said.token_ids, sampled=True, logprobs=said.logprobs)
+        text = self._tokenizer.decode(list(said.token_ids), skip_special_tokens=False)
+        turn = Turn(text=text, num_tokens=len(said.token_ids))
+        dialogue.turns.append(turn)
+        last = said.token_ids[-1]
+        if last not in self.end_tokens:
+            return RESPONSE_LENGTH if len(said.token_ids) == room else UNFINISHED_TURN
+        calls = await self._parser.parse(text, said.token_ids)
+        if not calls:
+            return ANSWERED
+        if len(dialogue.turns) >= limits.max_assistant_turns:
+            return ASSISTANT_TURNS
+        if limits.max_user_turns is not None and len(dialogue.turns) > limits.max_user_turns:
+            return USER_TURNS
+        turn.calls, broken = await self._answer(calls, tools)
+        dialogue.num_markers_broken += broken
+        replies = self._conversation.after_turn(
+            [call.reply for call in turn.calls], last_token=last, call_ids=[call.call_id for call in calls]
+        )
+        if len(dialogue.response_ids) + len(replies) >= limits.max_response_tokens:
+            return NO_ROOM_FOR_REPLY
+        turn.num_reply_tokens = len(replies)
+        dialogue.add(replies, sampled=False)
+        return None
+
+    async def _answer(self, calls: Sequence[ToolCall], tools: Tools) -> tuple[list[CallRecord], int]:
+        """A record for each call in its order, and how many markers were broken up in the replies."""
+        limit = self.limits.max_parallel_calls
+        answers = await asyncio.gather(*(self._one(call, i >= limit, tools) for i, call in enumerate(calls)))
+        return [record for record, _ in answers], sum(broken for _, broken in answers)
+
+    async def _one(self, call: ToolCall, surplus: bool, tools: Tools) -> tuple[CallRecord, int]:
+        seconds, error, problem = 0.0, True, call.problem
+        if surplus:
+            problem = f"not run: at most {self.limits.max_parallel_calls} call(s) a turn"
+        elif not problem and call.name not in tools.names:
+            problem = f"there is no tool {call.name!r}; the tools are {', '.join(sorted(tools.names))}"
+        if problem:
+            text = f"Error: {problem}"
+        else:
+            reply = await tools.call(call.name, call.arguments)
+            text, error, seconds = reply.text, bool(reply.error), reply.seconds
+        text, broken = self._conversation.clean(text)
+        text, truncated = self._truncate(text)
+        if self.limits.blank_replies:
+            text = ""
+        record = CallRecord(
+            name=call.name or UNREADABLE, arguments=call.arguments, problem=problem, reply=text, error=error,
+            seconds=seconds, truncated=truncated, surplus=surplus, malformed=bool(call.problem),
+            known=call.name in tools.names,
+        )  # fmt: skip
+        return record, broken

@@ -1,0 +1,88 @@
+"""What the database holds: the records of every table, as the generator makes them and tools and constraints read them."""
+
+from typing import Literal, NamedTuple
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+Mode = Literal["train", "flight"]
+
+MINUTES_PER_DAY = 24 * 60
+NEVER_CLOSED = -1
+
+
+class City(NamedTuple):
+    """A city on a flat map."""
+
+    id: int
+    language: Language
+    """Of `name`, and so of everything that is read about the city."""
+    name: str
+    x_km: int
+    y_km: int
+
+
+class Place(NamedTuple):
+    """A hotel, restaurant or attraction: what they have in common is a name in a city, a position and a price."""
+
+    kind: Literal["hotel", "restaurant", "attraction"]
+    id: int
+    city_id: int
+    name: str
+    x_m: int
+    y_m: int
+    """Position within the city, in metres."""
+    price: int
+    """Per room and night (hotel), per person and meal (restaurant), per person (attraction)."""
+    category: str
+    """Cuisine of a restaurant, kind of an attraction; empty for a hotel."""
+    stars: int
+    """Of a hotel, 2 to 5; else 0."""
+    features: tuple[str, ...]
+    """Of a hotel; else empty."""
+    opens: int
+    closes: int
+    """In minutes from midnight; hotels never close."""
+    closed_weekday: int
+    """0 = Monday ... 6 = Sunday, or `NEVER_CLOSED`."""
+    visit_minutes: int
+    """The shortest visit of an attraction that is one; else 0."""
+
+
+class Trip(NamedTuple):
+    """A train or flight that leaves and arrives on the same day."""
+
+    mode: Mode
+    id: int
+    number: str
+    from_city_id: int
+    to_city_id: int
+    departs: int
+    arrives: int
+    """In minutes from midnight, departs < arrives."""
+    weekdays: int
+    """Bit w is set where it runs on weekday w (0 = Monday)."""
+    price: int
+    """Per person, one way."""
+
+    def runs_on(self, weekday: int) -> bool:
+        """Whether it runs on a weekday (0 = Monday)."""
+        return bool(self.weekdays >> weekday & 1)
+
+
+def clock(minutes: int) -> str:
+    """Minutes from midnight as HH:MM."""
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def minutes_of(text: str) -> int:
+    """HH:MM as minutes from midnight (24:00 included).
+
+    Raises:
+        ValueError: anything else.
+    """
+    hours, colon, minutes = text.strip().partition(":")
+    if colon and len(minutes) == 2 and len(hours) <= 2 and (hours + minutes).isascii() and (hours + minutes).isdigit():
+        total = int(hours) * 60 + int(minutes)
+        if int(minutes) < 60 and total <= MINUTES_PER_DAY:
+            return total
+    raise ValueError(f"{text[:20]!r} is not a time of day: write HH:MM, for example 09:30")

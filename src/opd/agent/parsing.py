@@ -1,0 +1,82 @@
+"""Reads tool calls out of a model's turn: every call it began is returned, the unreadable ones with what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+_OPEN, _CLOSE, _END_OF_THOUGHT = "<tool_call>", "</tool_call>", "</think>"
+_CALL = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|(?={_OPEN})|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """One call of a turn."""
+
+    name: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    """Why the call cannot be run, in words for the model; empty for a readable call."""
+    call_id: str | None = None
+    """The model's own id of the call, in formats that have one."""
+
+
+class CallParser(Protocol):
+    """A tool-call syntax."""
+
+    stop_token_ids: Sequence[int]
+    """Tokens that end a turn in this syntax beside the end-of-turn token."""
+
+    async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
+        """The calls of a turn in their order. `text` is the turn decoded with its special tokens."""
+        ...
+
+
+class HermesParser:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; calls in a thought are not calls.
+
+    verl's own parser of this syntax drops what it cannot read, so that the model waits for a reply that never comes.
+    """
+
+    stop_token_ids: Sequence[int] = ()
+
+    async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
+        spoken = text.rpartition(_END_OF_THOUGHT)[2]
+        return [_read(match) for match in _CALL.finditer(spoken)]
+
+
+def _read(match: re.Match[str]) -> ToolCall:
+    if not match[0].endswith(_CLOSE):
+        return ToolCall(problem=f"the call has no closing {_CLOSE}")
+    return call_from_json(match[1])
+
+
+def call_from_json(text: str) -> ToolCall:
+    """A call from `{"name": ..., "arguments": {...}}`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ToolCall(problem=f"the call is not valid JSON ({error})")
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return ToolCall(problem='the call must be a JSON object with the keys "name" and "arguments"')
+    arguments = value.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return ToolCall(
+            name=value["name"], problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}'
+        )
+    return ToolCall(name=value["name"], arguments=arguments)
+
+
+def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:
+    """A call whose arguments came as JSON text, as verl's parsers hand them out."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        return ToolCall(name=name, problem=f"the arguments are not valid JSON ({error})", call_id=call_id)
+    if not isinstance(value, dict):
+        problem = f"the arguments must be a JSON object, not {type(value).__name__}"
+        return ToolCall(name=name, problem=problem, call_id=call_id)
+    return ToolCall(name=name, arguments=value, call_id=call_id)

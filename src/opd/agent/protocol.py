@@ -1,0 +1,55 @@
+"""What travels between the tool pool and its worker processes, and what the pool tells its caller."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from opd.agent.tools.registry import render
+
+ErrorClass = Literal["bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed", "surplus"]
+ERROR_CLASSES: tuple[ErrorClass, ...] = ("bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed", "surplus")
+
+
+class ToolCall(NamedTuple):
+    """One call, as a worker gets it."""
+
+    name: str
+    arguments: str | Mapping[str, Any]
+    episode_seed: int | None
+    timeout_s: float
+
+
+class WorkerReply(NamedTuple):
+    """What a worker answers."""
+
+    text: str
+    error: ErrorClass | None
+
+
+class Ready(NamedTuple):
+    """A worker has imported its tools and opened the database."""
+
+
+class ToolReply(NamedTuple):
+    """What became of a call."""
+
+    text: str
+    """What the model reads, errors included."""
+    error: ErrorClass | None
+    """The kind of failure for metrics; None: the call succeeded."""
+    seconds: float
+    """From when a process took the call up to its answer, kill included."""
+    queued_s: float = 0.0
+    """Before that: the wait for a free process."""
+
+
+def error_text(error: ErrorClass, message: str) -> str:
+    """An error as the model reads it."""
+    return render({"error": error, "message": message})
+
+
+def surplus_reply(*, max_parallel_calls: int) -> ToolReply:
+    """The answer to a call beyond those that one turn may make: it was not run."""
+    message = (
+        f"not run: at most {max_parallel_calls} call(s) are run in one turn; make this call again in the next turn"
+    )
+    return ToolReply(error_text("surplus", message), "surplus", 0.0)

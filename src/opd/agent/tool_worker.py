@@ -1,0 +1,75 @@
+"""The tool process itself: opens the database, answers one call at a time, ends when its parent does."""
+
+import os
+import pickle
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from opd.agent.database import Database, open_database
+from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
+from opd.agent.tools.registry import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
+
+MAX_DATA_BYTES = 1 << 30
+"""A tool that eats memory gets a MemoryError, so that the kernel has no reason to kill the rollout beside it."""
+MAX_REPLY_CHARS = 262_144
+"""A longer reply is cut here already: it is to be truncated to some thousand tokens anyway."""
+PARENT_POLL_S = 5.0
+ORPHAN_GRACE_S = 2.0
+"""How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
+
+
+def main(connection_fd: int, database_dir: str, toolset: str) -> None:
+    """Serves the connection until it closes."""
+    tools = load_toolset(toolset)
+    database = open_database(database_dir)
+    _confine()
+    parent = os.getppid()
+    with Connection(connection_fd) as connection:
+        connection.send(Ready())
+        while True:
+            while not connection.poll(PARENT_POLL_S):
+                if os.getppid() != parent:  # a fork of the parent may hold the other end open
+                    return
+            try:
+                call: ToolCall = pickle.loads(connection.recv_bytes())
+            except EOFError:
+                return
+            # The default action of SIGALRM ends the process even inside C code that never returns to Python.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, call.timeout_s + ORPHAN_GRACE_S)
+            reply = _answer(tools, database, call)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send(reply)
+
+
+def _confine() -> None:
+    """No tool needs to write a file or much memory: from here on the kernel refuses both."""
+    for kind, limit in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MAX_DATA_BYTES)):
+        _, hard = resource.getrlimit(kind)
+        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (soft, hard))
+
+
+def _answer(tools, database: Database, call: ToolCall) -> WorkerReply:
+    tool: Tool | None = tools.get(call.name)
+    if tool is None:
+        message = f"there is no tool {shown(call.name)}; the tools are {', '.join(tools)}"
+        return WorkerReply(error_text("unknown_tool", message), "unknown_tool")
+    try:
+        arguments = parse_arguments(tool, call.arguments)
+        text = render(tool.run(database.in_episode(call.episode_seed), arguments))
+    except BadJson as error:
+        return WorkerReply(error_text("bad_json", str(error)), "bad_json")
+    except BadArguments as error:
+        return WorkerReply(error_text("bad_arguments", str(error)), "bad_arguments")
+    except Exception as error:  # noqa: BLE001  the contract: a tool may raise anything and its trajectory goes on
+        message = f"{call.name} failed ({type(error).__name__}); try other arguments or another tool"
+        print(f"opd.agent: tool {call.name} raised {type(error).__name__}: {error}", file=sys.stderr)
+        return WorkerReply(error_text("crashed", message), "crashed")
+    return WorkerReply(text[:MAX_REPLY_CHARS], None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
