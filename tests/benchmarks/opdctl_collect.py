@@ -124,7 +124,7 @@ def measure(title: str, arguments: list[str], environment: dict[str, str]) -> No
 
 
 def _server_module():
-    spec = importlib.util.spec_from_file_location("s3_fixtures", ROOT / "tests" / "runs" / "s3" / "conftest.py")
+    spec = importlib.util.spec_from_file_location("s3_fixtures", ROOT / "tests" / "runs" / "s3" / "server.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
