@@ -3,15 +3,14 @@
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from opd.agent import tables
-from opd.agent.entries import LANGUAGES, City, Language, Mode, Place, Trip
+from opd.agent.entries import LANGUAGES, City, Language, Mode, Place, PlaceKind, Trip
 from opd.agent.episode import episode_price
 from opd.agent.manifest import Manifest, ManifestError, read_manifest
 
-PlaceKind = Literal["hotel", "restaurant", "attraction"]
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
 
 

@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 Mode = Literal["train", "flight"]
+PlaceKind = Literal["hotel", "restaurant", "attraction"]
+PLACE_KINDS: tuple[PlaceKind, ...] = ("hotel", "restaurant", "attraction")
 
 MINUTES_PER_DAY = 24 * 60
 NEVER_CLOSED = -1
@@ -24,7 +26,7 @@ class City(NamedTuple):
 class Place(NamedTuple):
     """A hotel, restaurant or attraction: what they have in common is a name in a city, a position and a price."""
 
-    kind: Literal["hotel", "restaurant", "attraction"]
+    kind: PlaceKind
     id: int
     city_id: int
     name: str

@@ -140,10 +140,12 @@ class ToolPool:
                     reply, healthy = self._run(process, request)
                     request.future.set_result(reply)
                     if not healthy:
-                        process = self._discard(process)
+                        self._discard(process)
+                        process = None
                 except (ToolPoolError, OSError) as error:
+                    self._discard(process)
+                    process = None
                     request.future.set_exception(ToolPoolError(f"tools cannot be run: {error}"))
-                    process = self._discard(process)
             with self._lock:
                 self._num_busy -= 1
         self._discard(process)

@@ -72,14 +72,13 @@ def _write_file(path: Path, world: World, language: Language) -> None:
     connection.executemany(
         tables.INSERT_CITY, ((city.id, city.name, city.x_km, city.y_km) for city in world.cities_in(language))
     )
-    places = (
-        place._replace(features=tables.FEATURE_SEPARATOR.join(place.features)) for place in world.places_in(language)
-    )  # type: ignore[arg-type]
-    connection.executemany(tables.INSERT_PLACE, sorted(places, key=lambda place: (place.city_id, place.kind, place.id)))
+    places = sorted(world.places_in(language), key=lambda place: (place.city_id, place.kind, place.id))
     connection.executemany(
-        tables.INSERT_TRIP,
-        sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id)),
+        tables.INSERT_PLACE,
+        (tuple(place._replace(features=tables.FEATURE_SEPARATOR.join(place.features))) for place in places),  # type: ignore[arg-type]
     )
+    trips = sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id))
+    connection.executemany(tables.INSERT_TRIP, trips)
     connection.execute("COMMIT")
     connection.close()
     with path.open("r+b") as file:

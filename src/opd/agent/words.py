@@ -15,7 +15,7 @@ def _words(text: str) -> tuple[Word, ...]:
     return tuple(Word(en.strip(), zh.strip()) for en, _, zh in pairs)
 
 
-# Cities that do not exist: what a model remembers of the world must not answer for the database.
+# Invented: where a name happens to be a real city's, nothing else about it is, so that no memory answers for the database.
 CITY_HEADS = _words(
     "An=安, Bai=白, Bei=北, Chang=长, Chun=春, Da=大, Dan=丹, Dong=东, Feng=凤, Fu=福, Gao=高, Guang=广, Hai=海, He=鹤, "
     "Hong=红, Hua=华, Jin=金, Jing=静, Lan=兰, Lin=林, Long=龙, Mei=梅, Ming=明, Nan=南, Ning=宁, Ping=平, Qing=青, "

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from opd.agent.database import Database
-from opd.agent.entries import City, Place
+from opd.agent.entries import PLACE_KINDS, City, Place
 from opd.agent.tools.registry import BadArguments, shown
 
 MAX_RESULTS = 10
@@ -35,8 +35,7 @@ def find_place(database: Database, city: City, argument: str, name: str) -> Plac
     place = database.place(city, name.strip())
     if place is not None:
         return place
-    kinds = ("hotel", "restaurant", "attraction")
-    known = [found.name for kind in kinds for found in database.places(city, kind)]
+    known = [found.name for kind in PLACE_KINDS for found in database.places(city, kind)]
     raise BadArguments(f"{argument} = {shown(name)}: {city.name} has no such place{_alike(name, known)}")
 
 

@@ -1,0 +1,61 @@
+"""What the trainer's resolved config says about conversations with tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opd.agent.dialogue import Limits
+
+AGENT_LOOP = "opd_tools"
+"""Name under which `opd.agent.loop` registers with verl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """The agent's part of a run's config; equal settings share one pool of tool processes."""
+
+    limits: Limits
+    tool_format: str
+    max_reply_tokens: int
+    database_dir: str
+    call_timeout_s: float
+    num_tool_processes: int
+    uses_own_tools: bool
+    """`agent.tool_config_path` names tools of the user's own, in verl's format."""
+    chat_template_kwargs: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, config: Any) -> AgentSettings:
+        """From the trainer's config (`run.agent` and verl's own multi-turn keys).
+
+        Raises:
+            ValueError: the config has no `run.agent`, which `opd.launch` writes from the spec's `agent`.
+        """
+        agent = config.run.get("agent")
+        if agent is None:
+            raise ValueError(
+                f"agent loop {AGENT_LOOP} needs run.agent.database_dir: set agent.database_dir in the spec"
+            )
+        turns = config.actor_rollout_ref.rollout.multi_turn
+        if turns.max_assistant_turns is None:
+            raise ValueError(
+                "actor_rollout_ref.rollout.multi_turn.max_assistant_turns is null: set agent.max_assistant_turns"
+            )
+        return cls(
+            limits=Limits(
+                max_prompt_tokens=config.data.max_prompt_length,
+                max_response_tokens=config.data.max_response_length,
+                max_assistant_turns=turns.max_assistant_turns,
+                max_user_turns=turns.max_user_turns,
+                max_parallel_calls=turns.max_parallel_calls,
+                blank_replies=bool(agent.get("blank_replies", False)),
+            ),
+            tool_format=turns.format,
+            max_reply_tokens=turns.max_tool_response_length,
+            database_dir=agent.database_dir,
+            call_timeout_s=agent.call_timeout_s,
+            num_tool_processes=agent.num_tool_processes,
+            uses_own_tools=turns.tool_config_path is not None,
+            chat_template_kwargs=tuple(sorted((config.data.get("apply_chat_template_kwargs") or {}).items())),
+        )
