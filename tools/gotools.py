@@ -99,6 +99,7 @@ MODULES = {
     "ray-operator": PROGRAMS["ray-operator"].locked(),
     "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "v0.85.0"),
     "kubernetes": PROGRAMS["kube-apiserver"].locked(),
+    "kwok": PROGRAMS["kwok"].locked(),
 }
 
 

@@ -15,6 +15,7 @@ import yaml
 
 import gotools
 
+SOURCES = ("ray-operator", "prometheus-operator", "kubernetes")  # modules of gotools
 PATTERN = "{{ .Group }}_{{ .ResourceAPIVersion }}_{{ .ResourceKind }}.json"
 DEFINITIONS = "definitions.json"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -28,7 +29,7 @@ _OPEN = ("properties", "additionalProperties", "x-kubernetes-preserve-unknown-fi
 
 def location() -> str:
     """kubeconform's `-schema-location` for the cached schemas; makes them first where they are missing."""
-    versions = "-".join(version for _, version in gotools.MODULES.values())
+    versions = "-".join(gotools.MODULES[name][1] for name in SOURCES)
     folder = gotools.cache_dir() / f"schemas-{versions}"
     done = folder / "complete"
     if not done.is_file():

@@ -1,0 +1,128 @@
+"""A cluster as one user sees it: kubeconfig files, and kubectl run with one of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster.pki import Identity
+
+from gotools import find
+
+Tree = dict[str, Any]
+
+
+class KubeError(RuntimeError):
+    """kubectl refused; the text is what it said."""
+
+
+def write_kubeconfig(
+    path: Path,
+    *,
+    server: str,
+    authority: Path,
+    identity: Identity | None = None,
+    token: str = "",
+    namespace: str = "default",
+) -> Path:
+    """A kubeconfig with everything embedded, readable by its owner alone."""
+    user: Tree = {"token": token}
+    if identity is not None:
+        user = {"client-certificate-data": _text64(identity.certificate), "client-key-data": _text64(identity.key)}
+    cluster = {"server": server, "certificate-authority-data": _text64(authority)}
+    tree = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "opd", "cluster": cluster}],
+        "users": [{"name": "opd", "user": user}],
+        "contexts": [{"name": "opd", "context": {"cluster": "opd", "user": "opd", "namespace": namespace}}],
+        "current-context": "opd",
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(tree, indent=1))  # JSON is YAML
+    return path
+
+
+def _text64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kube:
+    """kubectl as one user."""
+
+    kubeconfig: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What kubectl, helm and opdctl need to talk to this cluster as this user, and nothing of the caller's own."""
+        home = str(self.kubeconfig.parent)
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": home,
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": f"{home}/kubectl-cache",
+            "NO_PROXY": "*",
+        }
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        """kubectl's output.
+
+        Raises:
+            KubeError: it ended with another code than 0.
+        """
+        done = subprocess.run(
+            [str(find("kubectl")), *arguments],
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            raise KubeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def get(self, resource: str, name: str, *, namespace: str = "default") -> Tree:
+        """One object.
+
+        Raises:
+            KubeError: it is not there.
+        """
+        return json.loads(self.run("get", resource, name, "-n", namespace, "-o", "json"))
+
+    def items(self, resource: str, *, namespace: str = "default", selector: str = "") -> list[Tree]:
+        """Objects of a kind, by name."""
+        return json.loads(self.run("get", resource, "-n", namespace, "-l", selector, "-o", "json"))["items"]
+
+    def apply(self, objects: Iterable[Tree], *, namespace: str = "default") -> None:
+        """Server-side apply."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.run("apply", "--server-side", "--force-conflicts", "-n", namespace, "-f", "-", stdin=text)
+
+    def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 60) -> Any:
+        """The first true result of `look`, which may raise KubeError until then.
+
+        Raises:
+            TimeoutError: there was none in time; the text ends with what was seen last.
+        """
+        deadline, seen = time.monotonic() + timeout_s, ""
+        while True:
+            try:
+                result = look()
+                if result:
+                    return result
+                seen = repr(result)
+            except KubeError as error:
+                seen = str(error)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: not within {timeout_s:.0f} s; last seen: {seen}")
+            time.sleep(0.2)

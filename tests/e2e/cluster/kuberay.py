@@ -1,0 +1,70 @@
+"""The KubeRay operator and its CRDs, both from the operator's own module, under the ClusterRole that it ships."""
+
+from __future__ import annotations
+
+import os
+
+from tests.e2e.cluster.control_plane import ControlPlane
+from tests.e2e.cluster.kube import write_kubeconfig
+from tests.e2e.cluster.ports import free_ports
+from tests.e2e.cluster.probes import answers
+
+import gotools
+import kubeschemas
+
+NAMESPACE = "kuberay-system"
+_ACCOUNT = "kuberay-operator"
+_TOKEN_LIFE = "24h"
+
+
+def install_crds(plane: ControlPlane) -> None:
+    """KubeRay's CRDs and the PodMonitor's; returns once they are served.
+
+    Before the controller manager starts, so that its quota controller counts these kinds from the beginning.
+    """
+    plane.admin.run("apply", "--server-side", *(f"--filename={path}" for path in kubeschemas.crd_files()))
+    plane.admin.until("all CRDs are established", lambda: _are_crds_served(plane))
+
+
+def start_operator(plane: ControlPlane) -> None:
+    """Start the operator as its service account; needs running controllers. Ready when its health probe says so.
+
+    It runs outside the cluster, so it reaches Ray's dashboard through the API server.
+    """
+    _grant_role(plane)
+    token = plane.admin.run("create", "token", _ACCOUNT, "-n", NAMESPACE, f"--duration={_TOKEN_LIFE}").strip()
+    kubeconfig = write_kubeconfig(
+        plane.folder / "operator.kubeconfig", server=plane.server, authority=plane.authority.certificate, token=token
+    )
+    [probe] = free_ports(1)
+    plane.processes.start(
+        "ray-operator",
+        [
+            gotools.find("ray-operator"),
+            "--enable-leader-election=false",
+            "--use-kubernetes-proxy",
+            "--metrics-addr=0",
+            f"--health-probe-bind-address=127.0.0.1:{probe}",
+        ],
+        KUBECONFIG=str(kubeconfig),
+    )
+    plane.processes.wait_for("ray-operator", lambda: answers(f"http://127.0.0.1:{probe}/readyz"))
+
+
+def _are_crds_served(plane: ControlPlane) -> bool:
+    """`kubectl wait` fails on a CRD that has no conditions yet."""
+    for crd in plane.admin.items("crd"):
+        conditions = {one["type"]: one["status"] for one in crd.get("status", {}).get("conditions") or ()}
+        if conditions.get("Established") != "True":
+            return False
+    return True
+
+
+def _grant_role(plane: ControlPlane) -> None:
+    """Namespace, service account, ClusterRole and bindings as the module's own kustomization gives them."""
+    folder = plane.folder / "kuberay"
+    folder.mkdir()
+    shipped = os.path.relpath(gotools.module("ray-operator") / "config" / "rbac", folder.resolve())
+    (folder / "namespace.yaml").write_text(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n")
+    (folder / "kustomization.yaml").write_text(f"namespace: {NAMESPACE}\nresources: [namespace.yaml, {shipped}]\n")
+    plane.admin.run("apply", "--server-side", "-k", str(folder))

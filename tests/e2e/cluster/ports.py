@@ -1,0 +1,28 @@
+"""Free TCP ports for servers that must be told theirs before they start."""
+
+import random
+import socket
+from pathlib import Path
+
+_LOWEST = 15_000
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
+    """Distinct ports that nothing listens on, below the range that the kernel hands out to clients and to port 0.
+
+    A port from inside that range could be taken by anybody's connection between this look and the server's start.
+    """
+    highest = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.is_file() else 32_768
+    found: list[int] = []
+    for port in random.sample(range(_LOWEST, highest), k=highest - _LOWEST):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found")

@@ -1,0 +1,107 @@
+"""The cluster's processes: started with a log each, waited for until they answer, stopped in the opposite order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.1
+
+
+class PartError(RuntimeError):
+    """A part of the cluster that ended or never answered; the text names it and quotes the end of its log."""
+
+
+class Processes:
+    """Named child processes with their logs in one folder."""
+
+    def __init__(self, logs: Path, *, environment: Mapping[str, str]) -> None:
+        """`environment` is all that the processes see: nothing of the caller's proxies or credentials."""
+        self.logs = logs
+        self._environment = dict(environment)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: Sequence[str | Path], **environment: str) -> None:
+        """Start a part; it dies with this process even if that is killed."""
+        with open(self.log(name), "ab") as log:
+            self._running[name] = subprocess.Popen(
+                [str(word) for word in command],
+                env={**self._environment, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is ours to handle: the parts end in order
+                preexec_fn=_die_with_parent,
+            )
+
+    def wait_for(self, name: str, is_ready: Callable[[], bool], *, timeout_s: float = 120) -> float:
+        """Wait until a started part is ready; returns the seconds it took.
+
+        Raises:
+            PartError: the part ended, or is not ready in time.
+        """
+        begin = time.monotonic()
+        while not is_ready():
+            self.check(name)
+            if time.monotonic() - begin > timeout_s:
+                raise PartError(f"{name} is not ready after {timeout_s:.0f} s; its log ends:\n{self.tail(name)}")
+            time.sleep(_POLL_S)
+        return time.monotonic() - begin
+
+    def check(self, *names: str) -> None:
+        """Raises:
+        PartError: one of these parts (of all, without names) is no longer there.
+        """
+        for name in names or tuple(self._running):
+            code = self._running[name].poll()
+            if code is not None:
+                raise PartError(f"{name} ended with {code}; its log ends:\n{self.tail(name)}")
+
+    def stop(self, name: str, *, timeout_s: float = 20) -> None:
+        """SIGTERM, then SIGKILL after the time-out; a part that is gone already is fine."""
+        process = self._running.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop_all(self) -> None:
+        """Stop everything, the last started first (the API server before etcd)."""
+        for name in reversed(list(self._running)):
+            self.stop(name)
+
+    def pid(self, name: str) -> int:
+        """A running part's process id."""
+        return self._running[name].pid
+
+    def log(self, name: str) -> Path:
+        """Where a part's output goes."""
+        return self.logs / f"{name}.log"
+
+    def tail(self, name: str, *, num_lines: int = 15) -> str:
+        """The end of a part's log."""
+        text = self.log(name).read_text(errors="replace") if self.log(name).is_file() else ""
+        return "\n".join(text.splitlines()[-num_lines:])
+
+
+def minimal_environment(home: Path, *, path: str | None = None) -> dict[str, str]:
+    """PATH and a HOME of the cluster's own."""
+    return {"PATH": path or os.environ.get("PATH", os.defpath), "HOME": str(home)}
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

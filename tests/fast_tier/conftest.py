@@ -1,0 +1,53 @@
+"""The fixture `tier`, one for the whole session; every test in this folder is marked `fasttier`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fast_tier.tier import FastTier
+
+import gotools
+
+# Set by CI: what cannot be tested is a failure there, not a skip.
+NO_SKIP_VARIABLES = ("OPD_NO_SKIP", "CI")
+_TEST_TIMEOUT_S = 180
+_LOGS = pytest.StashKey[Path]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark this folder's tests; their time-outs leave out the fixture, which may have to build first."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.fasttier)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def tier(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FastTier]:
+    """A running fast tier; its parts are built first where they are missing (minutes)."""
+    try:
+        gotools.install_all(gotools.GROUPS["fast-tier"])
+    except gotools.ToolError as error:
+        if any(os.environ.get(name) for name in NO_SKIP_VARIABLES):
+            pytest.fail(f"the fast tier cannot run: {error}", pytrace=False)
+        pytest.skip(f"FAST TIER UNTESTED: {error}")
+    running = FastTier(tmp_path_factory.mktemp("fast-tier"))
+    request.config.stash[_LOGS] = running.logs
+    try:
+        running.start()
+        yield running
+        running.processes.check()  # a part that died while the tests passed is a finding
+    finally:
+        running.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where the parts' logs are, when something failed."""
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    if _LOGS in config.stash and any("fast_tier" in report.nodeid for report in failed):
+        terminalreporter.write_line(f"logs of the fast tier's parts: {config.stash[_LOGS]}")

@@ -1,0 +1,64 @@
+"""The fast tier's nodes (run by kwok) and volumes: the least that tells every selector and toleration of the specs apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+H200, A100, L40S = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S"
+_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+STORAGE_CLASS = "shared"
+
+
+def node(
+    name: str, *, gpu: str = "", rdma: int = 0, is_tainted: bool = False, is_cpu_pool: bool = False
+) -> dict[str, Any]:
+    """A node of 192 cores and 2 TiB; with a GPU type, of eight such GPUs, labelled as NVIDIA's operator does."""
+    resources = {"cpu": "192", "memory": "2Ti", "pods": "110", "ephemeral-storage": "8Ti"}
+    resources |= {"nvidia.com/gpu": "8"} if gpu else {}
+    resources |= {"rdma/ib": str(rdma)} if rdma else {}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    labels |= {"nvidia.com/gpu.product": gpu} if gpu else {}
+    labels |= {"node-role/cpu": "true"} if is_cpu_pool else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [_TAINT]} if is_tainted else {},
+        "status": {"allocatable": resources, "capacity": resources},
+    }
+
+
+NODES = [
+    node("cpu-plain"),
+    node("cpu-pool", is_cpu_pool=True),
+    node("gpu-open", gpu=L40S),
+    node("gpu-a100", gpu=A100, is_tainted=True),
+    node("gpu-h200-0", gpu=H200, rdma=8, is_tainted=True),
+    node("gpu-h200-1", gpu=H200, rdma=8, is_tainted=True),
+]
+
+
+def storage_class() -> dict[str, Any]:
+    """The default class, whose volumes are made by `volume`."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "Immediate",
+    }
+
+
+def volume(name: str) -> dict[str, Any]:
+    """A volume that any claim of the manifests and charts fits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "4Ti"},
+            "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
+            "storageClassName": STORAGE_CLASS,
+            "hostPath": {"path": f"/volumes/{name}"},
+        },
+    }
