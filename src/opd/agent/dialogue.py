@@ -147,8 +147,8 @@ class DialogueRunner:
         self, *, tokenizer: Any, conversation: Conversation, parser: CallParser, truncate: Truncate, limits: Limits
     ):
         self._tokenizer = tokenizer
-        self._conversation = conversation
-        self._parser = parser
+        self.conversation = conversation
+        self.parser = parser
         self._truncate = truncate
         self.limits = limits
         self.end_tokens = frozenset({tokenizer.eos_token_id, *parser.stop_token_ids})
@@ -159,7 +159,7 @@ class DialogueRunner:
         Raises:
             ValueError: the prompt is longer than its limit (such prompts are dropped, and counted, when data is read).
         """
-        prompt = self._conversation.prompt(messages)
+        prompt = self.conversation.prompt(messages)
         if len(prompt) > self.limits.max_prompt_tokens:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens with its tools, data.max_prompt_length is "
@@ -187,7 +187,7 @@ class DialogueRunner:
         last = said.token_ids[-1]
         if last not in self.end_tokens:
             return RESPONSE_LENGTH if len(said.token_ids) == room else UNFINISHED_TURN
-        calls = await self._parser.parse(text, said.token_ids)
+        calls = await self.parser.parse(text, said.token_ids)
         if not calls:
             return ANSWERED
         if len(dialogue.turns) >= limits.max_assistant_turns:
@@ -196,7 +196,7 @@ class DialogueRunner:
             return USER_TURNS
         turn.calls, broken = await self._answer(calls, tools)
         dialogue.num_markers_broken += broken
-        replies = self._conversation.after_turn(
+        replies = self.conversation.after_turn(
             [call.reply for call in turn.calls], last_token=last, call_ids=[call.call_id for call in calls]
         )
         if len(dialogue.response_ids) + len(replies) >= limits.max_response_tokens:
@@ -222,7 +222,7 @@ class DialogueRunner:
         else:
             reply = await tools.call(call.name, call.arguments)
             text, error, seconds = reply.text, bool(reply.error), reply.seconds
-        text, broken = self._conversation.clean(text)
+        text, broken = self.conversation.clean(text)
         text, truncated = self._truncate(text)
         if self.limits.blank_replies:
             text = ""

@@ -18,6 +18,7 @@ from verl.experimental.agent_loop.agent_loop import (
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.environment import Environment
 from opd.agent.metrics import num_turns
+from opd.agent.reward import FINAL_TEXT
 from opd.agent.settings import AGENT_LOOP, AgentSettings
 from opd.agent.verl_tools import VerlTools, call_parser
 
@@ -101,7 +102,7 @@ class ToolDialogueLoop(AgentLoopBase):
             ),
             # verl hands these to the reward function inside `extra_info`.
             extra_fields={
-                "final_answer": self._environment.final_answer(dialogue),
+                FINAL_TEXT: self._environment.final_text(dialogue),
                 "ending": dialogue.ending,
                 "min_global_steps": steps.first,
                 "max_global_steps": steps.last,

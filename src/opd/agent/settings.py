@@ -9,6 +9,8 @@ from opd.agent.dialogue import Limits
 
 AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""
+TOOL_SELECTION = "tool_selection"
+"""verl's key in a row's `extra_info`: the tools that this row is offered; all where it is absent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,8 @@ class AgentSettings:
     database_dir: str
     call_timeout_s: float
     num_tool_processes: int
+    toolset: str
+    """Module or file that defines our tools; see `opd.agent.tools.registry.load_toolset`."""
     uses_own_tools: bool
     """`agent.tool_config_path` names tools of the user's own, in verl's format."""
     chat_template_kwargs: tuple[tuple[str, Any], ...] = ()
@@ -56,6 +60,7 @@ class AgentSettings:
             database_dir=agent.database_dir,
             call_timeout_s=agent.call_timeout_s,
             num_tool_processes=agent.num_tool_processes,
+            toolset=agent.toolset,
             uses_own_tools=turns.tool_config_path is not None,
             chat_template_kwargs=tuple(sorted((config.data.get("apply_chat_template_kwargs") or {}).items())),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from opd.agent.settings import AGENT_LOOP
+from opd.agent.tools.registry import DEFAULT_TOOLSET
 from opd.overrides.facts import RunFacts
 from opd.overrides.hydra_text import hydra_value
 from opd.spec import AnyRunSpec, EvalSpec, GrpoSpec, OpdSpec
@@ -19,6 +21,7 @@ RAY_INIT = "ray_kwargs.ray_init"
 NUM_CPU_SLOTS = 16  # Ray schedules by logical CPUs: verl's processes on a small machine need more slots than cores
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 AGENT_REWARD = "opd.agent.reward:compute_score"
+_AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
@@ -106,11 +109,15 @@ def _kind(spec: AnyRunSpec) -> Pairs:
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
-        yield f"{ROLLOUT}.agent.default_agent_loop", "tool_agent" if agent.enable_tools else "single_turn_agent"
+        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else "single_turn_agent"
+        toolset = agent.toolset or DEFAULT_TOOLSET
         if agent.tool_config_path is not None:
             yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
-        yield "++run.agent.database_dir", agent.database_dir
-        yield "++run.agent.call_timeout_s", agent.call_timeout_s
+        elif agent.enable_tools:
+            yield "++data.toolset", toolset  # the data set measures prompts with the tools' descriptions
+        yield "++run.agent.toolset", toolset
+        for key in _AGENT_KEYS:
+            yield f"++run.agent.{key}", getattr(agent, key)
 
 
 def _reward(spec: AnyRunSpec) -> Pairs:
@@ -120,6 +127,9 @@ def _reward(spec: AnyRunSpec) -> Pairs:
     yield "reward.custom_reward_function.name", "compute_score_async"
     yield "++reward.custom_reward_function.reward_kwargs.function", functions.get(reward.function, reward.function)
     yield "++reward.custom_reward_function.reward_kwargs.timeout_s", reward.timeout_s
+    agent = None if isinstance(spec, OpdSpec) else spec.agent
+    if agent is not None and reward.function == "agent_plan":
+        yield "++reward.custom_reward_function.reward_kwargs.database_dir", agent.database_dir
 
 
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -104,3 +104,13 @@ class Agent(Section):
     tool_format: Text = Field(default="hermes", description="Tool-call syntax, one of verl's parsers.")
     tool_config_path: Text | None = Field(default=None, description="Tool list of your own instead of ours.")
     call_timeout_s: float = Field(default=10.0, gt=0, description="Seconds a tool call may take.")
+    num_tool_processes: Count = Field(default=4, description="Tool processes of each rollout process.")
+    toolset: Text | None = Field(
+        default=None, description="Python module or file that defines TOOLS over the database; unset: the travel tools."
+    )
+    blank_replies: bool = Field(
+        default=False, description="A control: every tool reply reaches the model empty, so that nothing is looked up."
+    )
+    num_kept_trajectories: Natural = Field(
+        default=8, description="Conversations of each step (and validation) kept for the trajectory viewer."
+    )

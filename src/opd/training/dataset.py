@@ -7,10 +7,19 @@ import logging
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.tokenizer import normalize_token_ids
 
+from opd.agent.settings import TOOL_SELECTION
+from opd.agent.tools.registry import tool_schemas
+
 logger = logging.getLogger(__name__)
 
 # Below this many rows one process filters faster than it takes to start more.
 _PARALLEL_FROM_ROWS = 20_000
+
+
+def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
+    """The descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
+    selection = (row.get("extra_info") or {}).get(TOOL_SELECTION)
+    return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
 
 
 class PromptDataset(RLHFDataset):
@@ -24,17 +33,21 @@ class PromptDataset(RLHFDataset):
     num_overlong_dropped: int = 0
 
     def maybe_filter_out_long_prompts(self, dataframe=None):
+        toolset = self.config.get("toolset")
+        if toolset is not None:
+            self.tool_schemas = tool_schemas(toolset)
         kwargs = {
             k: v
             for k, v in self.apply_chat_template_kwargs.items()
             if k not in ("tokenize", "return_dict", "return_tensors")
         }
-        if self.tool_schemas is not None:
-            kwargs["tools"] = self.tool_schemas
-        limit, tokenizer, key = self.max_prompt_length, self.tokenizer, self.prompt_key
+        limit, tokenizer, key, schemas = self.max_prompt_length, self.tokenizer, self.prompt_key, self.tool_schemas
 
         def fits(row) -> bool:
-            ids = tokenizer.apply_chat_template(row[key], add_generation_prompt=True, tokenize=True, **kwargs)
+            offered = {} if schemas is None else {"tools": _offered(schemas, row)}
+            ids = tokenizer.apply_chat_template(
+                row[key], add_generation_prompt=True, tokenize=True, **kwargs, **offered
+            )
             return len(normalize_token_ids(ids)) <= limit
 
         workers = self.num_workers if len(dataframe) > _PARALLEL_FROM_ROWS else None

@@ -23,7 +23,12 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from opd.agent.loop import ToolDialogueLoop, environment
+from opd.agent.metrics import AgentCounts
+from opd.agent.settings import AGENT_LOOP
+from opd.agent.trajectories import Trajectory
 from opd.evaluation.samples import Sample
+from opd.training.dialogues import DialogueKeeper
 from opd.training.seeds import TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
@@ -43,6 +48,10 @@ class RolloutReport:
     seconds: dict[str, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     """Every answer, where the run is an evaluation."""
+    agent: AgentCounts = field(default_factory=AgentCounts)
+    """Conversations with tools."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """The first of those conversations in the batch's order, as many as the run keeps."""
 
     def add(self, other: RolloutReport) -> None:
         self.num_trajectories += other.num_trajectories
@@ -50,6 +59,8 @@ class RolloutReport:
         self.num_reward_failed += other.num_reward_failed
         self.first_error = self.first_error or other.first_error
         self.samples.extend(other.samples)
+        self.agent.add(other.agent)
+        self.trajectories.extend(other.trajectories)
         for key, value in other.seconds.items():
             self.seconds[key] = max(self.seconds.get(key, 0.0), value)
 
@@ -79,6 +90,9 @@ class RolloutWorker(_VerlWorker):
         handles = reward_loop_worker_handles or [_LocalReward(config)]
         super().__init__(config, llm_client, teacher_client, handles)
         self.run_seed = int(config.run.seed)
+        self._keeper: DialogueKeeper | None = None
+        if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
+            environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
     async def generate(self, batch: TensorDict) -> RolloutReport:
         """Answer every prompt of `batch` `n` times; rows and statuses are stored when this returns."""
@@ -91,11 +105,13 @@ class RolloutWorker(_VerlWorker):
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
         jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
+        self._keeper = DialogueKeeper(self.config, self.tokenizer, VALIDATION if validate else TRAIN)
         results = await asyncio.gather(
             *(self._trajectory(prompt, sample, validate=validate) for prompt, sample in jobs), return_exceptions=True
         )
         generated = time.perf_counter()
-        report = RolloutReport(num_trajectories=len(jobs))
+        report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
+        report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
         if validate and self.config.run.kind == "eval":
             finals = [result[-1][1] for result in results if not isinstance(result, BaseException)]
@@ -136,6 +152,8 @@ class RolloutWorker(_VerlWorker):
         for earlier in outputs[:-1]:
             earlier.reward_score = outputs[-1].reward_score
             earlier.extra_fields["reward_extra_info"] = outputs[-1].extra_fields["reward_extra_info"]
+        if isinstance(loop, ToolDialogueLoop) and self._keeper is not None:
+            self._keeper.see(loop.dialogue, outputs[-1], kwargs, sample)
         return [self._row_of(output, kwargs, sample, turn) for turn, output in enumerate(outputs)]
 
     def _agent_loop(self, name: str, client: SeededClient):

@@ -22,7 +22,9 @@ from opd.losses import reward_weights
 from opd.runs.metrics import read_metrics
 from opd.runs.run import EXIT_TERMINATED
 from opd.training import checkpointing, step_counts, verl_patches
+from opd.training.dialogues import DialogueLog
 from opd.training.graceful import GracefulStop
+from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
 from opd.training.worker import OPDWorker
 
@@ -38,6 +40,7 @@ class OrderedTrainer(PPOTrainerSync):
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
         self._stop = GracefulStop()
+        self._dialogues = DialogueLog()
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history).
         ours = ("console", "file") if run is not None else ("console",)
@@ -123,7 +126,14 @@ class OrderedTrainer(PPOTrainerSync):
             "reward/failed": float(report.num_reward_failed),
             "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
+            **self._keep_dialogues(report),
         }
+
+    def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
+        """Store the report's conversations; their metrics."""
+        if self.run is not None:
+            self._dialogues.write(self.run, report.trajectories)
+        return report.agent.metrics()
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
@@ -132,6 +142,7 @@ class OrderedTrainer(PPOTrainerSync):
             "val-aux/rollout/failed": float(report.num_failed),
             "val-aux/reward/failed": float(report.num_reward_failed),
             "val-aux/num_overlong_dropped": float(self.val_dataset.num_overlong_dropped),
+            **{f"val-aux/{name}": value for name, value in self._keep_dialogues(report).items()},
         }
 
     def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:

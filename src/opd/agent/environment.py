@@ -1,0 +1,128 @@
+"""What the conversations of one process share: the tool processes, the tools' descriptions, the checked chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from opd.agent.conversation import Conversation
+from opd.agent.dialogue import Dialogue, DialogueRunner, Reply
+from opd.agent.execution import ToolPool
+from opd.agent.parsing import CallParser
+from opd.agent.settings import TOOL_SELECTION, AgentSettings
+from opd.agent.tools.registry import tool_schemas
+from opd.agent.truncation import truncate_reply
+
+EPISODE_SEED = "episode_seed"
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeTools:
+    """The pool's tools as one episode sees them."""
+
+    pool: ToolPool
+    names: Collection[str]
+    episode_seed: int | None
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
+        return await self.pool.call(name, arguments, episode_seed=self.episode_seed)
+
+
+class Environment:
+    """The tools and the template of a run.
+
+    Args:
+        settings: what the run says. tokenizer: the student's.
+        schemas: descriptions of tools that are not ours (`agent.tool_config_path`); None: ours, in a pool of processes.
+        make_parser: from the tools' descriptions to the parser of `settings.tool_format`.
+
+    Raises:
+        UnfitTemplate: the chat template cannot carry tool conversations exactly.
+        ManifestError, ImportError: see `ToolPool`.
+        ValueError: the reply limit leaves no room for the mark that says a reply was cut.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        tokenizer: Any,
+        *,
+        schemas: Sequence[Schema] | None,
+        make_parser: Callable[[Sequence[Schema]], CallParser],
+    ):
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._make_parser = make_parser
+        found = tool_schemas(settings.toolset) if schemas is None else schemas
+        self._schemas = {schema["function"]["name"]: schema for schema in found}
+        self._runners: dict[tuple[str, ...], DialogueRunner] = {}
+        runner = self.runner({})
+        runner.conversation.verify(sorted(runner.end_tokens))
+        truncate_reply("", tokenizer=tokenizer, max_tokens=settings.max_reply_tokens)
+        self._pool = (
+            ToolPool(
+                settings.database_dir, num_processes=settings.num_tool_processes, timeout_s=settings.call_timeout_s,
+                toolset=settings.toolset,
+            )
+            if schemas is None
+            else None
+        )  # fmt: skip
+
+    def tool_names(self, extra_info: Mapping[str, Any]) -> tuple[str, ...]:
+        """The tools that a row is offered, in their fixed order.
+
+        Raises:
+            ValueError: the row selects a tool that there is not.
+        """
+        selection = extra_info.get(TOOL_SELECTION)
+        if selection is None:
+            return tuple(self._schemas)
+        unknown = sorted(set(selection) - set(self._schemas))
+        if unknown:
+            raise ValueError(
+                f"extra_info.{TOOL_SELECTION} names {', '.join(unknown)}; the tools are {', '.join(self._schemas)}"
+            )
+        return tuple(name for name in self._schemas if name in set(selection))
+
+    def runner(self, extra_info: Mapping[str, Any]) -> DialogueRunner:
+        """The runner for a row's tools."""
+        names = self.tool_names(extra_info)
+        if names not in self._runners:
+            schemas = [self._schemas[name] for name in names]
+            self._runners[names] = DialogueRunner(
+                tokenizer=self._tokenizer,
+                conversation=Conversation(
+                    self._tokenizer, tools=schemas, template_kwargs=dict(self.settings.chat_template_kwargs)
+                ),
+                parser=self._make_parser(schemas),
+                truncate=partial(truncate_reply, tokenizer=self._tokenizer, max_tokens=self.settings.max_reply_tokens),
+                limits=self.settings.limits,
+            )
+        return self._runners[names]
+
+    def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
+        """Our tools in a row's episode."""
+        if self._pool is None:
+            raise ValueError("this run has tools of its own (agent.tool_config_path): there is no pool")
+        seed = extra_info.get(EPISODE_SEED)
+        return EpisodeTools(
+            pool=self._pool, names=self.tool_names(extra_info), episode_seed=None if seed is None else int(seed)
+        )
+
+    def final_text(self, dialogue: Dialogue) -> str:
+        """What the model said last, as text without control tokens; empty if its last turn still asked for tools."""
+        if not dialogue.turns or dialogue.turns[-1].calls:
+            return ""
+        last = dialogue.turns[-1].num_tokens
+        return self._tokenizer.decode(
+            dialogue.response_ids[len(dialogue.response_ids) - last :], skip_special_tokens=True
+        )
+
+    def close(self) -> None:
+        """End the tool processes."""
+        if self._pool is not None:
+            self._pool.close()

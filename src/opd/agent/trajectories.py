@@ -1,0 +1,71 @@
+"""Conversations as a run keeps them for a person to read: one JSON object a line, text and who wrote it (torch-free)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+FOLDER = "trajectories"
+"""In the run directory: one file for each step and validation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Consecutive tokens of one writer."""
+
+    trained: bool
+    """Sampled by the model, so trained on; False for the template's and the tools' tokens."""
+    text: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """One conversation with its score."""
+
+    partition: str
+    """`train` or `validation`."""
+    step: int
+    data_source: str
+    data_index: int
+    sample: int
+    prompt: str
+    num_prompt_tokens: int
+    segments: Sequence[Segment]
+    """The response from its first token to its last."""
+    calls: Sequence[Sequence[Mapping[str, Any]]]
+    """By turn of the model: the fields of `opd.agent.dialogue.CallRecord`."""
+    ending: str
+    score: float
+    breakdown: Mapping[str, Any]
+    """What else the reward said, such as each constraint."""
+    ground_truth: str
+
+
+def file_key(partition: str, step: int) -> str:
+    """Where a batch's conversations lie in the run directory."""
+    return f"{FOLDER}/{partition}-{step:06d}.jsonl"
+
+
+def to_lines(trajectories: Iterable[Trajectory]) -> bytes:
+    """The file's content."""
+    return "".join(json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in trajectories).encode()
+
+
+def from_lines(data: bytes) -> list[Trajectory]:
+    """The conversations of a file.
+
+    Raises:
+        ValueError: a line is no conversation; names it.
+    """
+    out = []
+    names = {field.name for field in fields(Trajectory)}
+    for number, line in enumerate(data.decode().splitlines(), start=1):
+        record = json.loads(line)
+        if not isinstance(record, dict) or set(record) != names:
+            raise ValueError(f"line {number}: a trajectory must have the keys {', '.join(sorted(names))}")
+        segments = [Segment(**segment) for segment in record.pop("segments")]
+        out.append(Trajectory(segments=segments, **record))
+    return out
