@@ -7,12 +7,30 @@ from collections.abc import Sequence
 
 import typer
 
-from opdctl.commands import collect, compare, doctor, list_runs, logs, pull, render, report, run, status, wait
+from opdctl.commands import (
+    cancel,
+    collect,
+    compare,
+    delete,
+    doctor,
+    list_runs,
+    logs,
+    pull,
+    render,
+    report,
+    resume,
+    run,
+    status,
+    submit,
+    suspend,
+    wait,
+)
 from opdctl.console import run_guarded
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
 EPILOG = (
-    "A RUN is its name below --store ($OPDCTL_STORE), the path or URL of its directory, or its experiment file. "
+    "A RUN is its name (in a cluster's namespace, or below --store, $OPDCTL_STORE), the path or URL of its directory, or its "
+    "experiment file. "
     "Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."
 )
 
@@ -25,13 +43,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("render")(render.render)
+app.command("submit")(submit.submit)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
+app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
+app.command("cancel")(cancel.cancel)
+app.command("suspend")(suspend.suspend)
+app.command("resume")(resume.resume)
+app.command("delete")(delete.delete)
 app.command("list")(list_runs.list_runs)
 app.command("collect")(collect.collect)
-app.command("logs")(logs.logs)
 app.command("pull")(pull.pull)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)

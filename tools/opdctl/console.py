@@ -24,6 +24,11 @@ StoreUrl = Annotated[
     typer.Option("--store", envvar="OPDCTL_STORE", metavar="URL", help="Folder or fsspec URL that holds the runs."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read everything again and keep nothing.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace of the run; the kubeconfig context's by default.")
+]
+Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
+NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Ask no cluster, only the store.")]
 DEFAULT_TIMEOUT_S = 300.0
 
 

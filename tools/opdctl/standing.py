@@ -53,6 +53,8 @@ class End:
 
     is_success: bool
     reason: str
+    is_gone: bool = False
+    """Whether it is no end, but the RayJob's disappearance."""
 
 
 def wait_for_end(

@@ -1,0 +1,71 @@
+"""`opdctl submit`: from an experiment file to a run on a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets
+from opdctl.console import Context, Namespace, Timeout, deadline, note
+
+New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; nothing is installed.")]
+
+
+def submit(
+    experiment: File,
+    values: Overlays = None,
+    sets: Sets = None,
+    name: Name = None,
+    new: New = False,
+    image: Image = None,
+    charts: Charts = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    dry_run: DryRun = False,
+    timeout: Timeout = 300.0,
+) -> None:
+    """Submit an experiment, or every cell of its `matrix`: validate, render, try on the API server, install by Helm.
+
+    A name whose run is live, has succeeded, or belongs to another spec is refused; a run that failed or was cancelled
+    is resumed from its newest checkpoint.
+
+    Example: `opdctl submit exp.yaml -n opd --image registry.example/opd@sha256:...`
+    """
+    import os
+
+    from opdctl.cluster.client import connect
+    from opdctl.sending import Sender
+    from opdctl.values import load_experiments
+
+    named = [f"name={name}"] if name is not None else []
+    with deadline(timeout):
+        found = load_experiments(
+            experiment, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+        )
+        for item in found:
+            for remark in item.notes:
+                note(f"note: {item.run_id}: {remark}")
+        api = connect(namespace=namespace, context=context)
+        sender = Sender(api, charts=charts, is_new=new, timeout_s=timeout)
+        orders = sender.prepare(found)
+        for order in orders:
+            run_id, decision = order.experiment.run_id, order.decision
+            why = f": {decision.why}" if decision.why else ""
+            if dry_run:
+                print(f"{run_id}  would {decision.action}{why}")
+                continue
+            sender.send(order)
+            print(f"{run_id}  {'resumed' if decision.action == 'resume' else 'submitted'}{why}")
+    if not dry_run:
+        print(next_steps([order.experiment.run_id for order in orders], api.namespace, api.context))
+
+
+def next_steps(run_ids: list[str], namespace: str, context: str | None) -> str:
+    """The commands that a person needs next, ready to be copied."""
+    where = f"-n {namespace}" + (f" --context {context}" if context else "")
+    run_id = run_ids[0]
+    words = (("status", ""), ("logs -f", ""), ("wait", ""), ("cancel", "    (saves first)"))
+    lines = [f"  opdctl {command} {run_id} {where}{remark}" for command, remark in words]
+    return "\n".join(["next:", *lines, f"  opdctl collect {run_id} {where}"])

@@ -1,0 +1,147 @@
+"""Owns sending experiments to a cluster: every one is decided on, rendered and tried before the first is installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from opd.runs.errors import StoreError
+from opd.runs.store import Store
+from opdctl.cluster.client import KubeApi
+from opdctl.cluster.dry_run import dry_run, rendered_objects
+from opdctl.cluster.run import look
+from opdctl.console import note
+from opdctl.errors import EXIT_USAGE, ToolError
+from opdctl.helm import Where, find_chart, install, release_status, template, uninstall
+from opdctl.listing import Listing
+from opdctl.records import live_state, read_run
+from opdctl.standing import attempt_lines
+from opdctl.submitting import Decision, Name, Stored, decide, next_free, read_stored
+from opdctl.targets import open_place
+from opdctl.values import Experiment
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One experiment that may be sent: `chart` and `decision` are settled."""
+
+    experiment: Experiment
+    chart: Path
+    decision: Decision
+
+
+class Sender:
+    """Sends experiments to one namespace.
+
+    Args:
+        is_new: take the next free name where the experiment's own is taken.
+        timeout_s: for each of Helm's calls.
+    """
+
+    def __init__(self, api: KubeApi, *, charts: Path | None, is_new: bool, timeout_s: float):
+        self.api = api
+        self.where = Where(namespace=api.namespace, context=api.context)
+        self.charts = charts
+        self.is_new = is_new
+        self.timeout_s = timeout_s
+        self._taken: set[str] = set()
+
+    def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
+        """What to do about each experiment; nothing is changed yet.
+
+        Raises:
+            ToolError: the first that is refused, by the chart, by its name, or by the API server.
+        """
+        orders = [self._order(item) for item in experiments]
+        for order in orders:
+            self._try(order)
+        return orders
+
+    def send(self, order: Order) -> None:
+        """Installs one; a run that is resumed loses its old release first, not its claim.
+
+        Raises:
+            ToolError: Helm or the API server refused.
+        """
+        run_id = order.experiment.run_id
+        if order.decision.action == "resume":
+            uninstall(run_id, self.where, timeout_s=self.timeout_s)
+            self.api.delete(self.api.path("rayjobs", run_id))  # made without Helm, or left by a release that is gone
+            self._wait_until_gone(run_id)
+        install(order.experiment, chart=order.chart, where=self.where, timeout_s=self.timeout_s)
+
+    def _order(self, item: Experiment) -> Order:
+        chart = find_chart(item.spec.kind, self.charts)
+        if self.is_new:
+            run_id = next_free(item.run_id, lambda candidate: self._is_free(item, candidate))
+            item = _renamed(item, run_id)
+        self._taken.add(item.run_id)
+        name = self._name(item, item.run_id)
+        return Order(experiment=item, chart=chart, decision=decide(name, item.spec))
+
+    def _is_free(self, item: Experiment, run_id: str) -> bool:
+        return run_id not in self._taken and self._name(item, run_id).is_free
+
+    def _name(self, item: Experiment, run_id: str) -> Name:
+        return Name(
+            run_id=run_id,
+            cluster=look(self.api, run_id),
+            stored=_stored(item.spec.store.url, run_id, self.timeout_s),
+            release=release_status(run_id, self.where, timeout_s=self.timeout_s),
+        )
+
+    def _try(self, order: Order) -> None:
+        text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
+        refused = dry_run(self.api, rendered_objects(text))
+        if refused:
+            lines = "\n".join(f"  {error}" for error in refused)
+            fix = next((error.fix for error in refused if error.fix), "mend the keys that the server names")
+            raise ToolError(
+                f"the API server refuses {order.experiment.run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE
+            )
+
+    def _wait_until_gone(self, run_id: str) -> None:
+        """Its finalizer stops the Ray job first; a new RayJob of the name cannot be made before."""
+        deadline_s = time.monotonic() + self.timeout_s
+        while self.api.find(self.api.path("rayjobs", run_id)) is not None:
+            if time.monotonic() > deadline_s:
+                raise ToolError(
+                    f"the old RayJob {run_id} is still there after {self.timeout_s:g} s",
+                    fix="is the KubeRay operator running? It removes the finalizer. Then submit again",
+                )
+            time.sleep(POLL_S)
+
+
+def _renamed(item: Experiment, run_id: str) -> Experiment:
+    if run_id == item.run_id:
+        return item
+    spec = item.spec.model_copy(update={"name": run_id})
+    return dataclasses.replace(item, spec=spec, values={**item.values, "name": run_id})
+
+
+def _stored(url: str, run_id: str, timeout_s: float) -> Stored:
+    """What the store knows; a folder on the run's own volume, or a store that cannot be read from here, knows nothing."""
+    if urlsplit(url).scheme in ("", "file"):
+        return Stored()
+    try:
+        return read_stored(open_place(url, timeout_s=timeout_s).child(run_id), lease_holder=_lease_holder)
+    except StoreError as error:
+        note(
+            f"warning: the store cannot be read from here, so only the cluster says whether {run_id} is taken: {error}"
+        )
+        return Stored()
+
+
+def _lease_holder(store: Store) -> str:
+    listing = Listing(store)
+    attempts = attempt_lines(listing)
+    if not attempts or attempts[-1].outcome:
+        return ""
+    record, _ = read_run(listing, run_id="")
+    return attempts[-1].host if live_state(record, listing)[0] == "running" else ""
