@@ -57,7 +57,7 @@ def benchmark_rows(source: MathSource, problems: Sequence[Problem], variant: Var
     return [prompt_row(problem, data_source=source.data_source, split="test", variant=variant) for problem in problems]
 
 
-def write_files(tables: Mapping[Path, Sequence[Row]], texts: Mapping[Path, str]) -> None:
+def write_files(tables: Mapping[Path, Sequence[Row]], texts: Mapping[Path, str], *, schema: pa.Schema = SCHEMA) -> None:
     """Writes Parquet files and texts beside their final names, and renames them only when all are complete on disk."""
     unfinished = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in (*tables, *texts)}
     try:
@@ -65,7 +65,7 @@ def write_files(tables: Mapping[Path, Sequence[Row]], texts: Mapping[Path, str])
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
                 if path in tables:
-                    pq.write_table(pa.Table.from_pylist(list(tables[path]), schema=SCHEMA), file)
+                    pq.write_table(pa.Table.from_pylist(list(tables[path]), schema=schema), file)
                 else:
                     file.write(texts[path].encode())
                 file.flush()
