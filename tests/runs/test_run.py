@@ -272,6 +272,34 @@ def test_a_checkpoint_saved_while_the_store_was_away_is_there_at_the_end(
     assert (tmp_path / "store/r/checkpoints/global_step_5/COMPLETE").exists()
 
 
+def test_a_checkpoint_is_sealed_in_the_store_only_behind_the_metrics_that_lead_to_it(
+    open_run: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    # A machine lost right after a seal: what it had not streamed by then, no later attempt trains or logs again.
+    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
+        for step in (1, 2):
+            run.log(step, {"loss": 1.0})
+        save_step(run.checkpoints, 2)
+        lost = LocalStore(tmp_path / "store/r")
+        assert lost.exists("checkpoints/global_step_2/COMPLETE")
+        assert logged_steps(lost) == [1, 2]
+
+
+def test_metrics_that_the_store_does_not_take_leave_the_step_unsealed_there(
+    open_run: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
+        run.log(1, {"loss": 1.0})
+        metrics = tmp_path / "store/r/attempts/0001/metrics.jsonl"
+        metrics.mkdir()  # nothing can be written there
+        save_step(run.checkpoints, 1)
+        assert not (tmp_path / "store/r/checkpoints/global_step_1/COMPLETE").exists()
+        assert run.checkpoints.num_failed_uploads == 1
+        metrics.rmdir()
+        run.finish({})
+    assert (tmp_path / "store/r/checkpoints/global_step_1/COMPLETE").exists()
+
+
 def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: Callable, tmp_path: Path) -> None:
     def work() -> None:
         with open_run(store_url=str(tmp_path / "store")) as run:

@@ -27,6 +27,8 @@ class Checkpoints:
     remote: Store | None
     attempt: int
     spec_hash: str
+    # A step that the store seals is resumed from on other machines: what leads up to it must be in the store by then.
+    before_store_seal: Callable[[], None] = lambda: None
     resumed_step: int | None = None
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
@@ -190,6 +192,7 @@ class Checkpoints:
             logger.warning("%s is left out, the store is away: %s", what, error)
 
     def _seal_remote(self, remote: Store, manifest: Manifest) -> None:
+        self.before_store_seal()
         _seal(remote, manifest, lambda: check_owner([remote, self.local], self.attempt))
 
     def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opd.runs.errors import StoreError
-from opd.runs.store import NO_RETRY, Store
+from opd.runs.store import NO_RETRY, RetryPolicy, Store
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,11 @@ class FileMirror:
     def pending_bytes(self) -> int:
         return max(self._size() - self.synced_bytes, 0)
 
-    def sync(self) -> None:
+    def sync(self, store: Store | None = None) -> None:
         """Uploads until the store holds what the file held at the call.
+
+        Args:
+            store: the same store with another patience.
 
         Raises:
             StoreError: the store is away; what is stored stays valid and the next call goes on from it.
@@ -88,7 +91,7 @@ class FileMirror:
             if is_full:
                 line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
                 data = data[: line_end or self.part_bytes]
-            self.store.put(part_key(self.key, self.part), data)
+            (store or self.store).put(part_key(self.key, self.part), data)
             self.synced_bytes = self.part_start + len(data)
             if is_full:
                 self.part_start, self.part = self.synced_bytes, self.part + 1
@@ -140,6 +143,16 @@ class Streamer:
                 )
             self._is_away = False
             return True
+
+    def flush(self, policy: RetryPolicy) -> None:
+        """Returns when the store holds what the files held at the call.
+
+        Raises:
+            StoreError: it did not within the policy's patience.
+        """
+        with self._lock:
+            for mirror in self.mirrors:
+                mirror.sync(mirror.store.with_policy(policy))
 
     def close(self) -> bool:
         """Stops the thread and syncs once more; False if something is left on disk only."""

@@ -59,13 +59,14 @@ class RunWriter:
         self.local = LocalStore(Path(handle.local_dir), policy=handle.policy)
         self.remote = open_store(handle.store_url, policy=handle.policy) if handle.store_url else None
         self.metrics = MetricsWriter(path=handle.attempt_dir / METRICS_FILE)
+        self._streamer = Streamer(interval_s=handle.flush_interval_s)
         self.checkpoints = Checkpoints(
             local=self.local,
             remote=self.remote,
             attempt=handle.attempt,
             spec_hash=handle.spec_hash,
+            before_store_seal=lambda: self._streamer.flush(handle.policy),
         )
-        self._streamer = Streamer(interval_s=handle.flush_interval_s)
         # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
         beat = renew or (lambda: check_owner(impatient, handle.attempt))
