@@ -1,11 +1,16 @@
-"""A request's seed says what is asked, not when or by whom."""
+"""A request's seed says what is asked, not when or by whom; a rank's process is seeded by run and rank."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from itertools import product
 
-from opd.training.seeds import TRAIN, VALIDATION, SeededClient, request_seed
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from opd.training.seeds import TRAIN, VALIDATION, SeededClient, SeededRank, request_seed
 
 
 def test_every_part_of_the_question_changes_the_seed():
@@ -36,3 +41,19 @@ def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():
     first, second, again = recorded.seeds[:2], recorded.seeds[2:4], recorded.seeds[4:]
     assert len({*first, *second}) == 4
     assert again == first
+
+
+def test_the_process_of_a_rank_draws_the_same_in_every_run_and_something_else_than_other_ranks():
+    class Worker:
+        def __init__(self, config, rank):
+            self.rank = rank
+
+    class Seeded(SeededRank, Worker):
+        pass
+
+    def draws(run_seed: int, rank: int) -> tuple:
+        Seeded(OmegaConf.create({"actor": {"fsdp_config": {"seed": run_seed}}}), rank)
+        return (random.random(), np.random.rand(), torch.rand(1).item())
+
+    assert draws(1, 0) == draws(1, 0)
+    assert len({draws(1, 0), draws(1, 1), draws(2, 0)}) == 3

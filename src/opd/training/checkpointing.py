@@ -11,6 +11,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, upload_shards
+from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class ShardUploads:
         return upload_shards(rank=self.rank, step=step, step_dir=step_dir, store_url=store_url)
 
 
-class PPOWorker(ShardUploads, ActorRolloutRefWorker):
+class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """verl's worker, unchanged but for the uploads: GRPO and evaluation."""
 
 

@@ -1,8 +1,12 @@
-"""Seeds of generation requests: a function of what is asked, never of when or by whom."""
+"""Seeds: of a generation request by what is asked, never by when or by whom; of a rank's process by run and rank."""
 
 from __future__ import annotations
 
 import hashlib
+import random
+
+import numpy as np
+import torch
 
 VALIDATION = "val"
 TRAIN = "train"
@@ -17,6 +21,27 @@ def request_seed(run_seed: int, partition: str, step: int, data_index: int, samp
     """
     text = f"{run_seed}/{partition}/{step}/{data_index}/{sample}/{turn}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def process_seed(run_seed: int, rank: int) -> int:
+    """A 32-bit seed for the global generators of one rank's process."""
+    return int.from_bytes(hashlib.sha256(f"{run_seed}/rank/{rank}".encode()).digest()[:4], "big")
+
+
+class SeededRank:
+    """Mixin of workers, before verl's: whatever draws from the global generators (dropout) is the same in every run.
+
+    verl saves these generators with a checkpoint and restores them, but never seeds them.
+    """
+
+    rank: int
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        seed = process_seed(int(config.actor.fsdp_config.seed), self.rank)
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)  # every device's generator
 
 
 class SeededClient:

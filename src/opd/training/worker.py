@@ -23,6 +23,7 @@ from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
 from opd.training.head import DivergenceTask
 from opd.training.hidden_cache import HiddenCache
+from opd.training.seeds import SeededRank
 from opd.training.step_counts import cache_counts, micro_batch_counts
 
 
@@ -66,7 +67,7 @@ def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
     return TrainingWorker(dataclasses.replace(config, model_type=engines.STUDENT))
 
 
-class OPDWorker(ShardUploads, ActorRolloutRefWorker):
+class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 loads the teacher's trunk, caches its final hidden
