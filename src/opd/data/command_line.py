@@ -120,6 +120,22 @@ def summary_json(reports: Sequence[SetReport], options: dict[str, Any]) -> str:
     return json.dumps({"options": options, "sets": sets}, indent=2, ensure_ascii=False) + "\n"
 
 
+def ratio(text: str) -> float:
+    """A share between 0 and 1, both excluded, for argparse."""
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must lie between 0 and 1, both excluded")
+    return value
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
 def run(command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
     """Runs a command; a bad raw file ends it with one clear line and exit code 2."""
     try:

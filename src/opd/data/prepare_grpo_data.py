@@ -138,13 +138,6 @@ def _length_rule(tokenizer_path: str, max_prompt_length: int, variant: Variant) 
     return is_too_long
 
 
-def _ratio(text: str) -> float:
-    ratio = float(text)
-    if not 0 < ratio < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must lie between 0 and 1, both excluded")
-    return ratio
-
-
 def main(argv: list[str] | None = None) -> None:
     """The command."""
     parser = command_line.make_parser(
@@ -159,7 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--train-ratio",
-        type=_ratio,
+        type=command_line.ratio,
         default=os.environ.get("DAPO_TRAIN_RATIO", str(DEFAULT_TRAIN_RATIO)),
         metavar="R",
         help=f"share of DAPO's rows in the training file (default: $DAPO_TRAIN_RATIO, else {DEFAULT_TRAIN_RATIO})",

@@ -1,0 +1,287 @@
+"""`python -m opd.data.prepare_agent_data`: planning tasks over the tool database, and DeepPlanning's queries, as rows."""
+
+import argparse
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from opd.agent.database import Database, open_database
+from opd.agent.entries import LANGUAGES, Language
+from opd.agent.manifest import MANIFEST_FILE, ManifestError
+from opd.agent.tools.registry import tool_schemas
+from opd.data import command_line
+from opd.data.agent import deepplanning
+from opd.data.agent.generate import GRADES, GeneratedTask, generate_task
+from opd.data.agent.rows import AGENT_SCHEMA, generated_row
+from opd.data.command_line import SetReport
+from opd.data.raw_files import RawFileError
+from opd.data.rows import Row, write_files
+from opd.spec.sections import Data
+
+SOURCES = ("generated", "deepplanning")
+TRAIN_FILE = "train.parquet"
+SHOPPING_FILE = "val_shopping.parquet"
+SOLUTIONS_FILE = "solutions.jsonl"
+DEFAULT_NUM_TASKS = 500
+DEFAULT_TRAIN_RATIO = Data.model_fields["train_ratio"].default
+
+EXAMPLE = """\
+  python -m opd.agent.make_database --out databases/travel
+  python -m opd.data.prepare_agent_data --database-dir databases/travel
+    writes  data/agent_processed/{train,val_travel_en,val_travel_zh}.parquet: five grades, 500 tasks each and language
+  python -m opd.data.prepare_agent_data --database-dir databases/travel --grades 0 --languages en --num-cities 8
+    the simplest grade alone: one price of one place, another in every episode
+  python -m opd.data.prepare_agent_data --sources deepplanning
+    reads   data/DeepPlanning/{travelplanning,shoppingplanning}/data/*.json; writes val_shopping.parquet as well"""
+
+Tables = dict[str, list[Row]]
+
+
+def val_file(language: Language) -> str:
+    """The travel validation file of a language."""
+    return f"val_travel_{language}.parquet"
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Generates or reads, filters, splits and writes as the command line says."""
+    console = Console(stderr=True)
+    output_dir = arguments.output_dir or arguments.data_dir / "agent_processed"
+    tables: Tables = {}
+    reports: list[SetReport] = []
+    solutions: list[dict[str, object]] = []
+    if "generated" in arguments.sources:
+        reports += _generated(arguments, console, tables, solutions)
+    if "deepplanning" in arguments.sources:
+        reports += _published(arguments, tables)
+    reports = _without_leaks_and_overlong(arguments, tables, reports)
+    for name, rows in tables.items():
+        if not rows:
+            raise RawFileError(f"{output_dir / name}: no row is left; give more tasks or another --train-ratio")
+    options = {
+        key: getattr(arguments, key)
+        for key in (
+            "sources",
+            "grades",
+            "languages",
+            "num_tasks",
+            "train_ratio",
+            "seed",
+            "num_cities",
+            "fixed_prices",
+            "tools",
+        )
+    }
+    texts = {output_dir / command_line.SUMMARY_FILE: command_line.summary_json(reports, options)}
+    if arguments.solutions:
+        texts[output_dir / SOLUTIONS_FILE] = "".join(json.dumps(s, ensure_ascii=False) + "\n" for s in solutions)
+    write_files({output_dir / name: rows for name, rows in tables.items()}, texts, schema=AGENT_SCHEMA)
+    command_line.print_reports(reports, output_dir, Console())
+
+
+def _generated(
+    arguments: argparse.Namespace, console: Console, tables: Tables, solutions: list[dict[str, object]]
+) -> list[SetReport]:
+    """Generates the tasks of every grade and language into `tables`."""
+    database = _database(arguments)
+    reports = []
+    index = 0
+    groups = [(language, grade) for language in arguments.languages for grade in arguments.grades]
+    with command_line.progress_bar(console) as bar:
+        task_id = bar.add_task("tasks", total=len(groups) * arguments.num_tasks)
+        for language, grade in groups:
+            train = _train_numbers(arguments, language, grade)
+            num_written: Counter[str] = Counter()
+            num_redrawn = 0
+            for number in range(arguments.num_tasks):
+                generated = _task(database, arguments, language, grade, number)
+                split = "train" if number in train else "val"
+                file = TRAIN_FILE if split == "train" else val_file(language)
+                row = generated_row(generated, split=split, index=index, only_needed_tools=arguments.tools == "needed")
+                tables.setdefault(file, []).append(row)
+                solutions.append({**row["extra_info"], "solution": generated.solution})
+                num_written[file] += 1
+                num_redrawn += generated.num_draws - 1
+                index += 1
+                bar.advance(task_id)
+            notes = [f"{num_redrawn} draws had no solution and were drawn anew"] if num_redrawn else []
+            name = f"travel_{language}, grade {grade}"
+            path = arguments.database_dir / MANIFEST_FILE
+            reports.append(SetReport(name, path, arguments.num_tasks, Counter(), dict(num_written), notes))
+    return reports
+
+
+def _task(
+    database: Database, arguments: argparse.Namespace, language: Language, grade: int, number: int
+) -> GeneratedTask:
+    return generate_task(
+        database,
+        seed=arguments.seed,
+        grade=grade,
+        language=language,
+        number=number,
+        episodes=not arguments.fixed_prices,
+        num_cities=arguments.num_cities,
+    )
+
+
+def _train_numbers(arguments: argparse.Namespace, language: Language, grade: int) -> set[int]:
+    rng = random.Random(f"split:{arguments.seed}:{language}:{grade}")
+    return set(rng.sample(range(arguments.num_tasks), int(arguments.num_tasks * arguments.train_ratio)))
+
+
+def _database(arguments: argparse.Namespace) -> Database:
+    if arguments.database_dir is None:
+        raise RawFileError("--database-dir is not set: make a database with opd.agent.make_database and name it here")
+    try:
+        return open_database(arguments.database_dir)
+    except ManifestError as error:
+        raise RawFileError(str(error)) from error
+
+
+def _published(arguments: argparse.Namespace, tables: Tables) -> list[SetReport]:
+    """Reads DeepPlanning's files into `tables`."""
+    reports = []
+    first_index = sum(len(rows) for rows in tables.values())
+    ratio, seed = arguments.train_ratio, arguments.seed
+    sets = list(deepplanning.travel(arguments.data_dir, train_ratio=ratio, seed=seed, first_index=first_index))
+    first_index += sum(len(rows) for _, prepared in sets for rows in prepared.rows.values())
+    sets += deepplanning.shopping(arguments.data_dir, first_index=first_index)
+    for name, prepared in sets:
+        language: Language = "zh" if name.endswith("zh") else "en"
+        validation = SHOPPING_FILE if "shopping" in name else val_file(language)
+        num_written = {}
+        for split, rows in prepared.rows.items():
+            file = TRAIN_FILE if split == "train" else validation
+            tables.setdefault(file, []).extend(rows)
+            num_written[file] = len(rows)
+        raw = prepared.raw
+        reports.append(SetReport(name, raw.path, len(raw.records), prepared.dropped, num_written, prepared.notes))
+    return reports
+
+
+def _without_leaks_and_overlong(
+    arguments: argparse.Namespace, tables: Tables, reports: Sequence[SetReport]
+) -> list[SetReport]:
+    """Drops training rows that validation asks too, and prompts beyond the limit; counted in a report of their own."""
+    asked = {_identity(row) for name, rows in tables.items() if name != TRAIN_FILE for row in rows}
+    is_too_long = _length_rule(arguments)
+    dropped: Counter[str] = Counter()
+    num_before = sum(len(rows) for rows in tables.values())
+    for name, rows in tables.items():
+        kept = []
+        seen: set[str] = set()
+        for row in rows:
+            identity = _identity(row)
+            reason = None
+            if identity in seen:
+                reason = "duplicate_task"
+            elif name == TRAIN_FILE and identity in asked:
+                reason = "validation_task"
+            elif is_too_long is not None and is_too_long(row):
+                reason = "prompt_too_long"
+            seen.add(identity)
+            if reason is None:
+                kept.append(row)
+            else:
+                dropped[reason] += 1
+        tables[name] = kept
+    if not dropped:
+        return list(reports)
+    written = {name: len(rows) for name, rows in tables.items()}
+    return [*reports, SetReport("all, filtered", reports[0].raw_path, num_before, dropped, written, [])]
+
+
+def _identity(row: Row) -> str:
+    """What makes two rows the same task: the conversation and, since it decides the answer, the episode."""
+    return json.dumps([row["prompt"], row["extra_info"]["episode_seed"]], ensure_ascii=False)
+
+
+def _length_rule(arguments: argparse.Namespace) -> Callable[[Row], bool] | None:
+    """Whether a prompt with its tools, through the chat template, exceeds the limit in tokens."""
+    if arguments.tokenizer is None:
+        return None
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
+    schemas = {schema["function"]["name"]: schema for schema in tool_schemas()}
+
+    def is_too_long(row: Row) -> bool:
+        selection = row["extra_info"]["tool_selection"] or schemas
+        tokens = tokenizer.apply_chat_template(
+            row["prompt"],
+            tools=[schemas[name] for name in selection],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+        )
+        return len(tokens) > arguments.max_prompt_length
+
+    return is_too_long
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command."""
+    parser = command_line.make_parser(
+        module="opd.data.prepare_agent_data",
+        description="Prepares planning tasks for multi-turn rollouts with tools: generated ones, and DeepPlanning's.",
+        example=EXAMPLE,
+    )
+    database_dir = os.environ.get("DATABASE_DIR")
+    parser.add_argument(
+        "--database-dir",
+        type=Path,
+        default=None if database_dir is None else Path(database_dir),
+        metavar="DIR",
+        help="the tool database that tasks are generated from (default: $DATABASE_DIR)",
+    )
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: DATA_DIR/agent_processed")
+    parser.add_argument("--sources", nargs="+", choices=SOURCES, default=["generated"], help="default: generated")
+    grades = "; ".join(f"{grade}: {what}" for grade, what in GRADES.items())
+    parser.add_argument("--grades", nargs="+", type=int, choices=GRADES, default=list(GRADES), metavar="G", help=grades)
+    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=list(LANGUAGES), help="default: both")
+    parser.add_argument(
+        "--num-tasks",
+        type=command_line.positive,
+        default=DEFAULT_NUM_TASKS,
+        metavar="N",
+        help=f"of each grade and language (default: {DEFAULT_NUM_TASKS})",
+    )
+    parser.add_argument(
+        "--num-cities", type=command_line.positive, metavar="N", help="ask about the first N cities only (default: all)"
+    )
+    parser.add_argument(
+        "--fixed-prices",
+        action="store_true",
+        help="the database's own prices; by default each task has prices of its own, so that no answer can be learnt",
+    )
+    parser.add_argument(
+        "--tools",
+        choices=("all", "needed"),
+        default="all",
+        help="what a row offers: all tools, or those that its solution needs (default: all)",
+    )
+    parser.add_argument(
+        "--solutions", action="store_true", help=f"also write {SOLUTIONS_FILE}: an answer that scores 1 a row"
+    )
+    parser.add_argument(
+        "--train-ratio",
+        type=command_line.ratio,
+        default=os.environ.get("TRAIN_RATIO", str(DEFAULT_TRAIN_RATIO)),
+        metavar="R",
+        help=f"share of the tasks in the training file (default: $TRAIN_RATIO, else {DEFAULT_TRAIN_RATIO})",
+    )
+    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of tasks and split (default: 42)")
+    parser.add_argument(
+        "--tokenizer", metavar="MODEL", help="drop prompts beyond --max-prompt-length tokens, tools included"
+    )
+    parser.add_argument("--max-prompt-length", type=int, default=4096, metavar="N", help="in tokens (default: 4096)")
+    command_line.run(prepare, parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    main()
