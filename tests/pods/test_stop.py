@@ -36,18 +36,64 @@ def test_many_pods_that_ask_at_once_cost_one_save_and_all_are_answered(run_dir):
     assert [stop.wait(run_dir, request, timeout_s=5) for request in requests] == [7] * 5
 
 
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.while_asleep = []
+
+    def __call__(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+        for do in self.while_asleep:
+            do()
+
+
 def test_the_trainer_holds_still_after_the_save_for_as_long_as_the_pods_may_take_to_go(run_dir):
     for hold_s in (30, 300, 60):
         stop.ask(run_dir, reason="test", hold_s=hold_s)
-    answered_before_holding = []
-    held = []
+    clock = Clock()
+    clock.while_asleep.append(lambda: answered.append(not stop.pending(run_dir)))
+    answered = []
+    stop.serve(run_dir, lambda: 1, clock=clock, sleep=clock.sleep)
+    assert clock.now_s == pytest.approx(300)
+    assert all(answered), "answers come before the hold"
 
-    def sleep(seconds):
-        held.append(seconds)
-        answered_before_holding.append(not stop.pending(run_dir))
 
-    stop.serve(run_dir, lambda: 1, sleep=sleep)
-    assert (held, answered_before_holding) == ([300], [True])
+def test_who_asks_during_the_hold_is_answered_without_another_save(run_dir):
+    stop.ask(run_dir, reason="test", hold_s=10)
+    clock, saves, late = Clock(), [], []
+    clock.while_asleep.append(lambda: late or late.append(stop.ask(run_dir, reason="late", hold_s=60)))
+    stop.serve(run_dir, lambda: saves.append(1) or 7, clock=clock, sleep=clock.sleep)
+    assert saves == [1]
+    assert stop.wait(run_dir, late[0], timeout_s=5) == 7
+    assert clock.now_s == pytest.approx(stop.POLL_INTERVAL_S + 60)
+
+
+def test_the_hold_ends_when_the_trainer_is_told_to_end(run_dir):
+    stop.ask(run_dir, reason="test", hold_s=300)
+    clock = Clock()
+    assert stop.serve(run_dir, lambda: 7, is_over=lambda: clock.now_s >= 2, clock=clock, sleep=clock.sleep)
+    assert clock.now_s == pytest.approx(2)
+
+
+def test_what_an_earlier_trainer_was_asked_is_forgotten(run_dir):
+    for served in (True, False):
+        stop.ask(run_dir, reason="test", hold_s=0)
+        if served:
+            stop.serve(run_dir, lambda: 1)
+    stop.forget(run_dir)
+    assert stop.serve(run_dir, lambda: pytest.fail("saved for nobody")) is False
+    assert stop.is_listening(run_dir)
+
+
+def test_a_run_that_saves_nothing_says_so_at_once(run_dir):
+    request = stop.ask(run_dir, reason="test", hold_s=0)
+    assert stop.serve(run_dir, lambda: None) is True
+    assert stop.wait(run_dir, request, timeout_s=60) is None
 
 
 def test_an_answered_request_is_not_served_again(run_dir):
@@ -97,7 +143,7 @@ def test_the_hook_waits_for_the_save(tmp_path, monkeypatch, capsys):
     stop.sign_of_life(run_dir)
 
     def trainer():
-        while not stop.serve(run_dir, lambda: 12, sleep=lambda seconds: None):
+        while not stop.serve(run_dir, lambda: 12, is_over=lambda: True):
             time.sleep(0.05)
 
     thread = threading.Thread(target=trainer)

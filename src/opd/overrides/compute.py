@@ -9,7 +9,7 @@ from opd.agent.settings import AGENT_LOOP
 from opd.agent.tools.registry import DEFAULT_TOOLSET
 from opd.overrides.facts import RunFacts
 from opd.overrides.hydra_text import hydra_value
-from opd.spec import AnyRunSpec, EvalSpec, GrpoSpec, OpdSpec
+from opd.spec import AnyRunSpec, EvalSpec, GrpoSpec, OpdAgentSpec, OpdSpec
 from opd.spec.raw import parse_raw
 from opd.spec.verl_keys import VERL_KEYS
 
@@ -174,6 +174,7 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
+        yield "++run.resume", spec.trainer.resume == "auto"
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
     if spec.device == "cpu":
         yield "transfer_queue.backend.SimpleStorage.num_data_storage_units", 1

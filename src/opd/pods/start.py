@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return EXIT_TOO_MANY_STARTS
         ask_at_s = save_before_s(start, os.environ, save_s)
+    stop.forget(experiment.run_dir)
     # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

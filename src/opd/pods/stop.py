@@ -61,12 +61,22 @@ def pending(run_dir: Path) -> list[Request]:
     return [Request(**json.loads(path.read_text())) for path in paths if not path.with_suffix(".answer").exists()]
 
 
-def serve(run_dir: Path, save: Callable[[], int], *, sleep: Callable[[float], None] = time.sleep) -> bool:
+def serve(
+    run_dir: Path,
+    save: Callable[[], int | None],
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
     """Save once if anybody asks, answer, and hold still until the pods are gone; the trainer calls it after each step.
+
+    Who asks while it holds still is answered at once: nothing has been trained since the save.
 
     Args:
         run_dir: folder of the run.
-        save: saves and uploads; returns the step that is safe.
+        save: saves and uploads; returns the step that is safe, None if there is none.
+        is_over: whether the trainer is told to end, which ends the hold.
 
     Returns:
         Whether anybody asked. Coming back with True means that the pods are still there: go on training.
@@ -75,10 +85,26 @@ def serve(run_dir: Path, save: Callable[[], int], *, sleep: Callable[[float], No
     if not requests:
         return False
     step = save()
-    for request in requests:
-        _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
-    sleep(max(request.hold_s for request in requests))
+    until_s = clock()
+    while requests or (clock() < until_s and not is_over()):
+        for request in requests:
+            _write(run_dir / FOLDER / f"{request.id}.answer", {"step": step})
+            print(f"asked to save by {request.pod} ({request.reason}): {_outcome(step)}", flush=True)
+            until_s = max(until_s, clock() + request.hold_s)
+        sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
+        requests = pending(run_dir)
     return True
+
+
+def forget(run_dir: Path) -> None:
+    """Drop what was asked of an earlier trainer: its pods are gone, and nobody waits for the answer."""
+    for pattern in ("*.request", "*.answer", "*.clock", "*.part"):
+        for path in (run_dir / FOLDER).glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def _outcome(step: int | None) -> str:
+    return "nothing is saved in this run" if step is None else f"saved at step {step}, holding still"
 
 
 def sign_of_life(run_dir: Path) -> None:

@@ -109,6 +109,9 @@ class Store(ABC):
     def _translate(self, error: Exception, what: str) -> StoreError:
         """The StoreUnavailable or StoreRefused that a native error means."""
 
+    def _md5(self, key: str) -> str | None:
+        return None
+
     # ---- what callers use ----------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> None:
@@ -150,6 +153,10 @@ class Store(ABC):
     def info(self, key: str) -> ObjectInfo | None:
         """Size and time of one object, None where there is none."""
         return self._retrying(f"look up {self.url}/{key}", lambda: self._info(key))
+
+    def md5(self, key: str) -> str | None:
+        """What the service itself calls the object's MD5, in hex (of an encrypted object it may be none); None without one."""
+        return self._retrying(f"look up {self.url}/{key}", lambda: self._md5(key), may_be_missing=True)
 
     def exists(self, key: str) -> bool:
         return self.info(key) is not None

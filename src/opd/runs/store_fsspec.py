@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import importlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -52,6 +54,7 @@ CLIENT_ERRORS = {
 # One try must end soon, since the retries are ours: botocore's own patience would be 60 s x 5 a connection.
 S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
 NUM_DELETE_THREADS = 8
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class FsspecStore(Store):
@@ -116,6 +119,13 @@ class FsspecStore(Store):
         except FileNotFoundError:
             return None
         return _object_info(key, found) if found["type"] == "file" else None
+
+    def _md5(self, key: str) -> str | None:
+        entry = self.filesystem.info(self._path(key))
+        if "md5Hash" in entry:  # GCS
+            return base64.b64decode(entry["md5Hash"]).hex()
+        tag = str(entry.get("ETag", "")).strip('"')  # S3's of an upload in several parts has a dash
+        return tag if _MD5.fullmatch(tag) else None
 
     def _children(self, prefix: str) -> list[str]:
         path = self._path(prefix)

@@ -1,48 +1,131 @@
-"""Checkpoints of a running trainer: each rank hashes and uploads its shards, the driver seals and prunes."""
+"""Checkpoints of a running trainer: every rank answers for its own files on its own disk, the driver seals, chooses, prunes.
+
+Ranks and driver may share a disk (one machine, a claim that all pods mount) or have one each (pods with an emptyDir): each
+process verifies, downloads, uploads and deletes only what it wrote itself, so that both are the same case.
+"""
 
 from __future__ import annotations
 
 import logging
+import shutil
+from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from opd.runs.manifest import DRIVER_RANK
+from opd.runs.errors import CheckpointError, StoreError
+from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
+from opd.runs.resume import Fetch
 from opd.runs.run import Run
-from opd.runs.shards import ShardReport, upload_shards
+from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)
 
 
 class ShardUploads:
-    """Mixin of workers: hash and upload what this rank saved."""
+    """Mixin of workers: what this rank does for the checkpoints, on the disk that it sees."""
 
     rank: int
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def upload_shards(self, step: int, step_dir: str, store_url: str | None) -> ShardReport:
+        """Hash and upload what this rank saved."""
         return upload_shards(rank=self.rank, step=step, step_dir=step_dir, store_url=store_url)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def fetch_shards(self, step_dir: str, manifest: Manifest, store_url: str | None) -> list[str]:
+        """Verify this rank's files, downloading what is missing or differs; what is wrong with them."""
+        return fetch_shards(step_dir=step_dir, manifest=manifest, store_url=store_url, ranks=[self.rank])
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def upload_saved_shards(self, step_dir: str, manifest: Manifest, store_url: str) -> list[str]:
+        """Upload what this rank saved at an earlier time; why that cannot be done."""
+        return upload_saved(self.rank, step_dir=step_dir, manifest=manifest, store_url=store_url)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
+        """Delete the folders of steps that retention let go."""
+        for step in steps:
+            remove_folder(Path(run_dir) / step_folder(step))
 
 
 class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
-    """verl's worker, unchanged but for the uploads: GRPO and evaluation."""
+    """verl's worker, unchanged but for the checkpoints: GRPO and evaluation."""
 
 
-def resume(config: DictConfig, run: Run) -> None:
-    """Point verl at the newest complete checkpoint of the run, or at none; says what it chose and what it passed over."""
-    decision = run.checkpoints.choose()
+def upload_saved(rank: int, *, step_dir: str | Path, manifest: Manifest, store_url: str) -> list[str]:
+    """Upload one rank's files of a checkpoint that was sealed before, if they are still what its manifest says.
+
+    Returns:
+        One line a file that is not, or why the store did not take them; empty if the store has them now.
+    """
+    entries = manifest.files_of([rank])
+    problems = [problem for entry in entries if (problem := find_problem(Path(step_dir), entry))]
+    if problems:
+        return problems
+    files = [entry.path for entry in entries]
+    report = upload_shards(rank=rank, step=manifest.step, step_dir=step_dir, store_url=store_url, files=files)
+    return [report.upload_error] if report.upload_error else []
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder that other processes on this disk may be deleting too."""
+
+    def unless_gone(call, path, raised) -> None:
+        if not isinstance(raised[1], FileNotFoundError):
+            raise raised[1]
+
+    shutil.rmtree(folder, onerror=unless_gone)
+
+
+def resume(config: DictConfig, run: Run, worker_group) -> None:
+    """Point verl at the newest complete checkpoint of the run, or at none; says what it chose and what it passed over.
+
+    The workers must exist: each brings its own files to its disk before anything is loaded. What was saved while the store
+    was away is uploaded on the way.
+
+    Raises:
+        CheckpointError: the checkpoint was saved by another number of ranks.
+        StoreError: the store cannot be asked.
+    """
+    decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
     print(decision.describe(), flush=True)
-    if decision.path is None:
+    if decision.path is None or decision.manifest is None:
         return
+    _check_ranks(decision.manifest, worker_group.world_size)
+    upload_missing(run, worker_group)
     with open_dict(config):
         config.trainer.resume_mode = "resume_path"
         config.trainer.resume_from_path = str(decision.path)
 
 
+def upload_missing(run: Run, worker_group) -> None:
+    """Bring checkpoints that are complete on the disks only to the store."""
+
+    def upload(manifest: Manifest, store_url: str | None) -> list[str]:
+        assert store_url is not None  # asked for only where there is a store
+        folder = str(run.checkpoints.folder(manifest.step))
+        found = worker_group.upload_saved_shards(step_dir=folder, manifest=manifest, store_url=store_url)
+        mine = upload_saved(DRIVER_RANK, step_dir=folder, manifest=manifest, store_url=store_url)
+        return [problem for problems in [*found, mine] for problem in problems]
+
+    uploaded = run.checkpoints.upload_missing(upload=upload)
+    if uploaded:
+        print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
+
+
+def upload_what_is_left(run: Run, worker_group) -> None:
+    """`upload_missing` at a run's end, while the ranks still live; a store that is away is the launcher's to report."""
+    try:
+        upload_missing(run, worker_group)
+    except StoreError as error:
+        logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
+
+
 def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
-    """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention."""
+    """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
     folder = str(run.checkpoints.folder(step))
     store_url = run.handle.store_url
     reports = list(worker_group.upload_shards(step=step, step_dir=folder, store_url=store_url))
@@ -50,4 +133,25 @@ def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))
     if deleted:
+        worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
+
+
+def _fetch_everywhere(run: Run, worker_group) -> Fetch:
+    def fetch(manifest: Manifest, store_url: str | None) -> list[str]:
+        folder = str(run.checkpoints.folder(manifest.step))
+        found = worker_group.fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url)
+        mine = fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, ranks=[DRIVER_RANK])
+        return [problem for problems in [*found, mine] for problem in problems]
+
+    return fetch
+
+
+def _check_ranks(manifest: Manifest, num_ranks: int) -> None:
+    saved_by = len({entry.rank for entry in manifest.files} - {DRIVER_RANK})
+    if saved_by != num_ranks:
+        raise CheckpointError(
+            f"global_step_{manifest.step} was saved by {saved_by} ranks, and this run has {num_ranks}: FSDP's shards fit "
+            f"the number they were saved by; set trainer.nnodes x trainer.gpus_per_node to {saved_by}, or convert the "
+            "checkpoint and start another run from that model"
+        )

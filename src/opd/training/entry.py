@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from opd.training.errors import Unfit
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.cpu`.
 CPU_PROFILE = "opd.cpu"
-# verl's remarks about engines nobody asked for, printed by each process.
-_QUIET = "ignore::UserWarning:verl.workers.engine,ignore:Disabled critic:UserWarning"
+# verl's remarks about engines nobody asked for, printed by each process: (message, module), as `warnings` takes them.
+_QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
     "OMP_NUM_THREADS",
     "PYTHONWARNINGS",
@@ -85,10 +86,6 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
 
 
 def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
-    if not isinstance(spec, EvalSpec) and spec.trainer.resume == "auto":
-        from opd.training import checkpointing
-
-        checkpointing.resume(config, claimed)
     if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
         from opd.convert.pipeline import convert_checkpoint
         from opd.spec.algorithm import Convert
@@ -107,15 +104,18 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     """Run a composed config to its end; raises what the run raises."""
     import ray
 
-    prepare(config)
+    models = prepare(config)
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
+    from opd.training.startup import fetch_on_nodes, wait_for_devices
     from opd.training.task_runner import TaskRunner
 
     print("starting Ray", flush=True)
     embedded = start_ray(config)
-    print("starting trainer, queue and rollout server", flush=True)
     try:
+        wait_for_devices(config)
+        fetch_on_nodes(models)
+        print("starting trainer, queue and rollout server", flush=True)
         return TaskRunner().run(config, claimed)
     finally:
         if embedded:
@@ -127,7 +127,9 @@ def set_process_environment(device: str) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
+    for message, module in _QUIET:
+        warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
+    os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
     if device == "cpu":
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
@@ -139,9 +141,13 @@ def set_process_environment(device: str) -> None:
             del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
 
 
-def prepare(config: DictConfig) -> None:
-    """Fill in what only files can tell: bundled paths, the teacher's original key, the shared vocabulary."""
-    from opd.training.locations import resolve_toy
+def prepare(config: DictConfig) -> dict[str, str]:
+    """Fill in what only files can tell: fetched and bundled paths, the teacher's original key, the shared vocabulary.
+
+    Returns:
+        Local folders of the models that were fetched, by their URLs.
+    """
+    from opd.training.locations import resolve_store_urls, resolve_toy
     from opd.training.tokenizers import shared_vocab_size
 
     with open_dict(config):
@@ -152,12 +158,14 @@ def prepare(config: DictConfig) -> None:
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
         if config.opd.max_length is None:
             config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
+    models = resolve_store_urls(config)
     resolve_toy(config, Path(config.run.dir or ".").absolute() / "data")
     if config.run.kind in _DISTILS:
         if config.opd.teacher.path is None:
             raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
         model = config.actor_rollout_ref.model
         config.opd.valid_vocab = shared_vocab_size(model.path, config.opd.teacher.path, model.trust_remote_code)
+    return models
 
 
 def start_ray(config: DictConfig) -> bool:

@@ -1,4 +1,6 @@
-"""Errors of the trainer that another attempt cannot mend."""
+"""Errors of the trainer that have a name of their own: what another attempt cannot mend, and what it may."""
+
+from opd.runs.errors import RunError
 
 
 class Unfit(ValueError):
@@ -6,3 +8,7 @@ class Unfit(ValueError):
 
     The run is marked fatal, so that no retry spends a cluster on it.
     """
+
+
+class TooFewNodes(RunError):
+    """The Ray cluster does not offer the devices that the run needs, and did not while it was waited for."""

@@ -1,4 +1,4 @@
-"""`toy://...` paths of an experiment: the bundled task and models, wherever the run happens (laptop, pod)."""
+"""Paths of an experiment that are not plain files: `toy://` (bundled task and models) and store URLs, made local first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,39 @@ from omegaconf import DictConfig, ListConfig, open_dict
 
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_parquet
+from opd.fetch import is_store_url, local_copy
 
 _DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
+
+
+_DATA_KEYS = ("train_files", "val_files")
+
+
+def resolve_store_urls(config: DictConfig) -> dict[str, str]:
+    """Fetch and verify what a composed config names by a store URL, and put the local paths in their place.
+
+    Returns:
+        The models' URLs and local folders: ranks on other nodes need them too. Data sets are read by the trainer alone.
+
+    Raises:
+        FetchError, StoreError: see `opd.fetch.local_copy`.
+    """
+    models: dict[str, str] = {}
+
+    def local(path: str) -> str:
+        return local_copy(path) if is_store_url(path) else path
+
+    with open_dict(config):
+        for key in _DATA_KEYS:
+            config.data[key] = [local(path) for path in _paths(config.data[key])]
+        for section in (config.actor_rollout_ref.model, config.opd.teacher):
+            if section.path is not None and is_store_url(str(section.path)):
+                models[str(section.path)] = section.path = local(str(section.path))
+    return models
+
+
+def _paths(value: str | ListConfig) -> list[str]:
+    return [str(path) for path in value] if isinstance(value, ListConfig) else [str(value)]
 
 
 def resolve_toy(config: DictConfig, folder: Path) -> None:
@@ -33,10 +64,8 @@ def resolve_toy(config: DictConfig, folder: Path) -> None:
         return str(written[_DATA[path]])
 
     with open_dict(config):
-        for key in ("train_files", "val_files"):
-            value = config.data[key]
-            paths = value if isinstance(value, ListConfig) else [value]
-            config.data[key] = [file_of(str(path)) for path in paths]
+        for key in _DATA_KEYS:
+            config.data[key] = [file_of(path) for path in _paths(config.data[key])]
         role.model.path = model_folder(str(role.model.path))
         if config.opd.teacher.path is not None:
             config.opd.teacher.path = model_folder(str(config.opd.teacher.path))

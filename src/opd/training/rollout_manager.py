@@ -10,6 +10,7 @@ import ray
 from tensordict import TensorDict
 
 from opd.training.rollout_worker import RolloutActor, RolloutReport, RolloutWorker
+from opd.training.startup import working_nodes
 
 
 class RolloutManager:
@@ -31,7 +32,7 @@ class RolloutManager:
                 self._make_local(config, llm_client, reward_handles), self._loop
             ).result()
             return
-        nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
+        nodes = working_nodes()
         for i in range(num_workers):
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True)
             options = {"name": f"rollout_worker_{i}_{uuid4().hex[:8]}", "scheduling_strategy": affinity}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
+from opd.pods import stop
 from opd.runs.metrics import read_metrics
 from opd.runs.run import EXIT_TERMINATED
 from opd.training import checkpointing, step_counts, verl_patches
@@ -61,12 +63,19 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _setup(self):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
-        with verl_patches.routing_in_process() if in_process else contextlib.nullcontext():
+        port = self.config.run.get("master_port")
+        with contextlib.ExitStack() as patches:
+            if in_process:
+                patches.enter_context(verl_patches.routing_in_process())
+            if port is not None:
+                patches.enter_context(verl_patches.rendezvous_at(int(port)))
             super()._setup()
 
     def fit(self, agent_loop_manager):
         with verl_patches.quiet(), self._stop:
             super().fit(agent_loop_manager)
+        if self.run is not None:
+            checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
@@ -88,6 +97,12 @@ class OrderedTrainer(PPOTrainerSync):
             "validation_after": scores[-1] if scores else {},
         }
 
+    def _load_checkpoint(self):
+        # The workers exist and nothing is loaded yet: each can bring its files to the disk that it reads.
+        if self.run is not None and self.config.run.get("resume", False):
+            checkpointing.resume(self.config, self.run, self.actor_rollout_wg)
+        super()._load_checkpoint()
+
     def _save_checkpoint(self):
         step = self.global_steps
         if self.run is None:
@@ -98,22 +113,27 @@ class OrderedTrainer(PPOTrainerSync):
 
     def on_step_logged(self) -> None:
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
+        self._seal_saved()
+        if self.run is not None:
+            stop.serve(Path(self.run.handle.local_dir), self._save_now, is_over=lambda: self._stop.requested)
+        if self._stop.requested and self.global_steps < self.total_training_steps:
+            if (step := self._save_now()) == self.global_steps:
+                print(f"saved step {step}; the same command goes on from here", flush=True)
+            raise SystemExit(EXIT_TERMINATED)
+
+    def _seal_saved(self) -> None:
         if self.run is not None and self._unsealed_step is not None:
             checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
             self._saved_step, self._unsealed_step = self._unsealed_step, None
-        if self._stop.requested and self.global_steps < self.total_training_steps:
-            self._save_and_end()
 
-    def _save_and_end(self) -> None:
-        """Save the step that has just ended, unless it was, and leave as a process ended by SIGTERM does."""
+    def _save_now(self) -> int | None:
+        """Save, seal and upload the step that has just ended, unless it was; the step that is safe, None if none is."""
         saves = self.config.trainer.save_freq > 0 and self.config.run.get("save_on_exit", True)
-        if self.run is not None and saves and self.global_steps > 0:
-            if self._saved_step != self.global_steps:
-                self._save_checkpoint()
-                if self._unsealed_step is not None:
-                    checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
-            print(f"saved step {self.global_steps}; the same command goes on from here", flush=True)
-        raise SystemExit(EXIT_TERMINATED)
+        if self.run is not None and saves and self.global_steps > 0 and self._saved_step != self.global_steps:
+            self._save_checkpoint()
+            self._seal_saved()
+            self._saved_step = self.global_steps
+        return self._saved_step
 
     def prepare_step(self) -> dict:
         """Generate the step's rollouts (all of `gen`), and report what failed."""

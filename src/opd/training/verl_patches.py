@@ -6,6 +6,7 @@ Each has a test in tests/training/test_verl_patches.py that fails when verl no l
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -64,6 +65,14 @@ def routing_in_process() -> contextlib.AbstractContextManager[None]:
     conversations run in the trainer's process, a counter does.
     """
     return _replaced(LLMServerManager=_InProcessServers)
+
+
+def rendezvous_at(port: int) -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: torch's rendezvous of the ranks at `port` of rank 0's node, or a clear error there.
+
+    verl 0.9.1 takes a port range only as an argument of its worker group, which its trainer does not pass.
+    """
+    return _replaced(RayWorkerGroup=functools.partial(trainer_base.RayWorkerGroup, master_port_range=[port, port + 1]))
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

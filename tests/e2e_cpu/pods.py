@@ -1,0 +1,243 @@
+"""Ray nodes on this machine that see of it what pods see of their node: processes, host name, /tmp and volumes of their own.
+
+Each is a process namespace (what is killed with it is gone, as with a pod), a host name and a mount namespace, in which the
+run's working directory is either one folder for all (a claim that all pods mount) or a folder of its own (emptyDir).
+They share the machine's network.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ADDRESS = "127.0.0.1"
+START_TIMEOUT_S = 120.0
+OBJECT_STORE_BYTES = 100_000_000
+_BIN = Path(sys.executable).parent
+_NAMESPACES = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--uts",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+
+
+def require_namespaces() -> None:
+    """Skip the test where this user may not make namespaces (not root, or a container without the right to)."""
+    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"needs mount, host name and process namespaces: {tried.stderr.strip()}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind((ADDRESS, 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def wait_for(is_there: Callable[[], bool], timeout_s: float, what: str, evidence: Callable[[], str] = str) -> None:
+    """Look until it is there; the evidence stands in the error."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_there():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {timeout_s:g} s:\n{evidence()[-6000:]}"
+        time.sleep(0.2)
+
+
+@dataclass(kw_only=True)
+class Pod:
+    """One running Ray node; `volume` is the folder that it has as its working directory, as this machine sees it."""
+
+    name: str
+    volume: Path
+    process: subprocess.Popen[bytes]
+
+    def delete(self) -> None:
+        """All its processes at once, as when its node is lost."""
+        self.process.send_signal(signal.SIGKILL)  # `unshare --kill-child` takes the namespace along
+        self.process.wait(timeout=30)
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """A head without CPUs and workers with one logical GPU each, started as KubeRay starts them.
+
+    Args:
+        folder: keeps volumes and logs; `folder/work` is the working directory in every pod.
+        shared: one volume for all pods (a claim), else one each (emptyDir).
+        environment: of every pod, beside this process's own.
+    """
+
+    folder: Path
+    shared: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gcs_port, self.dashboard_port = free_ports(2)
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def work_dir(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def address(self) -> str:
+        return f"{ADDRESS}:{self.gcs_port}"
+
+    @property
+    def dashboard(self) -> str:
+        return f"http://{ADDRESS}:{self.dashboard_port}"
+
+    def start(self, *, num_workers: int) -> None:
+        """Start head and workers and wait until all of them have joined."""
+        client, agent = free_ports(2)
+        self._start_pod(
+            "head",
+            f"--head --port={self.gcs_port} --dashboard-host={ADDRESS} --dashboard-port={self.dashboard_port} "
+            f"--ray-client-server-port={client} --dashboard-agent-listen-port={agent} --num-cpus=0 --num-gpus=0",
+        )
+        self._wait("the head", self._head_answers)
+        for index in range(num_workers):
+            self.start_worker(f"worker-{index}")
+        self._wait("all nodes", lambda: self._num_nodes() == num_workers + 1)
+
+    def start_worker(self, name: str) -> None:
+        (agent,) = free_ports(1)
+        self._start_pod(
+            name, f"--address={self.address} --dashboard-agent-listen-port={agent} --num-cpus=16 --num-gpus=1"
+        )
+
+    def stop(self) -> None:
+        """Delete every pod; volumes stay."""
+        for pod in self.pods.values():
+            if pod.process.poll() is None:
+                pod.delete()
+        self.pods.clear()
+
+    def exec(self, pod: str, *words: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run a command in a pod, in its working directory, as a preStop hook or `kubectl exec` does."""
+        (inner,) = (
+            Path(f"/proc/{self.pods[pod].process.pid}/task/{self.pods[pod].process.pid}/children").read_text().split()
+        )
+        enter = ["nsenter", "--target", inner, "--mount", "--uts", "--pid", f"--wd={self.work_dir}"]
+        return subprocess.run(
+            [*enter, *words], capture_output=True, text=True, check=False, env=self._environment(), **options
+        )
+
+    def submit(self, *words: str, job: str) -> None:
+        """Submit the job's entrypoint, as the submitter pod does."""
+        self._jobs("submit", "--no-wait", "--submission-id", job, "--", *words)
+
+    def log(self, job: str) -> str:
+        return self._jobs("logs", job)
+
+    def stop_job(self, job: str) -> None:
+        """Stop it as KubeRay does before it deletes a cluster."""
+        self._jobs("stop", "--no-wait", job)
+
+    def has_ended(self, job: str) -> str | None:
+        """How the job ended, None while it runs."""
+        answer = self._jobs("status", job)
+        return next((end for end in ("SUCCEEDED", "FAILED", "STOPPED") if end in answer), None)
+
+    def wait(self, job: str, timeout_s: float) -> str:
+        """How the job ended; its log is in the error if it does not."""
+        wait_for(lambda: self.has_ended(job) is not None, timeout_s, f"the end of {job}", lambda: self.log(job))
+        return str(self.has_ended(job))
+
+    def _jobs(self, verb: str, *words: str) -> str:
+        command = [str(_BIN / "ray"), "job", verb, "--address", self.dashboard, *words]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=self._environment(), timeout=120
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, **quiet, "PATH": path, "HOME": str(self.folder), **self.environment}
+
+    def _start_pod(self, name: str, options: str) -> None:
+        own = self.folder / "pods" / name
+        volume = self.folder / "volume" if self.shared else own / "volume"
+        for needed in (own / "tmp-ray", volume):
+            needed.mkdir(parents=True, exist_ok=True)
+        script = "\n".join(
+            [
+                "set -eu",
+                f"hostname {name}",
+                "mkdir -p /tmp/ray",
+                f"mount --bind {shlex.quote(str(own / 'tmp-ray'))} /tmp/ray",
+                f"mount --bind {shlex.quote(str(volume))} {shlex.quote(str(self.work_dir))}",
+                f"cd {shlex.quote(str(self.work_dir))}",
+                f"exec ray start --block --disable-usage-stats --node-ip-address={ADDRESS} "
+                f"--object-store-memory={OBJECT_STORE_BYTES} {options}",
+            ]
+        )
+        with (own / "ray.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*_NAMESPACES, "sh", "-c", script],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._environment(),
+            )
+        self.pods[name] = Pod(name=name, volume=volume, process=process)
+
+    def _wait(self, what: str, is_there) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not is_there():
+            ended = [pod.name for pod in self.pods.values() if pod.process.poll() is not None]
+            if ended or time.monotonic() > deadline_s:
+                logs = "".join(
+                    (self.folder / "pods" / name / "ray.log").read_text()[-3000:] for name in ended or self.pods
+                )
+                raise AssertionError(f"{what} did not come up:\n{logs}")
+            time.sleep(0.2)
+
+    def _head_answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.dashboard}/api/version", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def _num_nodes(self) -> int:
+        found = self.exec("head", "ray", "status", "--address", self.address)
+        return sum(line.strip().startswith("1 node_") for line in found.stdout.splitlines())
+
+
+@contextmanager
+def cluster(
+    folder: Path, *, num_workers: int, shared: bool, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """A cluster that is up; its pods are gone afterwards."""
+    pods = Cluster(folder=folder, shared=shared, environment=environment or {})
+    try:
+        pods.start(num_workers=num_workers)
+        yield pods
+    finally:
+        pods.stop()

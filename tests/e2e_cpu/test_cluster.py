@@ -1,0 +1,140 @@
+"""Runs on a Ray cluster that others started: the driver on a head without CPUs, the ranks on other nodes, as in pods."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.e2e_cpu import pods
+from tests.e2e_cpu.runs import SPECS, run
+
+from opd.runs.metrics import read_metrics
+from opd.runs.store_local import LocalStore
+from opd.spec import dump_spec, load_spec
+
+TIMEOUT_S = 300.0
+# As the charts set them: Ray's stop is the trainer's to answer.
+STOPPING = {"RAY_JOB_STOP_SIGNAL": "SIGINT", "RAY_JOB_STOP_WAIT_TIME_S": "120", "OPD_SAVE_SECONDS": "120"}
+
+
+@pytest.fixture(autouse=True)
+def namespaces():
+    pods.require_namespaces()
+
+
+def mount(folder: Path, name: str, *sets: str) -> Path:
+    """The experiment as the chart's ConfigMap holds it, where every pod sees it; its store is outside the pods."""
+    loaded = load_spec(str(SPECS / "opd.yaml"), env={}, sets=[f"store.url={folder}/store", *sets])
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(dump_spec(loaded.spec)))
+    return path
+
+
+def entrypoint(experiment: Path) -> list[str]:
+    return ["python", "-m", "opd.pods.start", str(experiment)]
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    rows = read_metrics(LocalStore(folder / "store" / "opd")).rows
+    return [dict(row) for row in rows if "training/global_step" in row]
+
+
+def shards(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
+    loaded = {path.name: torch.load(path, weights_only=False) for path in (checkpoint / "actor").glob("model_*.pt")}
+    return {
+        name: {key: getattr(value, "_local_tensor", value) for key, value in state.items()}
+        for name, state in loaded.items()
+    }
+
+
+def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_was(tmp_path):
+    long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150")
+    with pods.cluster(tmp_path, num_workers=1, shared=True, environment=STOPPING) as cluster:
+        run_dir = cluster.pods["head"].volume / "out" / "opd"
+        cluster.submit(*entrypoint(long), job="first")
+
+        def has_trained() -> bool:
+            assert cluster.has_ended("first") is None, cluster.log("first")
+            metrics = run_dir / "attempts" / "0001" / "metrics.jsonl"
+            return metrics.exists() and len(metrics.read_text().splitlines()) > 2
+
+        pods.wait_for(has_trained, TIMEOUT_S, "two steps", lambda: cluster.log("first"))
+        # The driver's node offers no CPU: nothing of the run but the driver may be there.
+        processes = {name: cluster.exec(name, "ps", "axo", "args").stdout for name in ("head", "worker-0")}
+        for actor in ("WorkerDict", "RolloutServer", "SimpleStorageUnit", "TransferQueueController"):
+            assert f"ray::{actor}" not in processes["head"], processes["head"]
+            assert f"ray::{actor}" in processes["worker-0"], processes["worker-0"]
+
+        hook = cluster.exec("worker-0", "python", "-m", "opd.pods.stop", str(long), timeout=150)
+        assert (hook.returncode, "saved at step" in hook.stderr) == (0, True), hook.stderr + cluster.log("first")
+        saved = int(hook.stderr.split("saved at step")[1].split()[0])
+        assert (run_dir / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()
+        assert (tmp_path / "store" / "opd" / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()
+
+        cluster.stop_job("first")
+        assert cluster.wait("first", TIMEOUT_S) == "STOPPED"
+        ended = json.loads((tmp_path / "store" / "opd" / "attempts" / "0001" / "ended.json").read_text())
+        assert ended["outcome"] == "stopped", ended
+        last = steps_of(tmp_path)[-1]["training/global_step"]
+        assert last == saved, "the trainer holds still after a save that a pod asked for"
+
+        short = mount(tmp_path, "short", f"trainer.total_steps={last + 2}", "trainer.save_freq=150")
+        cluster.submit(*entrypoint(short), job="second")
+        assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
+        assert f"resuming from step {last}" in cluster.log("second")
+        assert "asked to save" not in cluster.log("second"), (
+            "what an earlier trainer was asked is nobody's wish any more"
+        )
+    assert [row["training/global_step"] for row in steps_of(tmp_path)] == list(range(1, last + 3))
+
+
+@pytest.mark.matrix
+def test_two_nodes_with_disks_of_their_own_lose_both_and_go_on_from_the_store_bit_for_bit(tmp_path):
+    sets = ("trainer.total_steps=4", "trainer.save_freq=1", "checkpoint.keep_last=2")
+    whole = run(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2").must_be_clean()
+
+    folder = tmp_path / "pods"
+    folder.mkdir()
+    experiment = mount(folder, "exp", *sets, "trainer.nnodes=2")
+    checkpoints = folder / "store" / "opd" / "checkpoints"
+    with pods.cluster(folder, num_workers=2, shared=False) as cluster:
+        cluster.submit(*entrypoint(experiment), job="first")
+
+        def is_saved() -> bool:
+            return (checkpoints / "global_step_2" / "COMPLETE").exists()
+
+        pods.wait_for(is_saved, TIMEOUT_S, "the second checkpoint", lambda: cluster.log("first"))
+        disks = {name: pod.volume / "out" / "opd" / "checkpoints" for name, pod in cluster.pods.items()}
+        cluster.stop()
+    kept = {
+        name: sorted(path.name for path in disk.glob("global_step_2/actor/model_*")) for name, disk in disks.items()
+    }
+    assert sorted(kept.values()) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]], kept
+    # New pods: the head and one worker begin with empty disks, the other worker's is still there.
+    for name in ("head", "worker-1"):
+        shutil.rmtree(folder / "pods" / name)
+
+    with pods.cluster(folder, num_workers=2, shared=False) as cluster:
+        cluster.submit(*entrypoint(experiment), job="second")
+        assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
+        log = cluster.log("second")
+        assert "resuming from step" in log, log
+        kept_steps = {path.name for path in checkpoints.iterdir()}
+        for name, pod in cluster.pods.items():
+            left = {path.name for path in (pod.volume / "out" / "opd" / "checkpoints").glob("global_step_*")}
+            assert left <= kept_steps, f"retention on the disk of {name}"
+            assert "global_step_4" in left
+    mine = steps_of(folder)
+    assert [row["training/global_step"] for row in mine] == [1, 2, 3, 4]
+    for row, expected in zip(mine, whole.steps, strict=True):
+        assert (row["opd/loss"], row["opd/num_tokens"]) == (expected["opd/loss"], expected["opd/num_tokens"])
+    expected_shards = shards(whole.run_dir / "checkpoints" / "global_step_4")
+    found = shards(checkpoints / "global_step_4")
+    assert found.keys() == expected_shards.keys()
+    for name, state in found.items():
+        for key, value in state.items():
+            assert torch.equal(value, expected_shards[name][key]), (name, key)
