@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.runs.errors import StoreError
-from opd.spec import AnySpec, SpecError, load_spec
+from opd.spec import Loaded, SpecError, load_spec
 from opdctl.errors import ToolError
 from opdctl.helm import find_chart, find_helm
 from opdctl.local import trainer_is_installed
@@ -29,29 +29,43 @@ class Check:
 
 
 def check_all(
-    experiment: Path | None, *, store: str | None, charts: Path | None, env: Mapping[str, str], timeout_s: float
-) -> list[Check]:
-    """Every check that can be made: of the spec, its store, its chart, Helm, and the trainer on this machine."""
-    out, spec = [], None
+    experiment: Path | None,
+    *,
+    store: str | None,
+    charts: Path | None,
+    env: Mapping[str, str],
+    timeout_s: float,
+    runs_here: bool = True,
+) -> tuple[list[Check], Loaded | None]:
+    """Every check that can be made without a cluster: of the spec, its store, its chart, Helm, and the trainer here.
+
+    Args:
+        runs_here: the experiment is to run on this machine, so the trainer must be installed on it.
+
+    Returns:
+        The checks, and what the experiment file says, None where it cannot be used.
+    """
+    out, loaded = [], None
     if experiment is not None:
-        check, spec = check_spec(experiment, env)
+        check, loaded = check_spec(experiment, env)
         out.append(check)
+    spec = loaded.spec if loaded is not None else None
     url = store or (spec.store.url if spec is not None else None)
     if url is not None:
         out.append(check_store(url, timeout_s=timeout_s))
-    out += [check_helm(), check_trainer()]
+    out += [check_helm(), *([check_trainer()] if runs_here else [])]
     if spec is not None:
         out.append(check_chart(spec.kind, charts))
-    return out
+    return out, loaded
 
 
-def check_spec(experiment: Path, env: Mapping[str, str]) -> tuple[Check, AnySpec | None]:
+def check_spec(experiment: Path, env: Mapping[str, str]) -> tuple[Check, Loaded | None]:
     """Whether the experiment file can be used as it is."""
     try:
         loaded = load_spec(experiment, env=env)
     except SpecError as error:
         return Check(name="spec", is_ok=False, message=str(error), fix="mend the keys named above"), None
-    return Check(name="spec", is_ok=True, message=f"{experiment}: kind {loaded.spec.kind}, name {loaded.spec.name}"), loaded.spec  # fmt: skip
+    return Check(name="spec", is_ok=True, message=f"{experiment}: kind {loaded.spec.kind}, name {loaded.spec.name}"), loaded  # fmt: skip
 
 
 def check_store(url: str, *, timeout_s: float) -> Check:
