@@ -6,8 +6,8 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 from opd.batch import padded_row_starts
 from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
 from opd.training.hidden_cache import HiddenCache
+from opd.training.trunk import VARLEN, compile_layers, packed_arguments
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
@@ -42,6 +43,8 @@ class _HeadEngine(FSDPEngineWithLMHead):
         finally:
             self.model_config.model_type = own
         self.head = DistillationHead.replace(module)
+        if self.engine_config.use_torch_compile and self.device.type == "cuda":
+            compile_layers(module)
         return module
 
     @property
@@ -56,9 +59,26 @@ class _HeadEngine(FSDPEngineWithLMHead):
             return nullcontext()
         return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
 
+    def set_residency(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+        """Where weights (with gradients) and optimizer state are between this engine's phases, from now on."""
+        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
+        for device, parked in (("cpu", True), (get_device_name(), False)):
+            self.to(
+                device,
+                model=offload_params is parked,
+                optimizer=offload_optimizer is parked,
+                grad=offload_params is parked,
+            )
+
     def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
         """verl's packed or padded inputs of a micro-batch (keys of the model's forward)."""
-        return self.prepare_model_inputs(micro_batch=micro_batch)[0]
+        inputs = self.prepare_model_inputs(micro_batch=micro_batch)[0]
+        return inputs | self._row_bounds(micro_batch["input_ids"].offsets())
+
+    def _row_bounds(self, bounds: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Arguments that tell the attention of `opd.training.trunk` where packed rows begin; others read positions."""
+        takes_them = self.use_remove_padding and self.model_config.hf_config._attn_implementation == VARLEN
+        return packed_arguments(bounds) if takes_them else {}
 
     def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
         """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded)."""
@@ -81,6 +101,7 @@ class _HeadEngine(FSDPEngineWithLMHead):
                 input_ids=ids,
                 attention_mask=None,
                 position_ids=torch.arange(4, device=ids.device)[None],
+                **self._row_bounds(torch.tensor([0, 4], device=ids.device)),
             )
 
 
@@ -133,10 +154,11 @@ class TeacherEngine(_HeadEngine):
     def full_head_weight(self) -> torch.Tensor:
         """[V_T, d_T] the whole head on the device, in the teacher's dtype (a collective call)."""
         weight = self.head.weight
-        if isinstance(weight, DTensor):
-            sharded: Any = weight.to(get_device_id())
-            return sharded.full_tensor().detach()
-        return weight.detach().to(get_device_id())
+        if not isinstance(weight, DTensor):
+            return weight.detach().to(self.device)
+        sharded: Any = weight.to(self.device)
+        # A lone rank's shard is the whole: a resident teacher's head is used where it lies.
+        return (sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()).detach()
 
 
 @EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])
@@ -144,6 +166,27 @@ class StudentEngine(_HeadEngine):
     """The trained model; with a `DivergenceLoss` as loss function the head computes the loss inside the forward."""
 
     num_updates: int = 0
+    defer_sync: bool = False
+    """Sum gradients unsharded over an update's micro-batches and reduce them once, with the last."""
+    keep_gathered: bool = False
+    """Gather weights once an update: they stay between its micro-batches."""
+
+    @contextmanager
+    def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+        """verl's hook around a micro-batch's forward and backward: what is gathered and reduced in it.
+
+        verl's own context defers the reduction only; weights would still be gathered in every forward and backward.
+        """
+        module: Any = self.module
+        module.set_requires_gradient_sync(is_last_micro_batch or not self.defer_sync)
+        module.set_reshard_after_forward(self.engine_config.reshard_after_forward and not self.keep_gathered)
+        module.set_reshard_after_backward(is_last_micro_batch or not self.keep_gathered)
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)
+            module.set_reshard_after_forward(self.engine_config.reshard_after_forward)
+            module.set_reshard_after_backward(True)
 
     def forward_step(self, micro_batch: TensorDict, loss_function, forward_only):
         if not isinstance(loss_function, DivergenceLoss):

@@ -1,0 +1,257 @@
+"""The whole update, teacher phase and student phase, through the real worker against the original's design.
+
+A random Qwen3-1.7B-shaped student and Qwen3-8B-shaped teacher on one GPU, 64 rows of 2,048 response tokens
+(`make bench-gpu`). Model FLOP: 6 N_student or 2 N_teacher per token, the heads (teacher logits, student logits and both
+of their gradients) at loss tokens, causal attention by each row's length; no recomputation. MFU: against the rate of an
+8192^3 bf16 product in the same process. Memory: peak beyond weights, gradients and optimizer state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_divergence import environment
+from measure import FLOOR_SIDE, Floor, elapsed_ms, products_flop
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.utils import prepare_micro_batches
+from worker_alone import NUM_VOCAB, QWEN3_1_7B, QWEN3_8B, ROLE, make_worker, prepare, random_rows
+
+from opd.batch import RolloutRows
+from opd.losses.divergence import divergence
+from opd.training.hidden_cache import HiddenCache
+from opd.training.worker import OPDWorker, trained_positions
+
+STUDENT, TEACHER = QWEN3_1_7B, QWEN3_8B
+ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
+VARIANTS: dict[str, list[str]] = {
+    "checkpointing": [],
+    "no checkpointing": [f"{ROLE}.model.enable_gradient_checkpointing=false"],
+    "cache on the host": ["opd.cache_gib=0"],
+    "layers not compiled": [f"{ROLE}.actor.fsdp_config.use_torch_compile=false", f"{ROLE}.ref.fsdp_config.use_torch_compile=false"],
+    "sdpa and not compiled": [
+        f"{ROLE}.actor.fsdp_config.use_torch_compile=false", f"{ROLE}.ref.fsdp_config.use_torch_compile=false",
+        f"{ROLE}.model.override_config.attn_implementation=sdpa",
+    ],
+}  # fmt: skip
+
+
+class TimedWorker(OPDWorker):
+    """The worker, with the phases' ends waited for, timed and their peaks noted."""
+
+    marks: list[tuple[float, int]]
+
+    def _mark(self) -> None:
+        torch.cuda.synchronize()
+        self.marks.append((time.perf_counter(), torch.cuda.max_memory_allocated()))
+        torch.cuda.reset_peak_memory_stats()
+
+    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
+        super()._teacher_phase(data, rows, cache)
+        self._mark()
+
+    def timed_update(self, data: TensorDict) -> tuple[dict[str, Any], dict[str, float]]:
+        self.marks = []
+        torch.cuda.empty_cache()
+        self._mark()
+        metrics = tu.get(self.update_opd(data), "metrics")
+        self._mark()
+        (start, _), (middle, teacher_peak), (end, student_peak) = self.marks
+        return metrics, {
+            "teacher_s": middle - start, "student_s": end - middle, "update_s": end - start,
+            "teacher_peak": teacher_peak, "student_peak": student_peak,
+        }  # fmt: skip
+
+
+def state_bytes(worker: OPDWorker) -> int:
+    """Weights of both models, and the student's gradients and optimizer state (fp32, three times its weights)."""
+    teacher = sum(p.numel() * p.element_size() for p in worker.teacher_engine.module.parameters())
+    student = sum(p.numel() * p.element_size() for p in worker.student_engine.module.parameters())
+    return teacher + 4 * student
+
+
+def model_flop(lengths: list[int], loss_tokens: int) -> dict[str, float]:
+    """Of each phase; the teacher's logits are made in the student phase."""
+    tokens = sum(lengths)
+    heads = products_flop(loss_tokens, NUM_VOCAB, STUDENT.width, TEACHER.width)
+    return {
+        "teacher": 2.0 * TEACHER.trunk_parameters * tokens + TEACHER.attention_flop(lengths),
+        "student": 6.0 * STUDENT.trunk_parameters * tokens + 3 * STUDENT.attention_flop(lengths) + heads,
+    }
+
+
+def product_rate(floor: Floor, seconds: float) -> float:
+    """FLOP/s of the 8192^3 product over about `seconds`, hot."""
+    run = floor.run(seconds * 700e12)
+    run()
+    return floor.count(seconds * 700e12) * 2 * FLOOR_SIDE**3 / elapsed_ms(run) * 1e3
+
+
+def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: Floor) -> tuple[dict[str, Any], Any]:
+    """One variant: two updates to warm up and compile, then the timed ones. Returns its row and the worker."""
+    attention = f"{ROLE}.model.override_config.attn_implementation=varlen"
+    worker = make_worker(
+        TimedWorker, folder, micro_batch=arguments.micro_batch, max_length=arguments.prompt + arguments.response,
+        settings=[attention, *VARIANTS[name]],
+    )  # fmt: skip
+    started = time.perf_counter()
+    worker.timed_update(random_rows(2 * arguments.micro_batch, arguments.prompt, arguments.response))
+    warm_up_s = time.perf_counter() - started
+    runs = [
+        worker.timed_update(random_rows(arguments.rows, arguments.prompt, arguments.response))
+        for _ in range(1 + arguments.repeats)
+    ][1:]
+    rate = product_rate(floor, 1.0)
+    lengths = [arguments.prompt + arguments.response] * arguments.rows
+    tokens = arguments.rows * arguments.response
+    flop = model_flop(lengths, tokens)
+    times = {key: statistics.median(run[1][key] for run in runs) for key in runs[0][1]}
+    beyond = max(times["teacher_peak"], times["student_peak"]) - state_bytes(worker)
+    metrics = runs[-1][0]
+    return {
+        "name": f"ours, {name}", "rows": arguments.rows, "tokens": tokens,
+        **{key: times[key] for key in ("teacher_s", "student_s", "update_s")},
+        "tokens_per_s": tokens / times["update_s"], "ms_per_1k_tokens": times["update_s"] / tokens * 1e6,
+        "mfu_teacher": flop["teacher"] / times["teacher_s"] / rate, "mfu_student": flop["student"] / times["student_s"] / rate,
+        "product_tflops": rate / 1e12, "peak_beyond_gib": beyond / 2**30, "state_gib": state_bytes(worker) / 2**30,
+        "pcie_gib": metrics["perf/teacher_cache_copied_mb"][0] / 2**10, "warm_up_s": warm_up_s,
+    }, worker  # fmt: skip
+
+
+class Original:
+    """The original's update on the same trunks: whole teacher logits through host memory, a chunked loss under autograd.
+
+    Everything but the logits' way is ours: attention, compiled layers, checkpointing, FSDP, optimizer.
+    """
+
+    def __init__(self, worker: TimedWorker, data: TensorDict, micro_batch: int, *, pinned: bool) -> None:
+        self.worker, self.pinned = worker, pinned
+        data["opd_row"] = torch.arange(len(data))
+        tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=micro_batch)
+        device = worker.student_engine.device
+        self.micro_batches = [part.to(device) for part in prepare_micro_batches(data)[0]]
+        tokens = int(self.micro_batches[0]["input_ids"].offsets()[-1])
+        shape = (len(self.micro_batches), tokens, NUM_VOCAB)
+        # Pinned memory is made once and used every step; pageable memory is what `.cpu()` gives each time.
+        self.host = torch.empty(shape, dtype=torch.bfloat16, pin_memory=True) if pinned else None
+
+    def update(self) -> None:
+        teacher, student = self.worker.teacher_engine, self.worker.student_engine
+        cached = []
+        with teacher.eval_mode(), torch.no_grad():
+            for i, micro_batch in enumerate(self.micro_batches):
+                with teacher.autocast():
+                    logits = teacher.module(**teacher.model_inputs(micro_batch), use_cache=False).logits[0]
+                if self.host is None:
+                    cached.append(logits.cpu())
+                else:
+                    cached.append(self.host[i].copy_(logits, non_blocking=True))
+                del logits
+        torch.cuda.synchronize()
+        with student.train_mode():
+            student.optimizer_zero_grad()
+            for micro_batch, host in zip(self.micro_batches, cached, strict=True):
+                self._loss(micro_batch, host).backward()
+            student.optimizer_step()
+        torch.cuda.synchronize()
+
+    def _loss(self, micro_batch: TensorDict, host: torch.Tensor) -> torch.Tensor:
+        student = self.worker.student_engine
+        inputs = student.model_inputs(micro_batch)
+        with student.autocast():
+            logits = student.module(**inputs, use_cache=False).logits[0]
+        teacher_logits = host.to(logits.device, non_blocking=self.pinned)
+        rows = self.worker.all_rows
+        _, found = trained_positions(rows, micro_batch, student.row_starts(micro_batch, inputs))
+        total = torch.zeros((), device=logits.device)
+        student_rows, teacher_rows = logits[found.flat_index], teacher_logits[found.flat_index]
+        for start in range(0, len(student_rows), ORIGINAL_CHUNK):
+            chunk = slice(start, start + ORIGINAL_CHUNK)
+            total = total + divergence(student_rows[chunk], teacher_rows[chunk], "reverse_kl").sum()
+        return total / len(student_rows)
+
+
+def measure_original(worker: TimedWorker, arguments: argparse.Namespace, *, pinned: bool) -> dict[str, Any]:
+    """On `arguments.slice` rows: full-length logits of all rows do not fit the host. Times a token are what is compared."""
+    from opd.batch import build_opd_batch
+
+    data = random_rows(arguments.slice, arguments.prompt, arguments.response)
+    longest = arguments.prompt + arguments.response
+    worker.all_rows = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"]).rows
+    original = Original(worker, data, arguments.micro_batch, pinned=pinned)
+    original.update()  # host pages and kernels are there afterwards
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    original.update()
+    seconds = time.perf_counter() - started
+    tokens = arguments.slice * arguments.response
+    logits_gib = arguments.slice * longest * NUM_VOCAB * 2 / 2**30
+    beyond = torch.cuda.max_memory_allocated() - state_bytes(worker)
+    return {
+        "name": f"the original, {'pinned' if pinned else 'pageable'}", "rows": arguments.slice, "tokens": tokens,
+        "update_s": seconds, "tokens_per_s": tokens / seconds, "ms_per_1k_tokens": seconds / tokens * 1e6,
+        "peak_beyond_gib": beyond / 2**30, "pcie_gib": 2 * logits_gib,
+    }  # fmt: skip
+
+
+def show(row: dict[str, Any]) -> None:
+    shown = {
+        "tokens_per_s": "{:.0f} tok/s", "ms_per_1k_tokens": "{:.2f} ms/1k", "teacher_s": "teacher {:.3f} s", "student_s": "student {:.3f} s",
+        "mfu_teacher": "MFU {:.1%}", "mfu_student": "MFU {:.1%}", "peak_beyond_gib": "{:.2f} GiB", "pcie_gib": "PCIe {:.2f} GiB",
+        "product_tflops": "{:.0f} TFLOP/s", "warm_up_s": "warm-up {:.0f} s",
+    }  # fmt: skip
+    print(
+        f"{row['name']:30s} " + "  ".join(text.format(row[key]) for key, text in shown.items() if key in row),
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", default="checkpointing,no checkpointing,cache on the host,layers not compiled")
+    parser.add_argument("--originals", default="pageable,pinned", help="against the first variant; empty for none")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--slice", type=int, default=16, help="rows of the original's update")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--response", type=int, default=2048)
+    parser.add_argument("--micro-batch", type=int, default=4, help="rows")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/update.json"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench-gpu: no CUDA device here")
+    rows: list[dict[str, Any]] = []
+    facts = environment()
+    print(facts, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        floor = Floor()
+        for i, name in enumerate(arguments.variants.split(",")):
+            row, worker = measure_ours(name, Path(folder), arguments, floor)
+            rows.append(row)
+            show(row)
+            for kind in filter(None, arguments.originals.split(",") if i == 0 else ()):
+                rows.append(measure_original(worker, arguments, pinned=kind == "pinned"))
+                show(rows[-1])
+            del worker
+            torch.cuda.empty_cache()
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
+    ours = rows[0]
+    for other in rows[1:]:
+        if other["name"].startswith("the original"):
+            speed = other["ms_per_1k_tokens"] / ours["ms_per_1k_tokens"]
+            memory = ours["peak_beyond_gib"] / other["peak_beyond_gib"]
+            print(f"{ours['name']} against {other['name']}: {speed:.2f}x as fast, {memory:.2f} of its peak", flush=True)
+
+
+if __name__ == "__main__":
+    main()

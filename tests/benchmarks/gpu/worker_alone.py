@@ -1,0 +1,177 @@
+"""The real OPD worker in one process without Ray and without a rollout server, on random models given by shape alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
+
+from opd.data.toy.tokenizer import build_tokenizer
+
+ROLE = "actor_rollout_ref"
+NUM_VOCAB = 151_936
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A Qwen3 by its sizes."""
+
+    num_layers: int
+    width: int
+    mlp_width: int
+    num_heads: int
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    tied: bool = False
+
+    def config(self) -> Qwen3Config:
+        return Qwen3Config(
+            vocab_size=NUM_VOCAB,
+            hidden_size=self.width,
+            intermediate_size=self.mlp_width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=40960,
+            tie_word_embeddings=self.tied,
+            architectures=["Qwen3ForCausalLM"],
+        )
+
+    @property
+    def trunk_parameters(self) -> int:
+        """Without embedding and head."""
+        attention = self.width * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.width * self.mlp_width)
+
+    def attention_flop(self, lengths: list[int]) -> float:
+        """Causal attention of one forward: two products over the lower triangle, each row by its own length."""
+        return sum(2.0 * n * n for n in lengths) * self.num_heads * self.head_dim * self.num_layers
+
+
+QWEN3_1_7B = Shape(num_layers=28, width=2048, mlp_width=6144, num_heads=16, tied=True)
+QWEN3_8B = Shape(num_layers=36, width=4096, mlp_width=12288, num_heads=32)
+
+
+class NoRollout:
+    """verl's worker builds a rollout; the update never asks it for anything."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        pass
+
+
+class _RandomWeights:
+    """Stands where transformers' auto class stands: the shape's config, random weights made on the device."""
+
+    @staticmethod
+    def from_pretrained(
+        pretrained_model_name_or_path: str, torch_dtype: torch.dtype, config: PretrainedConfig, **kwargs: Any
+    ) -> torch.nn.Module:
+        from verl.utils.device import get_device_name
+
+        torch.manual_seed(config.num_hidden_layers)
+        with torch.device(get_device_name()):
+            return AutoModelForCausalLM.from_config(config, dtype=torch_dtype)
+
+
+def prepare(folder: Path) -> None:
+    """Single-rank process group settings, random weights and the empty rollout in verl's registries."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    from verl.utils import model as verl_model
+    from verl.workers.rollout import base
+
+    verl_model.get_hf_auto_model_class = lambda hf_config: _RandomWeights
+    base._ROLLOUT_REGISTRY[("none", "async")] = "worker_alone.NoRollout"
+    tokenizer = build_tokenizer()
+    for name, shape in (("student", QWEN3_1_7B), ("teacher", QWEN3_8B)):
+        shape.config().save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+def make_worker(worker_class: type, folder: Path, *, micro_batch: int, max_length: int, settings: list[str]) -> Any:
+    """A worker of `worker_class` with both models on the device; `settings` are overrides of `opd_trainer.yaml`."""
+    from omegaconf import OmegaConf
+    from verl.utils.device import get_device_name
+
+    from opd.training.entry import compose
+
+    mixed = "{param_dtype:bf16,reduce_dtype:fp32,buffer_dtype:fp32}"
+    composed = compose(
+        [
+            f"trainer.device={get_device_name()}",
+            f"{ROLE}.model.path={folder / 'student'}",
+            f"opd.teacher.path={folder / 'teacher'}",
+            "opd.teacher.offload=false",
+            f"opd.valid_vocab={NUM_VOCAB}",
+            f"opd.max_length={max_length}",
+            f"{ROLE}.actor.ppo_mini_batch_size=64",
+            f"{ROLE}.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
+            f"{ROLE}.ref.log_prob_micro_batch_size_per_gpu={micro_batch}",
+            f"{ROLE}.rollout.log_prob_micro_batch_size_per_gpu={micro_batch}",
+            f"{ROLE}.actor.fsdp_config.model_dtype=fp32",
+            f"+{ROLE}.actor.fsdp_config.mixed_precision={mixed}",
+            f"{ROLE}.actor.fsdp_config.param_offload=false",
+            f"{ROLE}.actor.fsdp_config.optimizer_offload=false",
+            f"{ROLE}.ref.fsdp_config.model_dtype=bf16",
+            f"+{ROLE}.ref.fsdp_config.mixed_precision={mixed}",
+            f"{ROLE}.actor.optim.lr=1e-6",
+            f"{ROLE}.actor.optim.total_training_steps=100",
+            f"{ROLE}.rollout.name=none",
+            f"{ROLE}.rollout.tensor_model_parallel_size=1",
+            *settings,
+        ]
+    )
+    OmegaConf.update(composed, f"{ROLE}.opd", composed.opd, force_add=True)
+    OmegaConf.resolve(composed)
+    worker = worker_class(config=composed.actor_rollout_ref, role=ROLE)
+    worker.init_model()
+    return worker
+
+
+def random_rows(num_rows: int, prompt_tokens: int, response_tokens: int) -> TensorDict:
+    """Rows as verl's V1 workers get them, every response token trained."""
+    from verl.utils import tensordict_utils as tu
+
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> list[torch.Tensor]:
+        return [torch.randint(0, NUM_VOCAB, (count,), generator=generator) for _ in range(num_rows)]
+
+    def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+    prompts, responses = draw(prompt_tokens), draw(response_tokens)
+    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    masks = [torch.ones(response_tokens, dtype=torch.int64) for _ in range(num_rows)]
+    data = TensorDict(
+        {
+            "prompts": nested(prompts),
+            "responses": nested(responses),
+            "response_mask": nested(masks),
+            "loss_mask": nested(masks),
+            "input_ids": nested(inputs),
+            "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
+            "rollout_log_probs": nested([torch.zeros(response_tokens) for _ in range(num_rows)]),
+            "sample_weights": torch.ones(num_rows),
+        },
+        batch_size=num_rows,
+    )
+    tu.assign_non_tensor(
+        data,
+        global_batch_size=num_rows,
+        mini_batch_size=num_rows,
+        epochs=1,
+        seed=1,
+        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
+        temperature=1.0,
+    )
+    return data

@@ -1,0 +1,88 @@
+"""Random Qwen3 models that share one tokenizer of Qwen3's size: what the smoke run distils, made in seconds, no network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
+
+from opd.data.toy.tokenizer import build_tokenizer
+
+NUM_VOCAB = 151_936
+HEAD_DIM, NUM_HEADS, NUM_KV_HEADS = 128, 16, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What differs between student and teacher; the heads are those of Qwen3-1.7B."""
+
+    num_layers: int
+    hidden_size: int
+    seed: int
+
+
+STUDENT = Shape(num_layers=8, hidden_size=1024, seed=0)
+TEACHER = Shape(num_layers=28, hidden_size=2048, seed=1)
+
+
+def widened_tokenizer() -> PreTrainedTokenizerFast:
+    """The toy tokenizer with entries that no text holds, up to `NUM_VOCAB`.
+
+    vLLM masks ids beyond the tokenizer and the actor does not: a row of the head without a token would make the two
+    disagree about every probability.
+    """
+    small = build_tokenizer()
+    tree = json.loads(small.backend_tokenizer.to_str())
+    tree["model"]["vocab"].update({f"<unused_{i}>": i for i in range(len(small), NUM_VOCAB)})
+    wide = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(tree)),
+        eos_token=small.eos_token,
+        pad_token=small.pad_token,
+        unk_token=small.unk_token,
+        padding_side="left",
+        model_max_length=small.model_max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    wide.chat_template = small.chat_template
+    if len(wide) != NUM_VOCAB:
+        raise ValueError(f"the widened tokenizer has {len(wide)} entries, wanted {NUM_VOCAB}")
+    return wide
+
+
+def save_model(folder: Path, shape: Shape, tokenizer: PreTrainedTokenizerFast, device: str) -> str:
+    """A random bf16 model and its tokenizer in `folder`; returns a line that describes it."""
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = Qwen3Config(
+        vocab_size=NUM_VOCAB,
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        **special,
+    )
+    torch.manual_seed(shape.seed)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.generation_config.update(**special)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    trunk = sum(p.numel() for p in model.model.layers.parameters())
+    return f"{folder.name}: {trunk / 1e6:.0f}M in {shape.num_layers} layers of width {shape.hidden_size}, untied heads"
+
+
+def make_assets(folder: Path, device: str = "cuda") -> None:
+    """`folder/student` and `folder/teacher`; a folder that is complete is left as it is."""
+    if (folder / "done").exists():
+        return
+    tokenizer = widened_tokenizer()
+    for name, shape in (("student", STUDENT), ("teacher", TEACHER)):
+        print(save_model(folder / name, shape, tokenizer, device), flush=True)
+    (folder / "done").touch()

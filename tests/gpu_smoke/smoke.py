@@ -1,0 +1,164 @@
+"""`make gpu-smoke`: the whole trainer on one GPU with vLLM (distillation of two sizes, the toy task, GRPO), and its promises.
+
+Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
+metrics it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from promises import Promise, promises, step_parts
+
+from opd.runs.metrics import read_metrics
+from opd.runs.store_local import LocalStore
+from opd.spec import load_spec
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SPECS = {
+    "opd": HERE / "specs/opd.yaml",
+    "toy": ROOT / "manifests/experiments/quickstart.yaml",
+    "grpo": HERE / "specs/grpo.yaml",
+}
+# The quickstart as it runs on a laptop, but on a GPU with vLLM.
+TOY = (
+    "device=cuda", "name=toy", "output.root=out", "store.url=out/store", "data.num_workers=0", "reward.num_workers=0",
+    "rollout.num_agent_workers=0", "rollout.gpu_memory_utilization=0.3", "rollout.enforce_eager=true",
+    "actor.dtype=bf16",
+)  # fmt: skip
+PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray", "tensordict")
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """One finished run."""
+
+    name: str
+    returncode: int
+    seconds: float
+    first_step_s: float | None
+    promises: list[Promise]
+    parts: dict[str, float]
+    rows: list[dict[str, Any]]
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0 and all(promise.kept for promise in self.promises)
+
+
+def environment() -> dict[str, str]:
+    """The caller's environment; vLLM's default sampler is flashinfer's, which not every installation has."""
+    out = dict(os.environ)
+    if importlib.util.find_spec("flashinfer") is None:
+        out.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    return out | {"HF_HUB_OFFLINE": "1", "HYDRA_FULL_ERROR": "1"}
+
+
+def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
+    """Start one run in `folder`, wait for it, judge it."""
+    sets = [*(TOY if name == "toy" else ()), *extra]
+    if name == "opd":
+        sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
+    words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
+    for item in sets:
+        words += ["--set", item]
+    spec = load_spec(str(SPECS[name]), env={}, sets=sets, overrides=[]).spec
+    log = folder / f"{name}.log"
+    started, wall = time.monotonic(), time.time()
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+        )
+        try:
+            returncode = process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            returncode = 124
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                time.sleep(5)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    seconds = time.monotonic() - started
+    run_dir = folder / "out" / name
+    rows = [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
+    steps = [row for row in rows if "training/global_step" in row]
+    kept = list(promises(spec.kind, rows, num_steps=spec.trainer.total_steps)) if steps else []  # type: ignore[union-attr]
+    return Outcome(
+        name=name,
+        returncode=returncode,
+        seconds=seconds,
+        first_step_s=steps[0]["time"] - wall if steps else None,
+        promises=kept or [Promise("at least one step", "none", False)],
+        parts=step_parts(rows) if len(steps) > 2 else {},
+        rows=rows,
+    )
+
+
+def show(outcome: Outcome, log: Path) -> None:
+    """The run's part of the table; the end of its log where it failed."""
+    first = "-" if outcome.first_step_s is None else f"{outcome.first_step_s:.0f} s"
+    print(f"\n{outcome.name}: exit {outcome.returncode}, {outcome.seconds:.0f} s, first step after {first}")
+    for promise in outcome.promises:
+        print(f"  {'kept  ' if promise.kept else 'BROKEN'}  {promise.name:48s} {promise.observed}")
+    whole = outcome.parts.get("step", 0.0)
+    for part, seconds in sorted(outcome.parts.items(), key=lambda item: -item[1]):
+        print(f"  {part:14s} {seconds:8.3f} s  {seconds / whole:6.1%}")
+    if outcome.returncode:
+        print("".join(log.read_text(errors="replace").splitlines(keepends=True)[-80:]))
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="opd,toy,grpo", help="comma-separated runs")
+    parser.add_argument("--folder", type=Path, default=Path("build/gpu-smoke"))
+    parser.add_argument("--timeout-s", type=float, default=900.0, help="of each run")
+    parser.add_argument("--set", action="append", default=[], help="set a key of every run's spec")
+    arguments = parser.parse_args()
+    missing = [name for name in ("torch", "vllm") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(
+            f"gpu-smoke: {', '.join(missing)} not installed: it needs the `gpu` extra (uv sync --extra gpu)"
+        )
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("gpu-smoke: no CUDA device here")
+    folder = arguments.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = arguments.only.split(",")
+    if "opd" in names:
+        code = (
+            f"from pathlib import Path; from assets import make_assets; make_assets(Path({str(folder / 'assets')!r}))"
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=HERE, check=True)  # its GPU memory ends with it
+    outcomes = [run(name, folder, arguments.timeout_s, arguments.set) for name in names]
+    for outcome in outcomes:
+        show(outcome, folder / f"{outcome.name}.log")
+    facts = {"device": torch.cuda.get_device_name(), **{name: metadata.version(name) for name in PACKAGES}}
+    runs = {
+        o.name: {
+            "ok": o.ok, "returncode": o.returncode, "seconds": o.seconds, "first_step_s": o.first_step_s,
+            "promises": [promise._asdict() for promise in o.promises], "step_parts_s": o.parts, "rows": o.rows,
+        }
+        for o in outcomes
+    }  # fmt: skip
+    (folder / "results.json").write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
