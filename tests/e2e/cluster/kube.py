@@ -103,10 +103,10 @@ class Kube:
         """Objects of a kind, by name."""
         return json.loads(self.run("get", resource, "-n", namespace, "-l", selector, "-o", "json"))["items"]
 
-    def apply(self, objects: Iterable[Tree], *, namespace: str = "default") -> None:
-        """Server-side apply."""
+    def create(self, objects: Iterable[Tree], *, namespace: str = "default") -> None:
+        """Create objects that are not there yet."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        self.run("apply", "--server-side", "--force-conflicts", "-n", namespace, "-f", "-", stdin=text)
+        self.run("create", "-n", namespace, "-f", "-", stdin=text)
 
     def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 60) -> Any:
         """The first true result of `look`, which may raise KubeError until then.

@@ -1,5 +1,6 @@
 """Whether a server answers over HTTP, past any proxy of the caller's."""
 
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -14,3 +15,12 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
             return answer.status == 200
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return False
+
+
+def is_listening(address: str, port: int) -> bool:
+    """Whether something accepts TCP connections there."""
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""`python -m tests.e2e.cluster.inside FOLDER`: process 1 of the cluster's namespaces; starts the parts and ends with them.
+
+When this process ends the kernel ends everything in its PID namespace, containers included, and with the last process go the
+mounts and the network. It begins only on the word of its starter, who has written down its process id by then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import types
+from pathlib import Path
+
+from tests.e2e.cluster import kuberay, packages
+from tests.e2e.cluster.control_plane import ControlPlane, Ports
+from tests.e2e.cluster.isolation import NODE_IP, isolate_mounts, isolate_network, legacy_iptables
+from tests.e2e.cluster.node import Node
+from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
+from tests.e2e.cluster.progress import Progress
+from tests.e2e.cluster.services import start_dns, start_s3
+from tests.e2e.cluster.tenancy import install_manifests
+
+GO = "go\n"
+PROGRESS, USER_KUBECONFIG = "progress.jsonl", "opd-user.kubeconfig"
+_PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
+
+
+class _Stop(Exception):
+    """SIGTERM came."""
+
+
+def main(folder: Path) -> int:
+    """Wait for the word, then split: process 1 reaps orphans, its child runs the cluster."""
+    if sys.stdin.readline() != GO:
+        return 1
+    child = os.fork()
+    if child == 0:
+        os._exit(_run(folder))
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _run(folder: Path) -> int:
+    """Bring the cluster up and keep it until SIGTERM; a part that ends by itself ends the cluster."""
+    signal.signal(signal.SIGTERM, _raise_stop)
+    progress = Progress(folder / PROGRESS)
+    processes = None
+    try:
+        with progress.part("namespaces"):
+            isolate_mounts(folder)
+            isolate_network()
+        debian = packages.unpacked()
+        tools = [legacy_iptables(folder / "iptables"), debian / "usr/bin", debian / "usr/sbin"]
+        path = ":".join([*map(str, tools), packages.search_path()])
+        processes = Processes(folder / "logs", environment=minimal_environment(folder, path=path))
+        bring_up(folder, processes, progress)
+        progress.ready()
+        signal.pause()
+    except _Stop:
+        return 0
+    except (PartError, RuntimeError, TimeoutError, OSError) as error:
+        progress.failed(f"{type(error).__name__}: {error}")
+        return 1
+    finally:
+        if processes is not None:
+            processes.stop_all()
+    return 0
+
+
+def bring_up(folder: Path, processes: Processes, progress: Progress) -> None:
+    """Start every part in order; each waits until the one before answers."""
+    plane = ControlPlane(folder, processes, address=NODE_IP, ports=_PORTS)
+    with progress.part("etcd, kube-apiserver"):
+        plane.start_api()
+    with progress.part("KubeRay's CRDs"):
+        kuberay.install_crds(plane)
+    with progress.part("kube-controller-manager, kube-scheduler"):
+        plane.start_controllers()
+        plane.wait_for_controllers()
+    node = Node(plane)
+    with progress.part("containerd"):
+        node.start_containerd()
+    with progress.part("images"):
+        for archive in sorted((folder / "images").glob("*.tar")):
+            node.import_image(archive)
+    with progress.part("kubelet"):
+        node.start_kubelet()
+        node.wait_for_kubelet()
+    with progress.part("kube-proxy"):
+        node.start_proxy()
+    with progress.part("CoreDNS"):
+        start_dns(plane)
+    with progress.part("S3"):
+        store = start_s3(plane)
+    with progress.part("KubeRay operator"):
+        kuberay.start_operator(plane)
+    with progress.part("manifests/cluster"):
+        install_manifests(plane, store, folder / USER_KUBECONFIG)
+    processes.check()
+
+
+def _raise_stop(signum: int, frame: types.FrameType | None) -> None:
+    raise _Stop
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,46 @@
+"""The cluster's own mounts and network, made from inside its fresh namespaces: nothing of them shows outside."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+NODE_IP = "10.50.0.1"
+_GATEWAY = "10.50.0.254"  # nobody is there: parts only want a default route to exist
+
+
+def isolate_mounts(folder: Path) -> None:
+    """/run is empty and /var lies in the cluster's folder, so that no part writes to the machine's own."""
+    _run("mount", "--make-rprivate", "/")
+    _run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    Path("/run/lock").mkdir()
+    var = folder / "var"
+    for name in ("lib", "log", "tmp", "cache"):
+        (var / name).mkdir(parents=True)
+    (var / "tmp").chmod(0o1777)
+    (var / "run").symlink_to("/run")
+    _run("mount", "--bind", str(var), "/var")
+
+
+def isolate_network() -> None:
+    """Loopback, the node's address on a bridge (every kernel has that device), a default route, forwarding."""
+    _run("ip", "link", "set", "lo", "up")
+    _run("ip", "link", "add", "node0", "type", "bridge")
+    _run("ip", "addr", "add", f"{NODE_IP}/24", "dev", "node0")
+    _run("ip", "link", "set", "node0", "up")
+    _run("ip", "route", "add", "default", "via", _GATEWAY, "dev", "node0")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+def legacy_iptables(folder: Path) -> Path:
+    """A folder for PATH in which `iptables` is the legacy one, without a change to the machine's alternatives."""
+    folder.mkdir()
+    for name in ("iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"):
+        (folder / name).symlink_to("/usr/sbin/xtables-legacy-multi")
+    return folder
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode:
+        raise RuntimeError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")

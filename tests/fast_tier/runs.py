@@ -1,0 +1,71 @@
+"""Installs experiments with the real helm as an `opd-user` would, and looks at what became of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.charts.helm import CHARTS, EXPERIMENTS, IMAGE, kind_of
+from tests.e2e.cluster.kube import Tree
+from tests.fast_tier.tier import FastTier
+
+RUN_LABEL, ROLE_LABEL = "opd/run-id", "app.kubernetes.io/component"
+
+
+@contextmanager
+def installed(tier: FastTier, namespace: str, experiment: str, *layers: dict[str, Any], run: str = "") -> Iterator[str]:
+    """A release of an experiment with layers of values over it; yields its name, uninstalls and waits for its pods to go."""
+    run = run or experiment
+    done = install(tier, namespace, experiment, *layers, run=run)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield run
+    finally:
+        tier.helm(namespace, "uninstall", run)
+        tier.admin.until(f"the pods of {run} are gone", lambda: not pods(tier, namespace, run))
+
+
+def install(
+    tier: FastTier, namespace: str, experiment: str, *layers: dict[str, Any], run: str = "", verb: str = "install"
+) -> subprocess.CompletedProcess[str]:
+    """`helm install` (or another verb) of an experiment, by default under its own name."""
+    values = ["-f", str(EXPERIMENTS[experiment])]
+    for number, layer in enumerate((IMAGE, *layers)):
+        path = Path(tier.folder / "namespaces" / namespace / f"{experiment}-{number}.json")
+        path.write_text(json.dumps(layer))
+        values += ["-f", str(path)]
+    return tier.helm(namespace, verb, run or experiment, CHARTS / kind_of(experiment), *values)
+
+
+def pods(tier: FastTier, namespace: str, run: str) -> list[Tree]:
+    """All pods of a run that are not on their way out."""
+    found = tier.admin.items("pods", namespace=namespace, selector=f"{RUN_LABEL}={run}")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def nodes_by_role(tier: FastTier, namespace: str, run: str) -> dict[str, list[str]]:
+    """Role -> the nodes that its pods are bound to, "" for a pod that is bound to none."""
+    found: dict[str, list[str]] = {}
+    for pod in pods(tier, namespace, run):
+        role = pod["metadata"]["labels"][ROLE_LABEL]
+        found.setdefault(role, []).append(pod["spec"].get("nodeName", ""))
+    return {role: sorted(names) for role, names in found.items()}
+
+
+def status(tier: FastTier, namespace: str, run: str) -> Tree:
+    """The RayJob's status."""
+    return tier.admin.get("rayjob", run, namespace=namespace).get("status", {})
+
+
+def reached(tier: FastTier, namespace: str, run: str, *states: str, timeout_s: float = 60) -> Tree:
+    """The RayJob's status once its jobDeploymentStatus is one of these."""
+
+    def look() -> Tree | None:
+        seen = status(tier, namespace, run)
+        return seen if seen.get("jobDeploymentStatus") in states else None
+
+    return tier.admin.until(f"{run} is {' or '.join(states)}", look, timeout_s=timeout_s)

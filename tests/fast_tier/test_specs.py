@@ -1,0 +1,63 @@
+"""Every spec of manifests/experiments: installed, admitted under Pod Security `restricted`, bound where it should be."""
+
+import pytest
+from tests.charts.helm import EXPERIMENTS
+from tests.e2e.cluster.kube import KubeError
+from tests.fast_tier import nodes
+from tests.fast_tier.runs import installed, nodes_by_role, reached
+
+NAMESPACE = "specs"
+ALL = {node["metadata"]["name"] for node in nodes.NODES}
+UNTAINTED = {node["metadata"]["name"] for node in nodes.NODES if not node["spec"].get("taints")}
+GPUS = {node["metadata"]["name"] for node in nodes.NODES if "nvidia.com/gpu" in node["status"]["capacity"]}
+H200 = {
+    node["metadata"]["name"]
+    for node in nodes.NODES
+    if node["metadata"]["labels"].get("nvidia.com/gpu.product") == nodes.H200
+}
+POOL = {"cpu-pool"}
+# Spec -> role -> (how many pods, where each may be). Heads with a selector for the CPU pool are there, workers with GPUs
+# are on a node that has them, and only pods that tolerate it are on a tainted one.
+PLACES = {
+    "quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+    "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, GPUS), "submitter": (1, UNTAINTED)},
+    "grpo-qwen3-8b": {"head": (1, POOL), "worker": (2, H200), "submitter": (1, UNTAINTED)},
+    "opd-agent-travel": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
+    "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
+    "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespace(tier):
+    tier.namespace(NAMESPACE)
+
+
+def test_each_spec_has_its_places_here():
+    assert set(PLACES) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
+    run = experiment.replace(".", "")
+    with installed(tier, NAMESPACE, experiment, run=run):
+        assert reached(tier, NAMESPACE, run, "Initializing", "Running")["rayClusterName"]
+        wanted = PLACES[experiment]
+
+        def bound():
+            found = nodes_by_role(tier, NAMESPACE, run)
+            is_whole = {role: len(names) for role, names in found.items()} == {
+                role: n for role, (n, _) in wanted.items()
+            }
+            return found if is_whole and all(all(names) for names in found.values()) else None
+
+        found = tier.admin.until(f"the pods of {run} are bound", bound)
+        for role, names in found.items():
+            assert set(names) <= wanted[role][1], f"{role} on {names}"
+        if experiment == "grpo-qwen3-8b":
+            assert set(found["worker"]) == H200, "topology spread: one worker a host"
+
+
+def test_the_namespace_refuses_a_pod_that_is_not_restricted(tier):
+    with pytest.raises(KubeError, match='violates PodSecurity "restricted:latest"'):
+        tier.user(NAMESPACE).run("run", "plain", "--image=example.com/x", "-n", NAMESPACE)
