@@ -1,0 +1,179 @@
+"""Models and data from a real S3 server: fetched once, verified, taken up again where a start broke off."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from opd import fetch
+from opd.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, is_store_url, local_copy
+from opd.runs.errors import StoreUnavailable
+from opd.runs.store import NO_RETRY, open_store
+
+FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
+
+
+def upload(url: str, files: dict[str, bytes]) -> None:
+    store = open_store(url)
+    for name, data in files.items():
+        store.put(name, data)
+
+
+def sums(files: dict[str, bytes]) -> bytes:
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
+
+
+def held(folder: str) -> dict[str, bytes]:
+    root = Path(folder)
+    found = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    found.pop(RECORD_FILE, None)
+    return found
+
+
+def downloads(proxy) -> list[str]:
+    """Names of the objects whose bytes were asked for."""
+    return [path.rpartition("/")[2] for method, path in proxy.requests if method == "GET" and "list-type" not in path]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def test_only_store_urls_are_fetched():
+    urls = {
+        "s3://bucket/m": True,
+        "gs://bucket/m": True,
+        "Qwen/Qwen3-8B": False,
+        "/claim/m": False,
+        "toy://student": False,
+    }
+    assert {url: is_store_url(url) for url in urls} == urls
+
+
+def test_a_folder_is_fetched_once(s3_url: str, proxy, tmp_path: Path, said: list[str]) -> None:
+    upload(s3_url, FILES)
+    folder = local_copy(s3_url, cache=tmp_path, say=said.append)
+    assert held(folder) == FILES
+    assert any("fetched" in line and "3 files" in line for line in said)
+    proxy.requests.clear()
+    assert local_copy(s3_url, cache=tmp_path, say=said.append) == folder
+    assert downloads(proxy) == []
+
+
+def test_a_single_file_is_fetched_under_its_own_name(s3_url: str, tmp_path: Path) -> None:
+    upload(s3_url, {"train.parquet": b"rows", "train.parquet.bak": b"other"})
+    path = local_copy(f"{s3_url}/train.parquet", cache=tmp_path)
+    assert (Path(path).name, Path(path).read_bytes()) == ("train.parquet", b"rows")
+    assert held(str(Path(path).parent)) == {"train.parquet": b"rows"}
+
+
+def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
+    upload(s3_url, FILES)
+    monkeypatch.setattr(fetch, "NUM_THREADS", 1)  # in the order of the names
+    monkeypatch.setattr(fetch, "open_store", lambda url: open_store(url, policy=NO_RETRY))
+    digests = fetch._digests
+
+    def cut_off(path: Path):
+        proxy.is_away = path.name == "model.safetensors"  # it has come, and cannot be compared with the store any more
+        return digests(path)
+
+    monkeypatch.setattr(fetch, "_digests", cut_off)
+    with pytest.raises(StoreUnavailable):
+        local_copy(s3_url, cache=tmp_path)
+    proxy.is_away = False
+    monkeypatch.setattr(fetch, "_digests", digests)
+    proxy.requests.clear()
+    assert held(local_copy(s3_url, cache=tmp_path)) == FILES
+    assert downloads(proxy) == ["model.safetensors", "extra.txt"], "config.json was whole"
+
+
+def test_a_file_that_was_lost_cut_or_replaced_is_fetched_again(s3_url: str, proxy, tmp_path: Path) -> None:
+    upload(s3_url, FILES)
+    folder = Path(local_copy(s3_url, cache=tmp_path))
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").write_bytes(b"half")
+    upload(s3_url, {"sub/extra.txt": b"newer, longer text"})
+    proxy.requests.clear()
+    assert held(local_copy(s3_url, cache=tmp_path)) == {**FILES, "sub/extra.txt": b"newer, longer text"}
+    assert sorted(downloads(proxy)) == ["config.json", "extra.txt", "model.safetensors"]
+
+
+def test_what_the_store_no_longer_has_goes_from_the_cache(s3_url: str, tmp_path: Path) -> None:
+    upload(s3_url, FILES)
+    local_copy(s3_url, cache=tmp_path)
+    open_store(s3_url).delete("sub/extra.txt")
+    assert "sub/extra.txt" not in held(local_copy(s3_url, cache=tmp_path))
+
+
+def test_a_file_that_does_not_match_its_checksum_is_refused(s3_url: str, tmp_path: Path, said: list[str]) -> None:
+    damaged = {**FILES, "model.safetensors": FILES["model.safetensors"][:-1] + b"!"}
+    upload(s3_url, {**damaged, CHECKSUMS_FILE: sums(FILES)})
+    with pytest.raises(FetchError, match=r"model\.safetensors has SHA-256 .* SHA256SUMS says .*, twice"):
+        local_copy(s3_url, cache=tmp_path, say=said.append)
+    assert not list(tmp_path.rglob("model.safetensors"))
+    upload(s3_url, FILES)
+    assert held(local_copy(s3_url, cache=tmp_path)) == {**FILES, CHECKSUMS_FILE: sums(FILES)}
+
+
+def test_a_download_that_was_damaged_on_the_way_is_made_once_more(
+    s3_url: str, tmp_path: Path, said: list[str], monkeypatch
+) -> None:
+    upload(s3_url, FILES)
+    digests, damaged = fetch._digests, []
+
+    def damage_once(path: Path):
+        if path.name == "model.safetensors" and not damaged:
+            damaged.append(path)
+            path.write_bytes(FILES["model.safetensors"][:-1] + b"!")
+        return digests(path)
+
+    monkeypatch.setattr(fetch, "_digests", damage_once)
+    assert held(local_copy(s3_url, cache=tmp_path, say=said.append)) == FILES
+    assert any("model.safetensors has MD5" in line and "once more" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [({"config.json": b""}, "does not list model.safetensors"), ({**FILES, "gone": b""}, "lacks gone")],
+)
+def test_a_list_of_checksums_that_is_not_the_folder_s_is_refused(s3_url: str, tmp_path: Path, listed, message) -> None:
+    upload(s3_url, {**FILES, CHECKSUMS_FILE: sums(listed)})
+    with pytest.raises(FetchError, match=message):
+        local_copy(s3_url, cache=tmp_path)
+
+
+def test_a_url_with_nothing_behind_it_is_named(s3_url: str, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=f"{s3_url}/typo: there is nothing"):
+        local_copy(f"{s3_url}/typo", cache=tmp_path)
+
+
+def test_a_disk_that_is_too_small_is_named_before_the_download(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
+    upload(s3_url, FILES)
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(FetchError, match=r"GiB free: make room, or set OPD_CACHE_DIR"):
+        local_copy(s3_url, cache=tmp_path)
+    assert downloads(proxy) == []
+
+
+def test_a_long_download_says_how_far_it_is(s3_url: str, tmp_path: Path, said: list[str], monkeypatch) -> None:
+    upload(s3_url, FILES)
+    monkeypatch.setattr(fetch, "PROGRESS_INTERVAL_S", 0.01)
+    digests = fetch._digests
+    monkeypatch.setattr(fetch, "_digests", lambda path: fetch.time.sleep(0.3) or digests(path))
+    local_copy(s3_url, cache=tmp_path, say=said.append)
+    assert any("of 0.00 GiB" in line and "MiB/s" in line for line in said)
+
+
+def test_two_starts_at_once_both_get_the_whole_folder(s3_url: str, tmp_path: Path) -> None:
+    upload(s3_url, FILES)
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: local_copy(s3_url, cache=tmp_path, say=lambda line: None), range(2)))
+    assert folders[0] == folders[1]
+    assert held(folders[0]) == FILES
+    record = json.loads((Path(folders[0]) / RECORD_FILE).read_text())
+    assert set(record["files"]) == set(FILES)
