@@ -39,7 +39,7 @@ class Conversation:
         self._tools = list(tools) if tools else None
         self._kwargs = dict(template_kwargs or {})
         # Longest first: a marker that contains another is broken as a whole.
-        self._markers = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        self._markers = sorted(_markers(tokenizer), key=len, reverse=True)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of the messages and the header of the model's first turn."""
@@ -122,6 +122,14 @@ class Conversation:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _markers(tokenizer: Any) -> Iterator[str]:
+    """The texts that the tokenizer reads as control tokens or markup, whatever stands around them."""
+    for token in tokenizer.added_tokens_decoder.values():
+        text = token.content
+        if token.special or (len(text) > 2 and text[0] in "<[" and text[-1] in ">]"):
+            yield text
 
 
 def _turn(turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:

@@ -122,6 +122,10 @@ class Environment:
             dialogue.response_ids[len(dialogue.response_ids) - last :], skip_special_tokens=True
         )
 
+    def text(self, dialogue: Dialogue) -> str:
+        """The whole response as verl hands it to a reward function."""
+        return self._tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
+
     def close(self) -> None:
         """End the tool processes."""
         if self._pool is not None:

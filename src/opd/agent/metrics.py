@@ -15,12 +15,16 @@ class ToolCounts:
     """Calls of one tool."""
 
     num_calls: int = 0
+    num_run: int = 0
+    """Those that reached the tool: it exists, the call could be read and was within its turn's limit."""
     num_errors: int = 0
     total_s: float = 0.0
+    """Over the calls that were run."""
     max_s: float = 0.0
 
     def add(self, other: ToolCounts) -> None:
         self.num_calls += other.num_calls
+        self.num_run += other.num_run
         self.num_errors += other.num_errors
         self.total_s += other.total_s
         self.max_s = max(self.max_s, other.max_s)
@@ -45,7 +49,7 @@ class AgentCounts:
 
     @classmethod
     def of(cls, dialogue: Dialogue) -> AgentCounts:
-        """The counts of one conversation; a tool's time counts only calls that were run."""
+        """The counts of one conversation."""
         turns = num_turns(dialogue)
         counts = cls(
             num_dialogues=1, total_turns=turns, min_turns=turns, max_turns=turns,
@@ -58,7 +62,10 @@ class AgentCounts:
             counts.num_malformed_calls += call.malformed
             counts.num_truncated_replies += call.truncated
             name = call.name if call.known or call.name == UNREADABLE else UNKNOWN_TOOL
-            one = ToolCounts(num_calls=1, num_errors=int(call.error), total_s=call.seconds, max_s=call.seconds)
+            one = ToolCounts(
+                num_calls=1, num_run=int(not call.problem), num_errors=int(call.error), total_s=call.seconds,
+                max_s=call.seconds,
+            )  # fmt: skip
             counts.tools[name].add(one)
         return counts
 
@@ -98,7 +105,7 @@ class AgentCounts:
             out |= {
                 f"agent/tool/{name}/calls": tool.num_calls,
                 f"agent/tool/{name}/errors": tool.num_errors,
-                f"agent/tool/{name}/seconds_mean": tool.total_s / tool.num_calls,
+                f"agent/tool/{name}/seconds_mean": tool.total_s / max(tool.num_run, 1),
                 f"agent/tool/{name}/seconds_max": tool.max_s,
             }
         return {name: float(value) for name, value in out.items()}

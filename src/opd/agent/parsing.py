@@ -50,7 +50,7 @@ class HermesParser:
 
 def _read(match: re.Match[str]) -> ToolCall:
     if not match[0].endswith(_CLOSE):
-        return ToolCall(problem=f"the call has no closing {_CLOSE}")
+        return ToolCall(problem="the call is not closed by its end tag")
     return call_from_json(match[1])
 
 

@@ -1,0 +1,75 @@
+"""Counts of dialogues with tools against hand counts, added up in any order."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from tests.agent.talk import END, Tools, call, ids_of, talk
+
+from opd.agent.metrics import AgentCounts
+
+TWO_CALLS = call() + "\n" + call("teleport") + "\n" + call() + END
+
+
+def dialogues():
+    tools = Tools(answer=lambda *_: "静" * 300)
+    yield talk([TWO_CALLS, "42" + END], tools, max_reply_tokens=100, max_parallel_calls=2).dialogue
+    yield talk(["<tool_call>{</tool_call>" + END, call() + END, "42" + END]).dialogue
+    yield talk(["42" + END]).dialogue
+    yield talk([call() + END] * 3, max_assistant_turns=3).dialogue
+
+
+def test_every_call_is_counted_under_its_tool_and_made_up_names_under_one():
+    counts = AgentCounts()
+    for dialogue in dialogues():
+        counts.add(AgentCounts.of(dialogue))
+    metrics = counts.metrics()
+    # price: one run and one surplus in the first, one in the second, two in the last (the third call ends it)
+    assert metrics["agent/tool/price/calls"] == 5
+    assert metrics["agent/tool/price/errors"] == 1
+    assert metrics["agent/tool/price/seconds_mean"] == 0.5, "over the four that were run"
+    assert metrics["agent/tool/price/seconds_max"] == 0.5
+    assert metrics["agent/tool/(unknown)/calls"] == metrics["agent/tool/(unknown)/errors"] == 1
+    assert metrics["agent/tool/(unreadable)/calls"] == 1
+    assert not any("teleport" in name for name in metrics), "what a model makes up must not name a metric"
+    assert metrics["agent/surplus_calls"] == 1
+    assert metrics["agent/malformed_calls"] == 1
+    assert metrics["agent/truncated_replies"] == 1
+    assert metrics["agent/ended/answered"] == 3
+    assert metrics["agent/ended/max_assistant_turns"] == 1
+    assert metrics["agent/ended/response_length"] == 0
+
+
+def test_turns_count_the_question_each_answer_and_each_round_of_replies():
+    metrics = AgentCounts()
+    for dialogue in dialogues():
+        metrics.add(AgentCounts.of(dialogue))
+    # 1 + 2 turns + 1 round; 1 + 3 + 2; 1 + 1; 1 + 3 + 2
+    assert metrics.metrics()["num_turns/min"] == 2
+    assert metrics.metrics()["num_turns/max"] == 6
+    assert metrics.metrics()["num_turns/mean"] == (4 + 6 + 2 + 6) / 4
+
+
+def test_tokens_are_counted_by_who_wrote_them():
+    dialogue = talk([call() + END, "42" + END]).dialogue
+    metrics = AgentCounts.of(dialogue).metrics()
+    llm = len(ids_of(call() + END)) + len(ids_of("42" + END))
+    assert metrics["tool_mask/llm_tokens"] == llm
+    assert metrics["tool_mask/tool_tokens"] == len(dialogue.response_ids) - llm
+    assert metrics["tool_mask/tool_ratio"] == (len(dialogue.response_ids) - llm) / len(dialogue.response_ids)
+    assert metrics["tool_mask/has_agent_mask"] == 1
+
+
+def test_the_order_of_adding_does_not_matter():
+    def total(order):
+        out = AgentCounts()
+        for dialogue in order:
+            out.add(AgentCounts.of(dialogue))
+        return out.metrics()
+
+    results = [total(order) for order in permutations(dialogues())]
+    assert all(result == results[0] for result in results)
+
+
+def test_no_conversation_is_no_metric():
+    assert AgentCounts().metrics() == {}
