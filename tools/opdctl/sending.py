@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from opd.runs.errors import StoreError
 from opd.runs.store import Store
 from opdctl.cluster.client import KubeApi
-from opdctl.cluster.dry_run import dry_run, rendered_objects
+from opdctl.cluster.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
+from opdctl.cluster.events import explain
 from opdctl.cluster.run import look
 from opdctl.console import note
 from opdctl.errors import EXIT_USAGE, ToolError
@@ -98,7 +99,13 @@ class Sender:
 
     def _try(self, order: Order) -> None:
         text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
-        refused = dry_run(self.api, rendered_objects(text))
+        objects = rendered_objects(text)
+        pods = [pod for tree in objects if tree["kind"] == "RayJob" for pod in pods_of(tree)]
+        waiting = dry_run(self.api, pods)
+        refused = dry_run(self.api, objects) + [error for error in waiting if not is_over_quota(error)]
+        for error in waiting:
+            if is_over_quota(error):
+                note(f"warning: {order.experiment.run_id} will wait: {explain(str(error))}")
         if refused:
             lines = "\n".join(f"  {error}" for error in refused)
             fix = next((error.fix for error in refused if error.fix), "mend the keys that the server names")

@@ -142,7 +142,7 @@ class KubeApi:
         finally:
             response.release_conn()
         if response.status >= 300:
-            raise refusal(f"{method.lower()} {path.rpartition('/namespaces/')[2]}", response.status, data)
+            raise refusal(_in_words(method, path), response.status, data)
         return data
 
     def _send(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None, content_type: str,
@@ -173,6 +173,10 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     Raises:
         ClusterUnreachable: no kubeconfig, or no such context.
     """
+    if not is_configured():
+        raise ClusterUnreachable(
+            "no way to a cluster: there is no kubeconfig", fix="set KUBECONFIG, or put one at ~/.kube/config"
+        )
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -210,6 +214,18 @@ def _own_namespace(context: str | None) -> str | None:
     contexts, active = config.list_kube_config_contexts()
     chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
     return (chosen or {}).get("context", {}).get("namespace")
+
+
+def _in_words(method: str, path: str) -> str:
+    """`create pods in namespace opd`, `read rayjobs r in namespace opd`."""
+    verb = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}[method]
+    head, _, rest = path.partition("/namespaces/")
+    namespace, _, what = rest.partition("/")
+    return (
+        f"{verb} {what.replace('/', ' ')} in namespace {namespace}"
+        if what
+        else f"{verb} {head}{'/' + rest if rest else ''}"
+    )
 
 
 def _short(error: BaseException) -> str:

@@ -1,12 +1,13 @@
 """Owns the server-side dry run: every rendered object goes through the real API server, and nothing is stored.
 
 `helm install --dry-run=server` only renders. Here validation, admission (Pod Security, policies, quota) and unknown
-fields are judged by the server that the run is for.
+fields are judged by the server that the run is for. KubeRay makes the pods later, as another user, and would only leave
+an event when one is refused: so each pod template is tried too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -14,10 +15,31 @@ import yaml
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.errors import HTTP_CONFLICT, ClusterError
 
+HOOK_ANNOTATION = "helm.sh/hook"
+# In every namespace; a run's own is not there before it is installed.
+ANY_ACCOUNT = "default"
+
 
 def rendered_objects(text: str) -> list[dict[str, Any]]:
-    """The objects of rendered manifests."""
-    return [tree for tree in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if tree]
+    """The objects that an installation makes: those of hooks (`helm test`) come later, if at all."""
+    trees = [tree for tree in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if tree]
+    return [tree for tree in trees if HOOK_ANNOTATION not in (tree["metadata"].get("annotations") or {})]
+
+
+def pods_of(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A pod of each of a RayJob's templates, as KubeRay would make them but for what it adds itself."""
+    cluster = job["spec"]["rayClusterSpec"]
+    templates = {"head": cluster["headGroupSpec"]["template"]}
+    templates |= {group["groupName"]: group["template"] for group in cluster.get("workerGroupSpecs", [])}
+    if "submitterPodTemplate" in job["spec"]:
+        templates["submitter"] = job["spec"]["submitterPodTemplate"]
+    for role, template in templates.items():
+        yield {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**template.get("metadata", {}), "name": f"{job['metadata']['name']}-{role}"},
+            "spec": {**template["spec"], "serviceAccountName": ANY_ACCOUNT},
+        }
 
 
 def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterError]:
@@ -46,3 +68,8 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
             if not (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
                 refused.append(error)
     return refused
+
+
+def is_over_quota(error: ClusterError) -> bool:
+    """Whether waiting would mend it."""
+    return "exceeded quota" in str(error)
