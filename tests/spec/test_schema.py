@@ -8,6 +8,7 @@ import yaml
 
 from opd.spec import SPEC_CLASSES, SpecError, dump_spec, field_docs, json_schema, load_spec, load_text, parse_tree
 from opd.spec import static_defaults as defaults_of
+from opd.spec.cluster import parse_cluster
 from opd.spec.reader import _WORDS_11, read_text
 from opd.spec.tree import get_path, set_path
 
@@ -29,6 +30,12 @@ def nodes(node):
     elif isinstance(node, list):
         for value in node:
             yield from nodes(value)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_s_cluster_section_is_one_that_the_chart_takes(path):
+    tree = read_text(path.read_text(), origin=str(path)).tree
+    parse_cluster(tree.get("cluster", {}), tree["kind"])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
