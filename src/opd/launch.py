@@ -18,11 +18,12 @@ _EPILOG = """\
 examples:
   python -m opd.launch manifests/experiments/quickstart.yaml
   python -m opd.launch exp.yaml --set actor.learning_rate=3e-6 --seed 7 --dry-run
+  python -m opd.launch exp.yaml --plan
   MODEL_PATH=models/student TEACHER_MODEL_PATH=models/teacher python -m opd.launch exp.yaml
   python -m opd.launch exp.yaml -- actor_rollout_ref.rollout.enable_prefix_caching=false
 
 precedence: file < environment variables of the original < --set < Hydra overrides after --
-exit codes: 0 done, 1 our error or verl's, 2 a bad spec (nothing was started), 130 interrupted
+exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not fit (nothing was started), 130 interrupted
 """
 
 
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
     out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
+    out.add_argument("--plan", action="store_true", help="print what is on a GPU in which phase, and start nothing")
     out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -58,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
+    if args.plan:
+        return importlib.import_module("opd.training.residency.command").run(loaded)
     if args.dry_run:
         for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
             print(line)

@@ -1,5 +1,6 @@
 """The command line: a bad spec ends with exit 2 before anything is started, `--dry-run` prints what would be run."""
 
+import json
 import os
 import subprocess
 import sys
@@ -153,3 +154,54 @@ def test_a_pinned_revision_is_fetched_before_the_run(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda path, revision: f"/cache/{path}@{revision}")
     assert fetch("Qwen/Qwen3-8B", "abc") == "/cache/Qwen/Qwen3-8B@abc"
     assert fetch("Qwen/Qwen3-8B", None) is None
+
+
+SHAPE = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": 36,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Runs `--plan` on one GPU for a student of 2 and a teacher of 8 billion parameters, of which only configs exist."""
+    for name, hidden, intermediate in (("student", 1536, 6144), ("teacher", 4096, 12288)):
+        (tmp_path / name).mkdir()
+        config = SHAPE | {"hidden_size": hidden, "intermediate_size": intermediate}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    paths = (f"model.path={tmp_path / 'student'}", f"teacher.path={tmp_path / 'teacher'}", "trainer.gpus_per_node=1")
+
+    def run(*sets, **options):
+        return launch(OPD, "--plan", *(part for text in (*paths, *sets) for part in ("--set", text)), **options)
+
+    return run
+
+
+def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob_that_helps(plan):
+    fits = plan("opd.gpu_memory_gib=139.8", "rollout.gpu_memory_utilization=0.5")
+    assert (fits.returncode, fits.stderr) == (0, "")
+    assert "optimizer step" in fits.stdout.splitlines()[0]
+    refused = plan("opd.gpu_memory_gib=79.1", "rollout.gpu_memory_utilization=0.99")
+    assert refused.returncode == 2
+    assert "does not fit into 79.10 GiB" in refused.stdout
+    assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
+
+
+def test_a_plan_loads_nothing_heavy(plan):
+    code = (
+        "import sys; from opd.launch import main; code = main();"
+        f"sys.exit(code or any(name in sys.modules for name in {HEAVY!r}))"
+    )
+    assert plan("opd.gpu_memory_gib=139.8", code=code).returncode == 0
+
+
+def test_a_plan_that_cannot_be_made_says_which_config_is_missing(plan, tmp_path):
+    (tmp_path / "teacher" / "config.json").unlink()
+    done = plan()
+    assert done.returncode == 2
+    assert f"{tmp_path / 'teacher'}: its config.json cannot be read" in done.stderr

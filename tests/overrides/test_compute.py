@@ -157,8 +157,16 @@ def test_distillation_reaches_our_group():
         "opd.teacher.path": "t",
         "opd.teacher.dtype": "bf16",
         "opd.teacher.offload": "true",
+        "opd.plan_decides": "[teacher,params,optimizer]",
     }
     assert found["actor_rollout_ref.actor.use_kl_loss"] == "false"
+
+
+def test_what_is_left_to_the_plan_is_offloaded_until_it_is_made():
+    found = overrides_of(OPD | {"actor": {"optimizer_offload": False}})
+    assert found["opd.plan_decides"] == "[teacher,params]"
+    assert found["actor_rollout_ref.actor.fsdp_config.param_offload"] == "true"
+    assert found["actor_rollout_ref.actor.fsdp_config.optimizer_offload"] == "false"
 
 
 def test_an_evaluation_validates_and_trains_nothing():

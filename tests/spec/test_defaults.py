@@ -41,7 +41,9 @@ ORIGINAL = {
         "opd.reward_beta": None,
         "data.enable_thinking": True,
         "trainer.val_before_train": False,
-        "teacher.offload": True,
+        "teacher.offload": "auto",
+        "actor.param_offload": "auto",
+        "actor.optimizer_offload": "auto",
     },
     "opd-agent": {
         "data.train_batch_size": 256,
@@ -58,6 +60,9 @@ ORIGINAL = {
         "rollout.num_agent_workers": 8,
         "data.train_ratio": 0.8,
         "trainer.val_before_train": False,
+        "teacher.offload": "auto",
+        "actor.param_offload": "auto",
+        "actor.optimizer_offload": "auto",
     },
     "eval": {
         "data.train_batch_size": 64,

@@ -45,6 +45,13 @@ RULES = [
         {"actor.log_prob_max_token_len_per_gpu": 5120},
     ),
     (
+        "grpo",
+        {"actor.optimizer_offload": "auto"},
+        "actor.optimizer_offload",
+        "residency plan",
+        {"actor.optimizer_offload": True},
+    ),
+    (
         "opd",
         {"actor.ppo_mini_batch_size": 96},
         "actor.ppo_mini_batch_size",

@@ -70,6 +70,9 @@ def one_rank(folders) -> dict[str, dict]:
         "chunk of 3": _case(folders, rows=_rows(), overrides=["opd.chunk_size=3"]),
         "gradient checkpointing": _case(folders, rows=_rows(), overrides=checkpointing),
         "offload": _case(folders, rows=_rows(), overrides=offload),
+        "left to the plan": _case(
+            folders, rows=_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
+        ),
         "2 mini-batches": _case(folders, rows=_rows(), mini_batch=4, micro_batch=2),
         "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in _rows()]),
         "teacher is student": Case(student=folders["student_tied"], teacher=folders["student_tied"], rows=_rows()),
@@ -84,6 +87,7 @@ def two_ranks(folders) -> dict[str, dict]:
     cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows(), micro_batch=1) for s, t in HEADS}
     cases |= {
         "empty rank": _case(folders, rows=empty, micro_batch=1),
+        "no memory": _case(folders, rows=_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
         "2 mini-batches": _case(folders, rows=_rows(), mini_batch=4, micro_batch=2),
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
@@ -114,6 +118,26 @@ def test_two_ranks_give_the_loss_and_gradient_of_one(one_rank, two_ranks, heads)
     # Adam's first update is lr * sign(gradient), 1e-3, but where the gradient is noise: hence the tolerance.
     for key, weight in one_rank[name]["weights"].items():
         torch.testing.assert_close(two_ranks[name]["weights"][key], weight, rtol=1e-4, atol=5e-5)
+
+
+def test_with_memory_an_update_reduces_and_gathers_once_and_without_it_in_every_micro_batch(one_rank, two_ranks):
+    kept, tight = two_ranks["heads untied-untied"], two_ranks["no memory"]
+    assert kept["choice"]["defer_sync"]
+    assert kept["choice"]["keep_gathered"]
+    assert not tight["choice"]["defer_sync"]
+    assert not tight["choice"]["keep_gathered"]
+    # Embedding, layers, head and root (final norm); four micro-batches a rank; a gathering is one `_allgather_base_`.
+    student_units, teacher_units, num_micro_batches = 2 + 3, 3 + 3, 4
+
+    def count(result, name):
+        return sum(n for op, n in result["collectives"].items() if name in op)
+
+    assert count(kept, "reduce_scatter") == student_units
+    assert count(tight, "reduce_scatter") == student_units * num_micro_batches
+    scored = teacher_units * num_micro_batches
+    assert count(kept, "_allgather_base_") == scored + student_units
+    assert count(tight, "_allgather_base_") == scored + 2 * student_units * num_micro_batches  # forward and backward
+    _same(tight, one_rank["heads untied-untied"])
 
 
 def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folders, two_ranks):
@@ -151,6 +175,17 @@ def test_with_offload_the_trunks_are_never_resident_together(one_rank):
     assert (phases["student"]["teacher_trunk"], phases["student"]["student_trunk"]) == ("offloaded", "device")
     assert (phases["done"]["teacher_trunk"], phases["done"]["student_trunk"]) == ("offloaded", "offloaded")
     assert phases["student"]["teacher_head"] == "cpu"  # the device of the CPU profile
+
+
+def test_the_worker_follows_its_plan(one_rank):
+    """A wish is kept, and what is left to the plan stays on the device as there is room."""
+    chosen = one_rank["offload"]["choice"]
+    assert (chosen["offload_teacher"], chosen["offload_params"], chosen["offload_optimizer"]) == (True, True, True)
+    chosen = one_rank["left to the plan"]["choice"]
+    assert (chosen["offload_teacher"], chosen["offload_params"], chosen["offload_optimizer"]) == (False, False, False)
+    for note in one_rank["left to the plan"]["residency"]:
+        assert (note["teacher_trunk"], note["student_trunk"]) == ("device", "device")
+    _same(one_rank["left to the plan"], one_rank["offload"])
 
 
 def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,22 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Collectives(TorchDispatchMode):
+    """Counts torch.distributed's operations by name while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(kw_only=True)
@@ -129,12 +145,19 @@ def run_case(case: Case) -> dict[str, Any]:
         dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
         temperature=1.0,
     )
-    raw = tu.get(worker.update_opd(data), "metrics")
+    with Collectives() as collectives:
+        raw = tu.get(worker.update_opd(data), "metrics")
     weights = {
         name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
         for name, p in worker.student_engine.module.state_dict().items()
     }
-    return {"metrics": step_counts.reduce(raw), "weights": weights, "residency": worker.read_residency()}
+    return {
+        "metrics": step_counts.reduce(raw),
+        "weights": weights,
+        "residency": worker.read_residency(),
+        "collectives": dict(collectives.counts),
+        "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
+    }
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:

@@ -22,6 +22,8 @@ NUM_CPU_SLOTS = 16  # Ray schedules by logical CPUs: verl's processes on a small
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 AGENT_REWARD = "opd.agent.reward:compute_score"
 _AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
+# Keys that may be left to the residency plan: verl's own switch then stands where it costs no memory.
+_PLANNED = ("teacher.offload", "actor.param_offload", "actor.optimizer_offload")
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
@@ -52,7 +54,7 @@ def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
             value = getattr(value, part, None)
         value = local.get(path) or value
         if value is not None:
-            yield key, value
+            yield key, True if value == "auto" and path in _PLANNED else value
 
 
 def _fixed(spec: AnyRunSpec) -> Pairs:
@@ -79,7 +81,7 @@ def _engines(spec: AnyRunSpec) -> Pairs:
         yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
     yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
     yield f"{REF}.fsdp_config.model_dtype", precision
-    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload
+    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
     yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
     yield f"{ROLLOUT}.name", spec.rollout.name
     yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
@@ -106,6 +108,13 @@ def _kind(spec: AnyRunSpec) -> Pairs:
         yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
     else:
         yield f"{ACTOR}.use_kl_loss", False
+    if isinstance(spec, OpdSpec | OpdAgentSpec):
+        wishes = {
+            "teacher": spec.teacher.offload,
+            "params": spec.actor.param_offload,
+            "optimizer": spec.actor.optimizer_offload,
+        }
+        yield "opd.plan_decides", [name for name, wish in wishes.items() if wish == "auto"]
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
@@ -165,6 +174,7 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield "++run.eval_checkpoint", spec.eval.checkpoint
         yield "++run.save_generations", spec.eval.save_generations
     else:
+        yield "++run.resume", spec.trainer.resume == "auto"
         yield "++run.keep_last", spec.checkpoint.keep_last
         yield "++run.keep_every", spec.checkpoint.keep_every
         yield "++run.save_on_exit", spec.checkpoint.save_on_exit
@@ -174,7 +184,6 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
-        yield "++run.resume", spec.trainer.resume == "auto"
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
     if spec.device == "cpu":
         yield "transfer_queue.backend.SimpleStorage.num_data_storage_units", 1

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from opd.spec.base import Count, Dtype, Natural, Section, Text, _as_tuple
+from opd.spec.base import Count, Dtype, Natural, Offload, Section, Text, _as_tuple
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[
@@ -40,8 +40,12 @@ class Actor(Section):
     log_prob_max_token_len_per_gpu: Count = Field(description="Token budget of a forward without gradient on a rank.")
     use_remove_padding: bool = Field(description="Compute on packed tokens instead of padded rows.")
     gradient_checkpointing: bool = Field(description="Recompute activations in the backward to save memory.")
-    param_offload: bool = Field(description="Move weights to host memory outside the update.")
-    optimizer_offload: bool = Field(description="Move the optimizer's state to host memory outside the update.")
+    param_offload: Offload = Field(
+        description="Move weights to host memory outside the update; `auto` (distillation): where the plan has no room."
+    )
+    optimizer_offload: Offload = Field(
+        description="Move the optimizer's state to host memory outside the update; `auto` likewise."
+    )
     dtype: Dtype = Field(description="Compute precision; master weights and reductions stay float32.")
     torch_compile: bool = Field(description="Compile verl's log-probability and entropy kernels.")
     ulysses_sequence_parallel_size: Count = Field(default=1, description="Ranks that share one sequence.")
@@ -78,6 +82,11 @@ class Opd(Section):
         ge=0,
         description="GiB of GPU memory for the teacher's hidden states, the rest waits in pinned host memory; "
         "unset: what the residency plan leaves.",
+    )
+    gpu_memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="GiB of one GPU's memory that the plan may count on; unset: that of `cluster.gpu.type`, or the GPU's.",
     )
     workspace_gib: float = Field(
         default=1.1, gt=0, description="GiB of GPU memory for the logits of the fused head; more is faster."

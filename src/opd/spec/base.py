@@ -15,6 +15,7 @@ ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Kind = Literal["grpo", "opd", "opd-agent", "eval", "convert"]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 Dtype = Literal["bf16", "fp16", "fp32"]
+Offload = bool | Literal["auto"]
 KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval", "convert")
 
 

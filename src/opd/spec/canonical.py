@@ -36,6 +36,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.chunk_size",
     "opd.cache_gib",
     "opd.workspace_gib",
+    "opd.gpu_memory_gib",
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",

@@ -137,6 +137,15 @@ def _basename(look: Lookup) -> str:
     return name
 
 
+def _offload(look: Lookup) -> bool | str:
+    """Only the distillation worker makes a residency plan."""
+    if not look.on_gpu:
+        return False
+    return "auto" if look.kind in DISTILS else True
+
+
+_OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
+
 DEFAULTS: tuple[Default, ...] = (
     Default("model.name", RUNS, _basename, "last part of model.path"),
     _per_kind("data.train_batch_size", grpo=512, opd=256, opd_agent=256, eval=64),
@@ -172,12 +181,12 @@ DEFAULTS: tuple[Default, ...] = (
     Default("actor.log_prob_max_token_len_per_gpu", RUNS, lambda look: 3 * look.row_length, "3 x (prompt + response)"),
     _per_device("actor.use_remove_padding", True, False),
     _per_device("actor.gradient_checkpointing", True, False),
-    _per_device("actor.param_offload", True, False),
-    _per_device("actor.optimizer_offload", True, False),
+    Default("actor.param_offload", RUNS, _offload, _OFFLOAD_SAYS),
+    Default("actor.optimizer_offload", RUNS, _offload, _OFFLOAD_SAYS),
     _per_device("actor.torch_compile", True, False),
     _per_device("actor.dtype", "bf16", "fp32"),
     _per_device("teacher.dtype", "bf16", "fp32", DISTILS),
-    _per_device("teacher.offload", True, False, DISTILS),
+    Default("teacher.offload", DISTILS, _offload, "cuda: auto, cpu: false"),
     Default("opd.max_length", DISTILS, lambda look: look.row_length, "data.max_prompt_length + max_response_length"),
     Default(
         "opd.beta",

@@ -12,7 +12,15 @@ def check(spec: AnySpec) -> list[Problem]:
     """Every broken rule of the spec, in the order of the file."""
     if isinstance(spec, ConvertSpec):
         return []
-    problems = [*_device(spec), *_lengths(spec), *_data(spec), *_batches(spec), *_ranks(spec), *_reward(spec)]
+    problems = [
+        *_device(spec),
+        *_lengths(spec),
+        *_data(spec),
+        *_batches(spec),
+        *_ranks(spec),
+        *_offload(spec),
+        *_reward(spec),
+    ]
     if isinstance(spec, OpdSpec | OpdAgentSpec):
         problems += _distillation(spec)
     return problems
@@ -156,6 +164,19 @@ def _ranks(spec: RunSpec) -> Iterator[Problem]:
             f"{_num_data_parallel(spec)} data-parallel ranks",
             fix=f"use a multiple of {_num_data_parallel(spec)}",
         )
+
+
+def _offload(spec: RunSpec) -> Iterator[Problem]:
+    if isinstance(spec, OpdSpec | OpdAgentSpec):
+        return
+    for name in ("param_offload", "optimizer_offload"):
+        if getattr(spec.actor, name) == "auto":
+            yield Problem(
+                path=f"actor.{name}",
+                value="auto",
+                rule="only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks",
+                fix="use true or false",
+            )
 
 
 def _reward(spec: RunSpec) -> Iterator[Problem]:

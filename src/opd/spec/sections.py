@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from opd.spec.base import Count, Dtype, Extras, Natural, Paths, Probability, Section, Text, TopK
+from opd.spec.base import Count, Dtype, Extras, Natural, Offload, Paths, Probability, Section, Text, TopK
 
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
@@ -29,7 +29,9 @@ class Teacher(Section):
     revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
     trust_remote_code: bool = Field(default=False, description="Run code that the teacher's repository ships.")
     dtype: Dtype = Field(description="Precision of the teacher's weights and forward.")
-    offload: bool = Field(description="Move the teacher to host memory outside its own phase.")
+    offload: Offload = Field(
+        description="Move the teacher to host memory outside its own phase; `auto`: where the plan has no room for it."
+    )
 
 
 class Data(Section):

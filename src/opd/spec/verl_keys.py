@@ -90,6 +90,7 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.max_length", "opd.max_length"),
     ("opd.cache_gib", "opd.cache_gib"),
     ("opd.workspace_gib", "opd.workspace_gib"),
+    ("opd.gpu_memory_gib", "opd.gpu_memory_gib"),
     ("opd.reward_beta", "opd.reward_beta"),
     ("opd.teacher.path", "teacher.path"),
     ("opd.teacher.dtype", "teacher.dtype"),

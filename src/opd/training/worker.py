@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
@@ -23,6 +24,9 @@ from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
 from opd.training.head import DivergenceTask
 from opd.training.hidden_cache import HiddenCache
+from opd.training.residency import Plan
+from opd.training.residency.follow import worker_plan
+from opd.training.residency.job import GIB
 from opd.training.seeds import SeededRank
 from opd.training.step_counts import cache_counts, micro_batch_counts
 
@@ -78,7 +82,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         self.opd = config.opd
-        self.residency: list[dict[str, str]] = []
+        self._facts: Any = OmegaConf.to_container(config, resolve=True)  # verl takes keys out of it on the way
+        self.plan: Plan | None = None
+        self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
@@ -101,7 +107,21 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         super().init_model()
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
+        self._follow_plan()
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    def _follow_plan(self) -> None:
+        """Make the residency plan and put student and teacher where it wants them.
+
+        Both were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
+        """
+        self.plan = worker_plan(self._facts, self.teacher_engine.device)
+        if self.plan is None:
+            return
+        choice, student = self.plan.choice, self.student_engine
+        self.teacher_engine.set_residency(offload_params=choice.offload_teacher, offload_optimizer=False)
+        student.set_residency(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
+        student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
@@ -145,6 +165,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         """The one cache of this worker; its pinned memory is kept from step to step."""
         if self._cache is None:
             gib = float("inf") if self.opd.cache_gib is None else float(self.opd.cache_gib)
+            if self.plan is not None and self.plan.job.device_bytes is not None:
+                gib = self.plan.choice.cache_bytes / GIB
             self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
         return self._cache
 
@@ -197,16 +219,18 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     def _note_residency(self, phase: str, **extra: torch.Tensor) -> None:
         """Remember where each part lives in this phase ("offloaded" = parked on the host by the engine)."""
-        note = {"phase": phase}
+        note: dict[str, str | int] = {"phase": phase}
         for name, engine in (("teacher_trunk", self.teacher_engine), ("student_trunk", self.student_engine)):
             active = engine.mode is not None or not engine.is_param_offload_enabled
             note[name] = "device" if active else "offloaded"
             note[f"{name}_device"] = next(engine.module.parameters()).device.type
         note.update({name: tensor.device.type for name, tensor in extra.items()})
+        if self.teacher_engine.device.type == "cuda":
+            note["allocated_bytes"] = torch.cuda.memory_allocated()
         self.residency.append(note)
         del self.residency[:-6]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def read_residency(self) -> list[dict[str, str]]:
-        """Where the parameters were in the last phases (for tests and the residency report)."""
+    def read_residency(self) -> list[dict[str, str | int]]:
+        """Where the parameters were in the last phases, and what was allocated then: what became of the plan."""
         return list(self.residency)
