@@ -22,7 +22,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "e2e_cpu" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.timeout(600))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
 
 
 def pytest_runtest_logreport(report):

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from tests.e2e_cpu import pods
-from tests.e2e_cpu.runs import SPECS, run
+from tests.e2e_cpu.runs import SPECS, Outcome, run
+from tests.runs.s3 import server as s3
 
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.runs.metrics import read_metrics
 from opd.runs.store_local import LocalStore
 from opd.spec import dump_spec, load_spec
@@ -38,8 +40,8 @@ def entrypoint(experiment: Path) -> list[str]:
     return ["python", "-m", "opd.pods.start", str(experiment)]
 
 
-def steps_of(folder: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(LocalStore(folder / "store" / "opd")).rows
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    rows = read_metrics(LocalStore(run)).rows
     return [dict(row) for row in rows if "training/global_step" in row]
 
 
@@ -51,6 +53,7 @@ def shards(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
     }
 
 
+@pytest.mark.timeout(1200)
 def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_was(tmp_path):
     long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150")
     with pods.cluster(tmp_path, num_workers=1, shared=True, environment=STOPPING) as cluster:
@@ -79,7 +82,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         assert cluster.wait("first", TIMEOUT_S) == "STOPPED"
         ended = json.loads((tmp_path / "store" / "opd" / "attempts" / "0001" / "ended.json").read_text())
         assert ended["outcome"] == "stopped", ended
-        last = steps_of(tmp_path)[-1]["training/global_step"]
+        last = steps_of(tmp_path / "store" / "opd")[-1]["training/global_step"]
         assert last == saved, "the trainer holds still after a save that a pod asked for"
 
         short = mount(tmp_path, "short", f"trainer.total_steps={last + 2}", "trainer.save_freq=150")
@@ -89,52 +92,73 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         assert "asked to save" not in cluster.log("second"), (
             "what an earlier trainer was asked is nobody's wish any more"
         )
-    assert [row["training/global_step"] for row in steps_of(tmp_path)] == list(range(1, last + 3))
+    assert [row["training/global_step"] for row in steps_of(tmp_path / "store" / "opd")] == list(range(1, last + 3))
 
 
 @pytest.mark.matrix
-def test_two_nodes_with_disks_of_their_own_lose_both_and_go_on_from_the_store_bit_for_bit(tmp_path):
+@pytest.mark.timeout(1200)
+def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(tmp_path):
+    """Model, teacher and data come from s3:// and everything goes there; head and one rank begin again with empty disks."""
     sets = ("trainer.total_steps=4", "trainer.save_freq=1", "checkpoint.keep_last=2")
     whole = run(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2").must_be_clean()
 
     folder = tmp_path / "pods"
-    folder.mkdir()
-    experiment = mount(folder, "exp", *sets, "trainer.nnodes=2")
-    checkpoints = folder / "store" / "opd" / "checkpoints"
-    with pods.cluster(folder, num_workers=2, shared=False) as cluster:
-        cluster.submit(*entrypoint(experiment), job="first")
+    with s3.running_server(tmp_path / "s3") as port:
+        bucket = tmp_path / "s3" / "data" / s3.BUCKET
+        environment = {**s3.environment(port), "OPD_CACHE_DIR": str(folder / "work" / "cache")}
+        inputs = _upload_inputs(bucket / "inputs", whole)
+        url = f"s3://{s3.BUCKET}"
+        folder.mkdir()
+        experiment = mount(folder, "exp", *sets, "trainer.nnodes=2", f"store.url={url}/store", *inputs)
+        stored = bucket / "store" / "opd"
+        with pods.cluster(folder, num_workers=2, shared=False, environment=environment) as cluster:
+            cluster.submit(*entrypoint(experiment), job="first")
 
-        def is_saved() -> bool:
-            return (checkpoints / "global_step_2" / "COMPLETE").exists()
+            def is_saved() -> bool:
+                assert cluster.has_ended("first") is None, cluster.log("first")
+                return (stored / "checkpoints" / "global_step_2" / "COMPLETE").exists()
 
-        pods.wait_for(is_saved, TIMEOUT_S, "the second checkpoint", lambda: cluster.log("first"))
-        disks = {name: pod.volume / "out" / "opd" / "checkpoints" for name, pod in cluster.pods.items()}
-        cluster.stop()
-    kept = {
-        name: sorted(path.name for path in disk.glob("global_step_2/actor/model_*")) for name, disk in disks.items()
-    }
-    assert sorted(kept.values()) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]], kept
-    # New pods: the head and one worker begin with empty disks, the other worker's is still there.
-    for name in ("head", "worker-1"):
-        shutil.rmtree(folder / "pods" / name)
+            pods.wait_for(is_saved, TIMEOUT_S, "the second checkpoint", lambda: cluster.log("first"))
+            disks = {name: pod.volume / "out" / "opd" / "checkpoints" for name, pod in cluster.pods.items()}
+            cluster.stop()
+        on_disk = [sorted(path.name for path in disk.glob("global_step_2/actor/model_*")) for disk in disks.values()]
+        assert sorted(on_disk) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]]
+        for name in ("head", "worker-1"):
+            shutil.rmtree(folder / "pods" / name)
 
-    with pods.cluster(folder, num_workers=2, shared=False) as cluster:
-        cluster.submit(*entrypoint(experiment), job="second")
-        assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
-        log = cluster.log("second")
-        assert "resuming from step" in log, log
-        kept_steps = {path.name for path in checkpoints.iterdir()}
-        for name, pod in cluster.pods.items():
-            left = {path.name for path in (pod.volume / "out" / "opd" / "checkpoints").glob("global_step_*")}
-            assert left <= kept_steps, f"retention on the disk of {name}"
-            assert "global_step_4" in left
-    mine = steps_of(folder)
-    assert [row["training/global_step"] for row in mine] == [1, 2, 3, 4]
-    for row, expected in zip(mine, whole.steps, strict=True):
-        assert (row["opd/loss"], row["opd/num_tokens"]) == (expected["opd/loss"], expected["opd/num_tokens"])
-    expected_shards = shards(whole.run_dir / "checkpoints" / "global_step_4")
-    found = shards(checkpoints / "global_step_4")
-    assert found.keys() == expected_shards.keys()
-    for name, state in found.items():
-        for key, value in state.items():
-            assert torch.equal(value, expected_shards[name][key]), (name, key)
+        with pods.cluster(folder, num_workers=2, shared=False, environment=environment) as cluster:
+            cluster.submit(*entrypoint(experiment), job="second")
+            assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
+            assert "resuming from step" in cluster.log("second")
+            kept = {path.name for path in (stored / "checkpoints").iterdir()}
+            for name, pod in cluster.pods.items():
+                left = {path.name for path in (pod.volume / "out" / "opd" / "checkpoints").glob("global_step_*")}
+                assert left <= kept, f"retention on the disk of {name}"
+                assert "global_step_4" in left
+                assert list((pod.volume / "cache" / "fetched").glob("student-*/model.safetensors")), name
+
+        mine = steps_of(stored)
+        assert [row["training/global_step"] for row in mine] == [1, 2, 3, 4]
+        for row, expected in zip(mine, whole.steps, strict=True):
+            assert (row["opd/loss"], row["opd/num_tokens"]) == (expected["opd/loss"], expected["opd/num_tokens"])
+        expected_shards = shards(whole.run_dir / "checkpoints" / "global_step_4")
+        found = shards(stored / "checkpoints" / "global_step_4")
+        assert found.keys() == expected_shards.keys()
+        for name, state in found.items():
+            for key, value in state.items():
+                assert torch.equal(value, expected_shards[name][key]), (name, key)
+
+
+def _upload_inputs(target: Path, whole: Outcome) -> list[str]:
+    """The bundled models and the other run's data as objects (the server keeps them as files); the keys that name them."""
+    for name, model in (("student", STUDENT_DIR), ("teacher", TEACHER_DIR)):
+        shutil.copytree(model, target / name)
+    for name in ("train", "heldout"):
+        shutil.copy(whole.run_dir / "data" / f"{name}.parquet", target)
+    base = f"s3://{s3.BUCKET}/{target.name}"
+    return [
+        f"model.path={base}/student",
+        f"teacher.path={base}/teacher",
+        f"data.train=[{base}/train.parquet]",
+        f"data.val=[{base}/heldout.parquet]",
+    ]

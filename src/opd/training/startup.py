@@ -52,7 +52,7 @@ def start_cpu_servers(config: DictConfig) -> list[Any]:
     """Start the CPU rollout servers before verl asks for them; their handles, which must be kept alive until it does.
 
     They are spread over the nodes that work: a server asks for no resources, and Ray would as well put it on a head that
-    offers none.
+    offers none (a soft affinity included, which Ray 2.60 does not follow for such actors).
     """
     from opd.cpu.replica import server_name, start_server
 
@@ -62,7 +62,7 @@ def start_cpu_servers(config: DictConfig) -> list[Any]:
     nodes = working_nodes()
 
     def start(rank: int) -> Any:
-        node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=True)
+        node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False)
         return start_server(role.rollout, role.model, server_name(rank), rank, scheduling_strategy=node)
 
     return [start(rank) for rank in range(replicas)]
