@@ -159,6 +159,8 @@ class ToolPool:
             process.connection.send_bytes(pickle.dumps(request.call))
             if process.connection.poll(self._timeout_s):
                 answer: WorkerReply = process.connection.recv()
+                if answer.fault is not None:
+                    logger.warning("tool %s raised %s", name, answer.fault)
                 return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s), True
         except (EOFError, OSError):
             if self._closed:

@@ -23,6 +23,8 @@ class WorkerReply(NamedTuple):
 
     text: str
     error: ErrorClass | None
+    fault: str | None = None
+    """What the tool itself raised, for the log; the model reads only that it failed."""
 
 
 class Ready(NamedTuple):

@@ -15,6 +15,7 @@ MAX_DATA_BYTES = 1 << 30
 """A tool that eats memory gets a MemoryError, so that the kernel has no reason to kill the rollout beside it."""
 MAX_REPLY_CHARS = 262_144
 """A longer reply is cut here already: it is to be truncated to some thousand tokens anyway."""
+MAX_FAULT_CHARS = 500
 PARENT_POLL_S = 5.0
 ORPHAN_GRACE_S = 2.0
 """How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
@@ -45,7 +46,16 @@ def main(connection_fd: int, database_dir: str, toolset: str) -> None:
 
 
 def _confine() -> None:
-    """No tool needs to write a file or much memory: from here on the kernel refuses both."""
+    """No tool needs to write a file or much memory: from here on the kernel refuses both.
+
+    What tools print is dropped: standard error may be a file, which the first limit would turn into a fault.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(null, standard)
+    os.close(null)
     for kind, limit in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MAX_DATA_BYTES)):
         _, hard = resource.getrlimit(kind)
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -66,8 +76,9 @@ def _answer(tools, database: Database, call: ToolCall) -> WorkerReply:
         return WorkerReply(error_text("bad_arguments", str(error)), "bad_arguments")
     except Exception as error:  # noqa: BLE001  the contract: a tool may raise anything and its trajectory goes on
         message = f"{call.name} failed ({type(error).__name__}); try other arguments or another tool"
-        print(f"opd.agent: tool {call.name} raised {type(error).__name__}: {error}", file=sys.stderr)
-        return WorkerReply(error_text("crashed", message), "crashed")
+        return WorkerReply(
+            error_text("crashed", message), "crashed", f"{type(error).__name__}: {error}"[:MAX_FAULT_CHARS]
+        )
     return WorkerReply(text[:MAX_REPLY_CHARS], None)
 
 

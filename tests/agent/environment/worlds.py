@@ -1,0 +1,4 @@
+"""Which database the tests use."""
+
+SEED = 7
+NUM_CITIES = 30
