@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := status logs wait collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast e2e-cpu test-gpu bench-gpu schema images golden toy-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu test-gpu bench-gpu schema images golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ render: setup-tool tools ## the manifests of EXP, as `helm install` would send t
 tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)
 	$(PYTHON) tools/gotools.py install
 
+tools-fast-tier: ## build what the fast tier runs: etcd, Kubernetes, KubeRay's operator, kwok (minutes, once a version)
+	$(PYTHON) tools/gotools.py install fast-tier
+
 check: setup ## lint and types; never edits
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -66,13 +69,25 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
 # Tests that call uv or opdctl get the environment's own.
-test test-fast e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
+test test-fast fast-tier e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-test: check tools ## all tests that fit a laptop (one end-to-end run a kind)
+test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind)
 	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
 
 test-fast: setup ## the tests that take no more than seconds
-	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e and not fasttier" $(ARGS)
+
+fast-tier: setup tools-fast-tier ## charts and specs on a real control plane with simulated nodes; no root, no containers
+	$(BIN)/python -m pytest -m fasttier tests/fast_tier $(ARGS)
+
+cluster: setup ## a one-node cluster of real parts in its own namespaces on this machine (root; Debian)
+	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster up $(ARGS)
+
+cluster-down: ## end it, also half a one, and put the machine back
+	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster down
+
+cluster-shell: ## a shell with kubectl and helm inside it, as the namespaced opd-user
+	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster shell $(ARGS)
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
 	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)

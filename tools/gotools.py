@@ -160,8 +160,8 @@ def install_all(names: Iterable[str]) -> dict[str, Path]:
     groups: dict[str, list[str]] = {}
     for name in missing(names):
         groups.setdefault(PROGRAMS[name].lock or name, []).append(name)
-    for group in groups.values():
-        with _one_builder("-".join(group)):
+    for key, group in groups.items():
+        with _one_builder(Path(key).name):
             wanted = missing(group)  # another process may have built them while this one waited
             if wanted:
                 _build(wanted)
