@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def shards(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
 
 @pytest.mark.timeout(1200)
 def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_was(tmp_path):
-    long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150")
+    (port,) = pods.free_ports(1)
+    long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150", f"trainer.master_port={port}")
     with pods.cluster(tmp_path, num_workers=1, shared=True, environment=STOPPING) as cluster:
         run_dir = cluster.pods["head"].volume / "out" / "opd"
         cluster.submit(*entrypoint(long), job="first")
@@ -66,6 +68,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
             return metrics.exists() and len(metrics.read_text().splitlines()) > 2
 
         pods.wait_for(has_trained, TIMEOUT_S, "two steps", lambda: cluster.log("first"))
+        socket.create_connection((pods.ADDRESS, port), timeout=5).close()  # trainer.master_port: where the ranks meet
         # The driver's node offers no CPU: nothing of the run but the driver may be there.
         processes = {name: cluster.exec(name, "ps", "axo", "args").stdout for name in ("head", "worker-0")}
         for actor in ("WorkerDict", "RolloutServer", "SimpleStorageUnit", "TransferQueueController"):

@@ -27,6 +27,17 @@ def test_verl_still_prints_dictionaries_from_fit():
     assert "pprint(" in inspect.getsource(trainer_base.PPOTrainer.fit)
 
 
+def test_verl_still_gives_its_worker_group_no_port_to_meet_at():
+    source = inspect.getsource(trainer_base.PPOTrainer._setup)
+    assert "RayWorkerGroup(" in source
+    assert "master_port" not in source
+
+
+def test_the_ranks_meet_at_the_port_of_the_spec():
+    with verl_patches.rendezvous_at(29501):
+        assert trainer_base.RayWorkerGroup.keywords == {"master_port_range": [29501, 29502]}
+
+
 def test_names_are_put_back_when_the_call_ends_also_by_an_error():
     before = trainer_base.pprint
     replaced = []

@@ -18,6 +18,7 @@ from opd.convert.errors import ConvertError
 from opd.runs.errors import RunError
 from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
+from opd.training import tracking
 from opd.training.errors import Unfit
 
 CONFIG_NAME = "opd_trainer"
@@ -58,6 +59,8 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     set_process_environment(spec.device)
     config = compose(overrides)
     try:
+        tracking.check_installed(config.trainer.logger)
+        tracking.set_wandb_environment(config.run.id)
         claimed = Run.open(
             run_id=config.run.id,
             local_root=Path(config.run.dir).absolute().parent,
@@ -147,6 +150,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     Returns:
         Local folders of the models that were fetched, by their URLs.
     """
+    from opd.training.agent_locations import resolve_agent
     from opd.training.locations import resolve_store_urls, resolve_toy
     from opd.training.tokenizers import shared_vocab_size
 
@@ -159,7 +163,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
         if config.opd.max_length is None:
             config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
     models = resolve_store_urls(config)
-    resolve_toy(config, Path(config.run.dir or ".").absolute() / "data")
+    data = Path(config.run.dir or ".").absolute() / "data"
+    resolve_toy(config, data)
+    resolve_agent(config, data)
     if config.run.kind in _DISTILS:
         if config.opd.teacher.path is None:
             raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")

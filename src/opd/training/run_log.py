@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from opd.training.tracking import MlflowRun
+
 
 def format_duration(seconds: float) -> str:
     """`75` -> `1:15`, `4000` -> `1:06:40`."""
@@ -46,8 +48,8 @@ def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
 class StepLogger:
     """Stands where verl's `Tracking` stands: everything it gets goes to the backends, the run directory and stdout."""
 
-    def __init__(self, tracking, *, trainer, run=None):
-        self._tracking, self._trainer, self._run = tracking, trainer, run
+    def __init__(self, tracking, *, trainer, run=None, mlflow: MlflowRun | None = None):
+        self._tracking, self._trainer, self._run, self._mlflow = tracking, trainer, run, mlflow
         self._first_step: int | None = None
         self._first_time = 0.0
 
@@ -56,6 +58,8 @@ class StepLogger:
 
     def log(self, data: dict[str, Any], step: int, **kwargs) -> None:
         self._tracking.log(data=data, step=step, **kwargs)
+        if self._mlflow is not None:
+            self._mlflow.log(data, step)
         if self._run is not None:
             self._run.log(step, data)
         for line in self._lines(data, step):
@@ -90,6 +94,8 @@ class StepLogger:
         cells.append(f"eta {format_duration(eta)}")
         return "  ".join(cells)
 
-    def finish(self, *args, **kwargs) -> None:
-        self._tracking.finish(*args, **kwargs)
+    def finish(self, exit_code: int) -> None:
+        self._tracking.finish(exit_code=exit_code)
+        if self._mlflow is not None:
+            self._mlflow.finish(exit_code)
         sys.stdout.flush()

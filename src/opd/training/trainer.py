@@ -28,6 +28,7 @@ from opd.training.dialogues import DialogueLog
 from opd.training.graceful import GracefulStop
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
+from opd.training.tracking import MlflowRun
 from opd.training.worker import OPDWorker
 
 logger = logging.getLogger(__name__)
@@ -44,9 +45,10 @@ class OrderedTrainer(PPOTrainerSync):
         self._stop = GracefulStop()
         self._dialogues = DialogueLog()
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
-        # truncates on open, which would wipe a resumed history).
-        ours = ("console", "file") if run is not None else ("console",)
+        # truncates on open, which would wipe a resumed history), and MLflow's run is the same in all attempts.
+        ours = ("console", "file", "mlflow") if run is not None else ("console",)
         loggers = [config.trainer.logger] if isinstance(config.trainer.logger, str) else config.trainer.logger
+        self._has_mlflow = run is not None and "mlflow" in loggers
         config.trainer.logger = [name for name in loggers if name not in ours]
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
@@ -59,7 +61,11 @@ class OrderedTrainer(PPOTrainerSync):
     @logger.setter
     def logger(self, tracking) -> None:
         # verl assigns its Tracking in `fit`, before the first validation.
-        self._step_logger = StepLogger(tracking, trainer=self, run=self.run)
+        mlflow = None
+        if self.run is not None and self._has_mlflow:
+            params = OmegaConf.to_container(self.config, resolve=True)
+            mlflow = MlflowRun(self.run, project=self.config.trainer.project_name, params=params)
+        self._step_logger = StepLogger(tracking, trainer=self, run=self.run, mlflow=mlflow)
 
     def _setup(self):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0

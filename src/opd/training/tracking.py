@@ -1,0 +1,89 @@
+"""Trackers outside the run directory, one run in each for all attempts: W&B by its own resume, MLflow by a stored run id."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from opd.runs.errors import RunError
+from opd.runs.run import Run
+
+logger = logging.getLogger(__name__)
+
+MLFLOW_RECORD = "mlflow.json"
+_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+
+
+class MissingTracker(RunError):
+    """A logger of the spec whose package is not installed."""
+
+    exit_code = 2
+
+
+def check_installed(loggers: Collection[str]) -> None:
+    """Raises MissingTracker now instead of in the middle of a start that has taken minutes."""
+    for name in loggers:
+        package = _PACKAGES.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise MissingTracker(
+                f"trainer.loggers: {name} needs the package {package}, which is not installed: install it into this "
+                "environment (or image), or remove it from the list; the run keeps its own metrics in any case"
+            )
+
+
+def set_wandb_environment(run_id: str) -> None:
+    """The run id is W&B's too, so that a later attempt writes on in the same W&B run (verl would start another)."""
+    os.environ.setdefault("WANDB_RUN_ID", run_id)
+    os.environ.setdefault("WANDB_RESUME", "allow")
+
+
+class MlflowRun:
+    """verl's MLflow backend, but for the run id: the first attempt stores it, later ones go on in that run.
+
+    verl 0.9.1 starts a new run in each attempt; told an id (MLFLOW_RUN_ID, which wins here too), it logs the parameters
+    again, which MLflow refuses as soon as one differs, and then goes on without MLflow.
+    """
+
+    def __init__(self, run: Run, *, project: str, params: Mapping[str, Any]):
+        import mlflow
+        from mlflow.exceptions import MlflowException
+        from verl.utils.tracking import _MlflowLoggingAdapter
+
+        self._adapter: Any = None
+        mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.handle.local_dir}/mlflow.db")
+        try:
+            self.run_id = self._start(mlflow, run, project, params)
+        except MlflowException as error:
+            logger.warning("going on without MLflow (%s): %s", mlflow.get_tracking_uri(), error)
+        else:
+            self._adapter = _MlflowLoggingAdapter()
+
+    @staticmethod
+    def _start(mlflow: Any, run: Run, project: str, params: Mapping[str, Any]) -> str:
+        from verl.utils.tracking import _compute_mlflow_params_from_objects
+
+        record = run.stores[0].get_json(MLFLOW_RECORD) or {}
+        run_id = os.environ.get("MLFLOW_RUN_ID") or record.get("run_id")
+        if run_id:
+            mlflow.start_run(run_id=run_id)
+            return run_id
+        experiment = mlflow.set_experiment(project)
+        active = mlflow.start_run(experiment_id=experiment.experiment_id, run_name=run.handle.run_id)
+        run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id, "experiment": project})
+        mlflow.log_params(_compute_mlflow_params_from_objects(params))
+        return active.info.run_id
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """Log what is a number; MLflow takes nothing else."""
+        if self._adapter is not None:
+            numbers = {name: float(value) for name, value in data.items() if isinstance(value, int | float)}
+            self._adapter.log(numbers, step)
+
+    def finish(self, exit_code: int) -> None:
+        import mlflow
+
+        if self._adapter is not None:
+            mlflow.end_run("FINISHED" if exit_code == 0 else "FAILED")
