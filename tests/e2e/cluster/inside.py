@@ -22,7 +22,7 @@ from tests.e2e.cluster.services import start_dns, start_s3
 from tests.e2e.cluster.tenancy import install_manifests
 
 GO = "go\n"
-PROGRESS, USER_KUBECONFIG = "progress.jsonl", "opd-user.kubeconfig"
+PROGRESS, USER_KUBECONFIG, DEBIAN = "progress.jsonl", "opd-user.kubeconfig", "debian"
 _PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
 
@@ -53,7 +53,7 @@ def _run(folder: Path) -> int:
         with progress.part("namespaces"):
             isolate_mounts(folder)
             isolate_network()
-        debian = packages.unpacked()
+        debian = (folder / DEBIAN).resolve()  # apt's own files are out of sight by now
         tools = [legacy_iptables(folder / "iptables"), debian / "usr/bin", debian / "usr/sbin"]
         path = ":".join([*map(str, tools), packages.search_path()])
         processes = Processes(folder / "logs", environment=minimal_environment(folder, path=path))
@@ -81,7 +81,7 @@ def bring_up(folder: Path, processes: Processes, progress: Progress) -> None:
     with progress.part("kube-controller-manager, kube-scheduler"):
         plane.start_controllers()
         plane.wait_for_controllers()
-    node = Node(plane)
+    node = Node(plane, (folder / DEBIAN).resolve())
     with progress.part("containerd"):
         node.start_containerd()
     with progress.part("images"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import host, images, packages, progress
-from tests.e2e.cluster.inside import GO, PROGRESS, USER_KUBECONFIG
+from tests.e2e.cluster.inside import DEBIAN, GO, PROGRESS, USER_KUBECONFIG
 
 import gotools
 
@@ -55,10 +55,11 @@ def up(say: Say, *, archives: tuple[Path, ...] = (), timeout_s: float = 900) -> 
     begin = time.monotonic()
     say("parts ...")
     gotools.install_all(gotools.GROUPS["cluster"])
-    packages.unpacked()
+    debian = packages.unpacked()
     pause = images.pause_archive()
     place = folder()
     (place / "images").mkdir(parents=True)
+    (place / DEBIAN).symlink_to(debian)
     for archive in (pause, *archives):
         (place / "images" / archive.name).symlink_to(archive)
     _start(place)

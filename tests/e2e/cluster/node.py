@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e.cluster import packages
 from tests.e2e.cluster.control_plane import CLUSTER_DOMAIN, POD_CIDR, ControlPlane
 from tests.e2e.cluster.isolation import NODE_IP
 
@@ -23,9 +22,10 @@ _POD_SUBNET = "10.244.0.0/24"  # the first that the controller manager hands out
 class Node:
     """containerd, kubelet and kube-proxy of a control plane's node."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, debian: Path) -> None:
+        """`debian` is the folder of the unpacked packages."""
         self.plane, self.processes, self.folder = plane, plane.processes, plane.folder
-        self._debian = packages.unpacked()
+        self._debian = debian
 
     def start_containerd(self) -> None:
         """Start containerd; ready once it answers."""
