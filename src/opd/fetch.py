@@ -83,6 +83,21 @@ def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
     return str(mirror.folder / listed[0].key if is_file else mirror.folder)
 
 
+def mirror(url: str, folder: Path, *, say: Say = print) -> int:
+    """Make a folder hold what the URL holds now, verified; what it holds already is not fetched again.
+
+    Returns:
+        Number of files that the URL names.
+
+    Raises:
+        FetchError, StoreError: as `local_copy`.
+    """
+    url = url.rstrip("/")
+    store, listed, _ = _listing(url)
+    _Mirror(url, store, folder, say).update(listed)
+    return len(listed)
+
+
 def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     """The store that the URL's objects are read from, the objects, and whether the URL names a single one."""
     store = open_store(url)

@@ -11,6 +11,7 @@ from opdctl.commands import (
     cancel,
     collect,
     compare,
+    dashboard,
     delete,
     doctor,
     list_runs,
@@ -20,6 +21,7 @@ from opdctl.commands import (
     report,
     resume,
     run,
+    stage,
     status,
     submit,
     suspend,
@@ -53,6 +55,8 @@ app.command("cancel")(cancel.cancel)
 app.command("suspend")(suspend.suspend)
 app.command("resume")(resume.resume)
 app.command("delete")(delete.delete)
+app.command("dashboard")(dashboard.dashboard)
+app.command("stage")(stage.stage)
 app.command("list")(list_runs.list_runs)
 app.command("collect")(collect.collect)
 app.command("pull")(pull.pull)

@@ -107,6 +107,12 @@ class KubeApi:
         finally:
             response.close()
 
+    def core(self) -> Any:
+        """The library's own CoreV1Api, for connections that are no HTTP requests."""
+        from kubernetes.client import CoreV1Api
+
+        return CoreV1Api(self._client)
+
     def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
         """Group path and plural name of a kind, as the API server itself says.
 

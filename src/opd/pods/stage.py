@@ -1,0 +1,83 @@
+"""`python -m opd.pods.stage SOURCE --to FOLDER`: a store URL or a Hugging Face repository into a folder of a claim, verified.
+
+What `opdctl stage` runs in its Job. A second start fetches only what is missing; `.opd-staged.json` appears last and says
+what the folder holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from opd.fetch import is_store_url, mirror
+from opd.runs.errors import RunError
+
+RECORD_FILE = ".opd-staged.json"
+HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = False) -> dict[str, str | int]:
+    """Fill a folder; returns what its record says.
+
+    Args:
+        source: a store URL (folder or single object), or `owner/name` on the hub.
+        revision: of a hub repository: a branch, tag or commit; the commit that it stands for is recorded.
+
+    Raises:
+        RunError: the store or an object of it cannot be used.
+        ValueError: `source` is neither.
+        OSError: the hub cannot be reached, has no such repository, or the disk is full.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / RECORD_FILE
+    record.unlink(missing_ok=True)
+    done: dict[str, str | int]
+    if is_store_url(source):
+        done = {"source": source, "num_files": mirror(source, folder)}
+    elif HUB_ID.match(source):
+        done = {"source": source, **_from_hub(source, folder, revision=revision, is_dataset=is_dataset)}
+    else:
+        raise ValueError(f"{source!r} is neither a store URL (s3://..., gs://...) nor a hub id (owner/name)")
+    part = folder / f"{RECORD_FILE}.part"
+    part.write_text(json.dumps(done, indent=1))
+    part.replace(record)
+    return done
+
+
+def _from_hub(repository: str, folder: Path, *, revision: str, is_dataset: bool) -> dict[str, str | int]:
+    """Downloads a repository at one commit; the hub's client verifies and resumes file by file."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    kind = "dataset" if is_dataset else "model"
+    commit = HfApi().repo_info(repository, repo_type=kind, revision=revision or None).sha
+    if commit is None:
+        raise OSError(f"the hub names no commit for {repository} at {revision or 'its main branch'}")
+    print(f"opd.pods.stage: {kind} {repository} at commit {commit}", flush=True)
+    snapshot_download(repository, repo_type=kind, revision=commit, local_dir=folder)
+    num_files = sum(path.is_file() for path in folder.rglob("*") if ".cache" not in path.relative_to(folder).parts)
+    return {"revision": commit, "num_files": num_files}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m opd.pods.stage", description=__doc__.splitlines()[0])
+    parser.add_argument("source", help="s3://..., gs://..., or owner/name on the hub")
+    parser.add_argument("--to", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--revision", default="", help="branch, tag or commit of a hub repository")
+    parser.add_argument("--dataset", action="store_true", help="the hub repository is a data set")
+    args = parser.parse_args(argv)
+    try:
+        done = stage(args.source, args.to, revision=args.revision, is_dataset=args.dataset)
+    except (RunError, ValueError, OSError) as error:
+        print(f"opd.pods.stage: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(f"opd.pods.stage: {args.to} holds {done['num_files']} files of {args.source}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""`opdctl stage`: fills a claim from a store URL or the Hugging Face hub, by a Job on the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opdctl.commands.render import Image
+from opdctl.console import Context, Namespace, deadline
+from opdctl.errors import EXIT_FAILURE, ToolError, usage_error
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="s3://..., gs://..., or owner/name on the hub.")]
+Claim = Annotated[str, typer.Option("--claim", help="The claim to fill.")]
+Folder = Annotated[str | None, typer.Option("--folder", help="Folder in it; the source's last name by default.")]
+Revision = Annotated[str, typer.Option("--revision", help="Branch, tag or commit of a hub repository.")]
+Dataset = Annotated[bool, typer.Option("--dataset", help="The hub repository is a data set.")]
+Like = Annotated[
+    Path | None,
+    typer.Option("--like", metavar="EXP.yaml", help="Take image and secrets from an experiment's `cluster`."),
+]
+StoreSecret = Annotated[
+    str | None, typer.Option("--store-secret", help="Secret whose keys become variables (AWS_...).")
+]
+HubSecret = Annotated[str | None, typer.Option("--hub-secret", metavar="NAME:KEY", help="Secret with the hub's token.")]
+Create = Annotated[
+    str | None, typer.Option("--create-claim", metavar="SIZE", help="Make the claim if it is not there.")
+]
+Ports = Annotated[list[int] | None, typer.Option("--port", help="TCP port the Job may reach; 443 by default.")]
+Local = Annotated[bool, typer.Option("--local-image", help="The image was loaded onto the nodes: never pull it.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not follow the Job.")]
+StageTimeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Follow it this long.")]
+
+
+def stage(
+    source: Source,
+    claim: Claim,
+    folder: Folder = None,
+    revision: Revision = "",
+    dataset: Dataset = False,
+    like: Like = None,
+    image: Image = None,
+    local_image: Local = False,
+    store_secret: StoreSecret = None,
+    hub_secret: HubSecret = None,
+    create_claim: Create = None,
+    port: Ports = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    no_wait: NoWait = False,
+    timeout: StageTimeout = 7200.0,
+) -> None:
+    """Stage a model or data set onto a claim: fetched once, verified; a second time only what has changed.
+
+    Example: `opdctl stage Qwen/Qwen3-1.7B --claim models --revision main --like exp.yaml -n opd`
+    """
+    from opdctl.cluster.client import connect
+    from opdctl.cluster.staging import Staging
+    from opdctl.stager import follow, start
+
+    defaults = _cluster_of(like)
+    secret = _split(hub_secret) if hub_secret else defaults.hub_secret
+    staging = Staging(
+        source=source,
+        claim=claim,
+        folder=_checked(folder if folder is not None else source.rstrip("/").rpartition("/")[2]),
+        image=_required(image or defaults.image),
+        is_local_image=local_image or (image is None and defaults.is_local),
+        revision=revision,
+        is_dataset=dataset,
+        store_secret=store_secret or defaults.store_secret,
+        hub_secret=secret,
+        pull_secrets=defaults.pull_secrets,
+        ports=tuple(port or [443]),
+    )
+    with deadline(timeout + 30):
+        api = connect(namespace=namespace, context=context)
+        is_first = start(api, staging, new_claim_size=create_claim)
+        print(
+            f"{staging.job_name}  {'started' if is_first else 'is at work already'}: {source} -> {claim}:{staging.folder}"
+        )
+        if no_wait:
+            return
+        if not follow(api, staging, timeout_s=timeout):
+            raise ToolError(
+                f"Job {staging.job_name} failed",
+                fix="its log above says why; the same command tries again",
+                exit_code=EXIT_FAILURE,
+            )
+    print(f"{staging.job_name}  done")
+
+
+class _Defaults:
+    """What an experiment's `cluster` says about images and secrets."""
+
+    def __init__(self) -> None:
+        self.image: str | None = None
+        self.is_local = False
+        self.store_secret = ""
+        self.hub_secret: tuple[str, str] | None = None
+        self.pull_secrets: tuple[str, ...] = ()
+
+
+def _cluster_of(file: Path | None) -> _Defaults:
+    out = _Defaults()
+    if file is None:
+        return out
+    from opd.spec import load_spec
+    from opd.spec.cluster import parse_cluster
+
+    loaded = load_spec(file)
+    cluster = parse_cluster(loaded.chart.get("cluster") or {}, loaded.spec.kind)
+    hub = cluster.secrets.hugging_face
+    out.image, out.is_local = cluster.image.ref, cluster.image.local
+    out.store_secret = cluster.secrets.store or ""
+    out.hub_secret = (hub.secret, hub.key) if hub is not None else None
+    out.pull_secrets = cluster.image.pull_secrets
+    return out
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, _, key = text.partition(":")
+    if not name or not key:
+        raise usage_error(f"--hub-secret {text!r}: it names a Secret and its key", fix="write NAME:KEY")
+    return name, key
+
+
+def _checked(folder: str) -> str:
+    if folder.startswith("/") or ".." in Path(folder).parts:
+        raise usage_error(f"--folder {folder!r}: it lies in the claim", fix="give a relative path without ..")
+    return folder
+
+
+def _required(image: str | None) -> str:
+    if not image:
+        raise usage_error("which image? The Job runs opd.pods.stage in it", fix="give --image REF, or --like EXP.yaml")
+    return image
