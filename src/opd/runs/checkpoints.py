@@ -37,6 +37,15 @@ class Checkpoints:
         """The local folder of a step, where verl saves it."""
         return self.local.local_path(step_folder(step))
 
+    def check_owner(self) -> None:
+        """Asked before anything is written: raises Overtaken as far as can be known.
+
+        A store that is away does not stop the training. On a disk that attempts share, the local record of the newer
+        owner still stops the older one.
+        """
+        check_owner([self.local], self.attempt)
+        self._if_store_answers("the check for a newer attempt", lambda store: check_owner([store], self.attempt))
+
     def begin(self, step: int) -> bool:
         """Call before a step is saved: takes the seal off an older save of it and clears what was left behind.
 
@@ -45,7 +54,7 @@ class Checkpoints:
         """
         if step == self.resumed_step:
             return False
-        self._check_before_local_write()
+        self.check_owner()
         self._in_progress.add(step)
         _clear_step(self.local, step)
         # If the store is away, its old copy stays sealed: whole as it is, and refused by its hashes once half replaced.
@@ -64,7 +73,7 @@ class Checkpoints:
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
         errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
-        self._check_before_local_write()
+        self.check_owner()
         _seal(self.local, manifest, lambda: check_owner([self.local], self.attempt))
         if self.remote is not None and not errors:
             try:
@@ -159,7 +168,7 @@ class Checkpoints:
         check_limits(keep_last, keep_every)
         if keep_last is None:
             return []
-        self._check_before_local_write()
+        self.check_owner()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
         protected = self._in_progress | ({self.resumed_step} if self.resumed_step is not None else set())
         deleted: set[int] = set()
@@ -173,14 +182,6 @@ class Checkpoints:
 
     def _stores(self) -> list[Store]:
         return [self.local] if self.remote is None else [self.local, self.remote]
-
-    def _check_before_local_write(self) -> None:
-        """Raises Overtaken as far as can be known: a store that is away does not stop the training.
-
-        On a disk that attempts share, the local record of the newer owner still stops the older one.
-        """
-        check_owner([self.local], self.attempt)
-        self._if_store_answers("the check for a newer attempt", lambda store: check_owner([store], self.attempt))
 
     def _if_store_answers(self, what: str, call: Callable[[Store], None]) -> None:
         """Does something in the object store that may be left out while it is away; one try, the training waits."""

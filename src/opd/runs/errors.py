@@ -6,6 +6,7 @@ RunError (exit 1)
 │   ├── StoreRefused         permanent: credentials, a missing bucket, a full disk, a path that is no folder
 │   ├── CreateOnlyUnsupported  the store cannot say who was first, so attempts could not be fenced
 │   └── AlreadyExists        a create-only write lost
+├── DiskFull                 the disk of the run directory; worth another attempt once there is room
 ├── CorruptRecord            a JSON record of the run directory that cannot be read
 ├── SpecChanged (exit 2)     this run id belongs to another experiment
 ├── RunIsLive                another process owns the run and is alive
@@ -47,6 +48,10 @@ class CreateOnlyUnsupported(StoreError):
 
 class AlreadyExists(StoreError):
     """A create-only write found the object there."""
+
+
+class DiskFull(RunError):
+    """The disk that holds the run directory is full."""
 
 
 class CorruptRecord(RunError):

@@ -19,6 +19,7 @@ from opd.runs.attempts import (
     attempt_prefix,
     claim_attempt,
 )
+from opd.runs.disk import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.errors import Overtaken, RunError, StoreError
 from opd.runs.identity import settle_identity
@@ -37,7 +38,8 @@ EXIT_TERMINATED = 143
 class Run(RunWriter):
     """The attempt as its owner sees it: `RunWriter` and the lease, the driver's log and the end. Use as a context manager.
 
-    Leaving the block with an exception marks the attempt as failed; `finish` marks the run as done. SIGTERM unwinds the
+    Leaving the block with an exception marks the attempt as failed, and says DiskFull where that was the cause; `finish`
+    marks the run as done. SIGTERM unwinds the
     main thread by SystemExit(143), so that everything is flushed on the way out.
     """
 
@@ -161,6 +163,7 @@ class Run(RunWriter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        full = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
         self.close()
         if self._has_ended:
             return
@@ -168,9 +171,11 @@ class Run(RunWriter):
             if error is None:
                 self._end("stopped")
             else:
-                self.fail(error)
+                self.fail(full or error)
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
+        if full is not None:
+            raise full from error
 
     def _end(self, outcome: str, detail: str = "") -> None:
         self.claim.end(outcome, detail)

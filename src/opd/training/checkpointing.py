@@ -19,6 +19,7 @@ from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
 from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
+from opd.runs.store import DEFAULT_POLICY, NO_RETRY
 from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)
@@ -126,10 +127,13 @@ def upload_what_is_left(run: Run, worker_group) -> None:
 
 def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
+    run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     folder = str(run.checkpoints.folder(step))
     store_url = run.handle.store_url
     reports = list(worker_group.upload_shards(step=step, step_dir=folder, store_url=store_url))
-    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url))
+    # The ranks have waited for a store that is away: once is enough.
+    policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
+    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))
     if deleted:

@@ -1,0 +1,41 @@
+"""Whether a failure is a full disk: what libraries report of it seldom says so, and the mend is not in the trainer."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from opd.runs.errors import DiskFull
+
+# A write that failed for want of room has filled the rest up to a block or two.
+FULL_BELOW_BYTES = 2**20
+_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
+
+
+def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
+    """The error that says it, if `error` came of a full disk under `folder`; None if it did not.
+
+    A full disk is an OSError that says so anywhere in the chain of causes, or next to no room left where the run writes
+    (PyTorch's and Ray's own errors carry no number).
+    """
+    status = os.statvfs(folder)
+    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    is_named = any(isinstance(link, OSError) and link.errno in _ERRNOS for link in _chain(error))
+    if free >= FULL_BELOW_BYTES and not is_named:
+        return None
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return DiskFull(
+        f"the disk of {folder} is full ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free), the run ended with "
+        f"{type(error).__name__}: {first_line[:200]}; make room (checkpoint.keep_last keeps fewer checkpoints) and start "
+        "the run again: it goes on from its last complete checkpoint"
+    )
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """The error, what it came from, and so on."""
+    links: list[BaseException] = []
+    while error is not None and error not in links:
+        links.append(error)
+        error = error.__cause__ or error.__context__
+    return links

@@ -1,0 +1,98 @@
+"""`python -m tests.chaos [NAME ...]`: break real runs in every promised way, print progress, write the table.
+
+Exits 1 if a promise was not kept. What a failed scenario left lies in build/chaos/NAME.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from tests.chaos import damage, disk, kills, outages, overtaken, report  # noqa: F401 - the scenarios enter themselves
+from tests.chaos.attempt import ROOT, Broken
+from tests.chaos.context import Context, Shared
+from tests.chaos.report import Row
+from tests.chaos.scenario import SCENARIOS, Scenario
+
+FOLDER = ROOT / "build" / "chaos"
+DEFAULT_SEED = 1
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios, by default all: {', '.join(SCENARIOS)}")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the kills' times (default: %(default)s)")
+    parser.add_argument("--table", type=Path, default=report.TABLE, help="the Markdown file (default: %(default)s)")
+    args = parser.parse_args()
+    unknown = sorted(set(args.names) - SCENARIOS.keys())
+    if unknown:
+        parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    chosen = [one for name, one in SCENARIOS.items() if not args.names or name in args.names]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    summary = FOLDER / "summary.json"
+    rows = report.read_rows(summary) if args.names else {}
+    shared = Shared(folder=_emptied(FOLDER / "shared"), seed=args.seed, say=_say)
+    try:
+        for number, one in enumerate(chosen, start=1):
+            _say(f"[{number}/{len(chosen)}] {one.name}: {one.done}")
+            rows[one.name] = row = play(one, shared, FOLDER / one.name)
+            _say(
+                f"[{number}/{len(chosen)}] {one.name}: {'ok' if row.ok else 'FAILED'} in {row.seconds:.0f} s: {row.observed}"
+            )
+            report.write([rows[name] for name in SCENARIOS if name in rows], summary, args.table)
+    finally:
+        shared.end()
+    failed = [one.name for one in chosen if not rows[one.name].ok]
+    _say(f"{len(chosen) - len(failed)} of {len(chosen)} ok" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def play(one: Scenario, shared: Shared, folder: Path) -> Row:
+    """Run one scenario in its emptied folder, which stays only if it fails; its processes never do."""
+    date, commit = datetime.date.today().isoformat(), report.this_commit()
+    started_s = time.monotonic()
+    try:
+        shared.reference()
+        started_s = time.monotonic()
+        context = Context(name=one.name, folder=_emptied(folder), shared=shared, say=lambda text: _say(f"  {text}"))
+        try:
+            observed, ok = one.run(context), True
+        finally:
+            context.end()
+        shutil.rmtree(folder)
+    except Broken as error:
+        observed, ok = str(error), False
+    except Exception as error:  # noqa: BLE001 - the other scenarios still run, and the row says what happened
+        traceback.print_exc()
+        observed, ok = f"{type(error).__name__}: {error}", False
+    seconds = round(time.monotonic() - started_s, 1)
+    return Row(
+        scenario=one.name,
+        done=one.done,
+        promised=one.promised,
+        observed=observed,
+        seconds=seconds,
+        ok=ok,
+        date=date,
+        commit=commit,
+    )
+
+
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _say(text: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

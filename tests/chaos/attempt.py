@@ -1,0 +1,279 @@
+"""One start of the real trainer under attack: its processes, the phase it is in, and the ways it can end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from tests.chaos import marks
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = Path(__file__).parent / "specs" / "chaos.yaml"
+RUN_ID = "chaos"
+# Far above any start: a bound on hanging, not on slowness.
+TIMEOUT_S = 900.0
+_POLL_S = 0.002
+_TAG = "OPD_CHAOS_ATTEMPT"
+
+
+class Broken(AssertionError):
+    """A promise that was not kept; the message says which."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raises Broken with the message unless the condition holds."""
+    if not condition:
+        raise Broken(message)
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """A running or ended start; `folder` is its working directory, `number` counts the starts in it."""
+
+    folder: Path
+    number: int
+    process: subprocess.Popen[bytes]
+    tag: str
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"attempt-{self.number}.log"
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def phases(self) -> list[str]:
+        """The lines of `marks`, so far."""
+        path = self.folder / f"attempt-{self.number}.marks"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def phase(self) -> str:
+        """Where it is or was last: `update of step 3`."""
+        if not self.phases:
+            return "start-up"
+        name, step = self.phases[-1].split()
+        return f"{name} of step {step}" if step != "0" else name
+
+    def reaches(self, phase: str, nth: int = 1) -> bool:
+        """Wait until the phase is entered for the nth time; False if the process has ended before."""
+        return self.until(lambda: sum(line.split()[0] == phase for line in self.phases) >= nth)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> bool:
+        """Wait for the condition; False if the process has ended without it."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if self.process.poll() is not None:
+                return condition()
+            require(time.monotonic() < deadline_s, f"attempt {self.number} hangs in {self.phase}; see {self.log}")
+            time.sleep(_POLL_S)
+        return True
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait; False if the process has ended meanwhile."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.poll() is None
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill_tree()
+            raise Broken(f"attempt {self.number} did not end within {timeout_s:.0f} s; see {self.log}") from None
+
+    def freeze(self) -> list[psutil.Process]:
+        """SIGSTOP to every process of the tree, the launcher first, until none is left that still runs."""
+        frozen: dict[int, psutil.Process] = {}
+        while True:
+            new = [process for process in self._tree() if process.pid not in frozen]
+            if not new:
+                return list(frozen.values())
+            for process in new:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGSTOP)
+                frozen[process.pid] = process
+
+    def thaw(self) -> None:
+        """SIGCONT to every process of the tree, the launcher last."""
+        for process in reversed(self._tree()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+    def kill_tree(self) -> None:
+        """The death of a pod: all processes end at once. They are frozen first, so that none sees another one die."""
+        for process in self.freeze():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(60)
+
+    def kill_driver(self) -> None:
+        """SIGKILL to the process that trains; the launcher above it lives on and has to clean up."""
+        driver = self.driver()
+        if driver is None:
+            self.kill_tree()  # before the launcher has forked there is only one process
+            return
+        driver.kill()
+        self.wait(120)
+
+    def kill_launcher(self) -> None:
+        """SIGKILL to the launcher: the process that trains is told by the kernel, saves and ends by itself."""
+        self.process.kill()
+        self.process.wait(60)
+
+    def driver(self) -> psutil.Process | None:
+        """The launcher's forked child, None before it exists or after its end."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children():
+                if child.cmdline()[1:3] == ["-m", "opd.launch"]:
+                    return child
+        return None
+
+    def end(self) -> None:
+        """Leave nothing running, whatever happened."""
+        if self.process.poll() is None:
+            self.kill_tree()
+        for process in self.leftovers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Living processes that inherited this attempt's environment, wherever they hang by now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_TAG) == self.tag:
+                    found.append(process)
+        return found
+
+    def must_leave_nothing(self) -> None:
+        """Raises Broken if a process stays: the launcher's grace period is the longest that one may take to end."""
+        deadline_s = time.monotonic() + 300
+        while left := self.leftovers():
+            require(
+                time.monotonic() < deadline_s,
+                f"attempt {self.number} left {len(left)} processes behind, such as {_describe(left[0])}",
+            )
+            time.sleep(0.1)
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def start(
+    folder: Path,
+    *sets: str,
+    ray_folder: Path,
+    environment: Mapping[str, str] | None = None,
+    freeze_at: str = "",
+    inside: Sequence[str] = (),
+) -> Attempt:
+    """Start the spec in `folder` as a person would.
+
+    Args:
+        sets: `key=value` for the spec.
+        ray_folder: Ray's files of all attempts; a short path, since it holds sockets.
+        freeze_at: see `marks`.
+        inside: a command that runs the launcher, e.g. in namespaces.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1 + len(list(folder.glob("attempt-*.log")))
+    tag = uuid.uuid4().hex
+    words = [*inside, sys.executable, "-m", "opd.launch", str(SPEC), "--no-env"]
+    for item in sets:
+        words += ["--set", item]
+    path = os.pathsep.join(str(part) for part in (ROOT / "src", ROOT))
+    ours = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+        "RAY_TMPDIR": str(ray_folder),
+        "VERL_USE_EXTERNAL_MODULES": marks.__name__,
+        marks.FILE: str(folder / f"attempt-{number}.marks"),
+        marks.FREEZE_AT: freeze_at,
+        _TAG: tag,
+    }
+    with (folder / f"attempt-{number}.log").open("wb") as log:
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **ours, **(environment or {})}
+        )
+    return Attempt(folder=folder, number=number, process=process, tag=tag)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS`."""
+
+    phase: str
+    nth: int
+    delay_s: float
+    target: str
+
+    def strike(self, attempt: Attempt) -> bool:
+        """Wait for the moment and kill; False if the run had ended before."""
+        if self.phase != "start-up" and not attempt.reaches(self.phase, self.nth):
+            return False
+        if not attempt.sleep(self.delay_s):
+            return False
+        TARGETS[self.target](attempt)
+        return True
+
+
+# Seconds after a phase begins within which a kill may fall: about as long as the phase takes on two quiet cores, more for
+# those that a busy machine stretches.
+_WINDOW_S = {
+    "start-up": 14.0,
+    "load": 6.0,
+    "generation": 0.4,
+    "update": 0.3,
+    "save": 0.2,
+    "upload": 0.1,
+    "finish": 0.05,
+}
+
+
+# What dies: everything at once, as when a pod goes; the process that trains; the launcher above it. Weights of the dice.
+TARGETS = {"all": Attempt.kill_tree, "driver": Attempt.kill_driver, "launcher": Attempt.kill_launcher}
+_WEIGHTS = (6, 2, 2)
+
+
+def plan_kills(phases: Sequence[str], *, seed: int) -> list[Kill]:
+    """One kill a phase, in a random order; those of `finish` come last, since they end the training."""
+    dice = random.Random(seed)
+    early = [phase for phase in phases if phase != "finish"]
+    dice.shuffle(early)
+    kills = []
+    for phase in early + [phase for phase in phases if phase == "finish"]:
+        in_loop = phase in ("generation", "update", "save", "upload")
+        kills.append(
+            Kill(
+                phase=phase,
+                nth=dice.choice((1, 1, 2)) if in_loop else 1,
+                delay_s=dice.uniform(0.0, _WINDOW_S[phase]),
+                target=dice.choices(list(TARGETS), _WEIGHTS)[0],
+            )
+        )
+    return kills
+
+
+def _describe(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return f"{process.pid} {' '.join(process.cmdline())[:80]}"
+    return str(process.pid)

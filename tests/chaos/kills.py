@@ -1,0 +1,128 @@
+"""Scenarios that end processes: SIGKILL at random points, SIGTERM, and a kill between the last checkpoint and the result."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+
+from tests.chaos.attempt import Kill, plan_kills, require
+from tests.chaos.context import Case, Context
+from tests.chaos.scenario import scenario
+
+from opd.runs.metrics import METRICS_FILE, parse_metrics
+from opd.runs.stream import read_streamed
+
+EQUAL = "ends equal to the uninterrupted run"
+_ON_FOLDER = ("start-up", "start-up", "load", "generation", "generation", "update", "update", "save", "save", "upload")
+_ON_S3 = ("start-up", "load", "generation", "generation", "update", "save", "upload", "upload", "save", "finish")
+
+
+@scenario(
+    done="SIGKILL at 10 random points of one run after another, store in a folder",
+    promised=f"each start resumes from the newest complete step; {EQUAL}",
+)
+def kill_9(context: Context) -> str:
+    return _killed_again_and_again(context, plan_kills(_ON_FOLDER, seed=context.seed), lost_after=())
+
+
+@scenario(
+    done="SIGKILL at 10 more, store on S3; after the 4th and the 8th the machine's disk is lost too",
+    promised=f"the same from the store alone, no metric lost; {EQUAL}",
+)
+def kill_9_s3(context: Context) -> str:
+    with context.s3_store() as (_, url, environment):
+        kills = plan_kills(_ON_S3, seed=context.seed + 1)
+        options = {"store_url": url, "environment": environment}
+        return _killed_again_and_again(context, kills, lost_after=(4, 8), **options)
+
+
+def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: tuple[int, ...], **options) -> str:
+    """Strikes with every kill; a run that ends well before its turn is compared and followed by a fresh one."""
+    waiting, phases, targets = list(kills), Counter[str](), Counter[str]()
+    num_runs = 0
+    while waiting:
+        num_runs += 1
+        case = context.case(f"run-{num_runs}", **_own_prefix(options, num_runs))
+        while waiting:
+            newest = case.newest_complete()
+            attempt = case.start()
+            kill = waiting[0]
+            if not kill.strike(attempt):
+                require(attempt.wait() == 0, f"attempt {attempt.number} failed before it was killed; see {attempt.log}")
+                case.must_have_resumed(attempt, newest)
+                break
+            attempt.must_leave_nothing()
+            waiting.pop(0)
+            phases[attempt.phase.split()[0]] += 1
+            targets[kill.target] += 1
+            context.say(f"kill {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {attempt.phase}")
+            if any(line.startswith("generation") for line in attempt.phases):
+                case.must_have_resumed(attempt, newest)
+            if len(kills) - len(waiting) in lost_after:
+                shutil.rmtree(case.folder / "out")
+                context.say("the disk is lost")
+        if not case.places.store.exists("result.json"):
+            newest = case.newest_complete()
+            case.must_have_resumed(case.finish(), newest)
+        context.must_equal_reference(case)
+    struck = ", ".join(f"{name} {count}" for name, count in sorted(phases.items()))
+    who = ", ".join(f"{name} {count}" for name, count in sorted(targets.items()))
+    return f"{len(kills)} kills in {num_runs} run{'s' * (num_runs > 1)} (in {struck}; of {who}); equal"
+
+
+def _own_prefix(options: dict, number: int) -> dict:
+    """Runs of one scenario must not find each other's result in one store."""
+    return {**options, "store_url": f"{options['store_url']}/{number}"} if "store_url" in options else options
+
+
+@scenario(
+    done="SIGTERM while models load, then in the update of step 3 with a checkpoint every 30 steps",
+    promised=f"exit 130; the step is finished and saved, none is trained twice; {EQUAL}",
+)
+def sigterm(context: Context) -> str:
+    case = context.case("run", sets=("trainer.save_freq=30",))
+    early = case.start()
+    require(early.reaches("load"), "the run ended before it loaded its models")
+    early.process.send_signal(signal.SIGTERM)
+    require(early.wait() == 130, f"SIGTERM while loading: exit {early.process.returncode}; see {early.log}")
+    early.must_leave_nothing()
+    attempt = case.start()
+    require(attempt.reaches("update", 3), "the run ended before its third step")
+    attempt.process.send_signal(signal.SIGTERM)
+    require(attempt.wait() == 130, f"exit {attempt.process.returncode}; see {attempt.log}")
+    attempt.must_leave_nothing()
+    saved = case.newest_complete()
+    require(saved is not None and saved >= 3, f"the newest complete step is {saved}")
+    require(f"saved step {saved}" in attempt.output, f"it did not say which step it saved; see {attempt.log}")
+    case.must_have_resumed(case.finish(), saved)
+    twice = _trained_twice(case)
+    require(not twice, f"steps {twice} were trained twice")
+    context.must_equal_reference(case)
+    return f"exit 130 twice, step {saved} saved, no step trained twice; equal"
+
+
+def _trained_twice(case: Case) -> list[int]:
+    steps: Counter[int] = Counter()
+    store = case.places.store
+    for name in store.children("attempts"):
+        rows, _ = parse_metrics(read_streamed(store, f"attempts/{name}/{METRICS_FILE}"), attempt=int(name))
+        steps.update(row["step"] for row in rows if "training/global_step" in row)
+    return sorted(step for step, count in steps.items() if count > 1)
+
+
+@scenario(
+    done="SIGKILL of everything between the last checkpoint and result.json",
+    promised=f"the next start trains nothing and writes the result; {EQUAL}",
+)
+def kill_before_result(context: Context) -> str:
+    case = context.copy_of_unfinished("run")
+    newest = case.newest_complete()
+    attempt = case.finish()
+    case.must_have_resumed(attempt, newest)
+    trained = [line for line in attempt.phases if line.startswith("update")]
+    require(not trained, f"it trained again: {trained}")
+    context.must_equal_reference(case)
+    again = case.finish()
+    require("finished in attempt" in again.output, "a start after the result does not say that the run is over")
+    return f"resumed from step {newest}, no update, result written; a further start says so and exits 0; equal"

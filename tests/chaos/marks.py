@@ -1,0 +1,84 @@
+"""Loaded into the trainer's driver (`VERL_USE_EXTERNAL_MODULES`): writes down which phase it enters, and can freeze there.
+
+One line `phase step` a phase, before the phase does anything. `OPD_CHAOS_FREEZE_AT=phase:n` has the driver stop itself
+(SIGSTOP) as it enters the phase for the n-th time, so that a fault can be put between two statements. Nothing else is
+changed: the wrapped functions do what they did.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import os
+import signal
+import sys
+from collections import Counter
+
+FILE = "OPD_CHAOS_MARKS"
+FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
+_WATCHED = "opd.training.trainer"
+_entered: Counter[str] = Counter()
+
+
+def mark(phase: str, step: int) -> None:
+    """Append one line; a single write, so that a reader never sees half of it."""
+    descriptor = os.open(os.environ[FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(descriptor, f"{phase} {step}\n".encode())
+    os.close(descriptor)
+    _entered[phase] += 1
+    if os.environ.get(FREEZE_AT) == f"{phase}:{_entered[phase]}":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _marking(owner, name: str, phase: str, step_of) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def marked(*args, **kwargs):
+        mark(phase, step_of(*args))
+        return original(*args, **kwargs)
+
+    setattr(owner, name, marked)
+
+
+def _watch(module) -> None:
+    from opd.runs.checkpoints import Checkpoints
+    from opd.runs.run import Run
+
+    mark("import", 0)
+    trainer = module.OrderedTrainer
+    _marking(trainer, "_setup", "load", lambda self: 0)
+    _marking(module.OPDTrainer, "_update_actor", "update", lambda self, *rest: self.global_steps)
+    for name, phase in (
+        ("prepare_step", "generation"),
+        ("_save_checkpoint", "save"),
+        ("_validate", "validation"),
+    ):
+        _marking(trainer, name, phase, lambda self, *rest: self.global_steps)
+    _marking(module.checkpointing, "seal", "upload", lambda run, group, step, *rest: step)
+    _marking(Checkpoints, "finalise", "seal", lambda self, step, *rest: step)
+    _marking(Checkpoints, "prune", "retention", lambda self, *rest: 0)
+    _marking(Run, "finish", "finish", lambda self, *rest: 0)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != _WATCHED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _watch(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if FILE in os.environ:
+    sys.meta_path.insert(0, _AfterImport())

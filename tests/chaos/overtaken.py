@@ -1,0 +1,46 @@
+"""The scenario of two attempts at once: a frozen one whose lease has run out wakes up beside its successor."""
+
+from __future__ import annotations
+
+from tests.chaos.attempt import Attempt, require
+from tests.chaos.context import Context, last_lines
+from tests.chaos.kills import EQUAL
+from tests.chaos.scenario import scenario
+
+
+@scenario(
+    done="SIGSTOP in the generation of step 2; a second attempt, SIGSTOP in its third save; both wake up beside a third",
+    promised=f"a successor waits for the lease; who wakes up says that it was overtaken and exits 1; {EQUAL}",
+)
+def two_attempts(context: Context) -> str:
+    with context.s3_store() as (proxy, url, environment):
+        case = context.case("run", store_url=url, environment=environment)
+        first = case.start(freeze_at="generation:2")
+        _freeze(first, "generation", 2)
+        second = case.start(freeze_at="upload:3")
+        require(second.until(lambda: "waiting for its lease to run out" in second.output), last_lines(second))
+        _freeze(second, "upload", 3)
+        third = case.start(freeze_at="generation:2")
+        _freeze(third, "generation", 2)
+        num_before = len(proxy.requests)
+        for attempt in (first, second, third):
+            attempt.thaw()
+        codes = [attempt.wait() for attempt in (first, second, third)]
+        require(
+            codes == [1, 1, 0], f"exit codes {codes}: {last_lines(first)}; {last_lines(second)}; {last_lines(third)}"
+        )
+        for attempt in (first, second, third):
+            attempt.must_leave_nothing()
+        for number, attempt in enumerate((first, second), start=1):
+            said = f"attempt {number} of {url}/chaos was overtaken by attempt 3"
+            require(
+                said in attempt.output, f"attempt {number} does not say that it was overtaken: {last_lines(attempt)}"
+            )
+        context.must_equal_reference(case)
+        return "attempts 1 and 2 woke up, said that attempt 3 has overtaken them and exited 1; equal"
+
+
+def _freeze(attempt: Attempt, phase: str, nth: int) -> None:
+    """The driver has stopped itself at the mark; now all its processes stop, as when a node hangs."""
+    require(attempt.reaches(phase, nth), last_lines(attempt))
+    attempt.freeze()
