@@ -32,12 +32,18 @@ def two_attempts(context: Context) -> str:
         for attempt in (first, second, third):
             attempt.must_leave_nothing()
         for number, attempt in enumerate((first, second), start=1):
-            said = f"attempt {number} of {url}/chaos was overtaken by attempt 3"
-            require(
-                said in attempt.output, f"attempt {number} does not say that it was overtaken: {last_lines(attempt)}"
-            )
+            said = [
+                line for line in attempt.output.splitlines() if line.startswith(f"opd.launch: attempt {number} of ")
+            ]
+            require(said and "was overtaken by attempt 3" in said[-1], f"attempt {number}: {last_lines(attempt)}")
+        # The third had sealed step 4 before the second woke up in its own save of that step.
+        written = [path for method, path in proxy.requests[num_before:] if method in ("PUT", "POST")]
+        stale = [path for path in written if "/global_step_4/" in path]
+        require(not stale, f"a sealed step was written over: {stale[:3]}")
         context.must_equal_reference(case)
-        return "attempts 1 and 2 woke up, said that attempt 3 has overtaken them and exited 1; equal"
+        return (
+            "attempts 1 and 2 woke up, said that attempt 3 has overtaken them, wrote over nothing and exited 1; equal"
+        )
 
 
 def _freeze(attempt: Attempt, phase: str, nth: int) -> None:
