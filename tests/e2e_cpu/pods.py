@@ -141,7 +141,9 @@ class Cluster:
         (inner,) = (
             Path(f"/proc/{self.pods[pod].process.pid}/task/{self.pods[pod].process.pid}/children").read_text().split()
         )
-        enter = ["nsenter", "--target", inner, "--mount", "--uts", "--pid", f"--wd={self.work_dir}"]
+        enter = ["nsenter", "--target", inner, "--mount", "--uts", "--pid"]
+        # nsenter's own --wd would name the folder as it is outside.
+        enter += ["sh", "-c", 'cd "$0" && exec "$@"', str(self.work_dir)]
         return subprocess.run(
             [*enter, *words], capture_output=True, text=True, check=False, env=self._environment(), **options
         )

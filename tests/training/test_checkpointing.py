@@ -1,0 +1,113 @@
+"""What ranks and driver do for a checkpoint, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from opd.runs.errors import CheckpointError
+from opd.runs.manifest import step_folder
+from opd.runs.run import Run
+from opd.runs.store import NO_RETRY, open_store
+from opd.training import checkpointing
+from opd.training.checkpointing import ShardUploads
+
+
+class Rank(ShardUploads):
+    def __init__(self, rank: int):
+        self.rank = rank
+
+
+class Ranks:
+    """The worker group as the driver sees it: every call goes to all ranks, here one after another."""
+
+    def __init__(self, count: int):
+        self.world_size = count
+        self._ranks = [Rank(rank) for rank in range(count)]
+
+    def __getattr__(self, name: str):
+        return lambda **arguments: [getattr(rank, name)(**arguments) for rank in self._ranks]
+
+
+@pytest.fixture
+def config():
+    return OmegaConf.create({"run": {"keep_last": None, "keep_every": None}, "trainer": {}})
+
+
+def attempt(folder: Path) -> Run:
+    store = folder / "store"
+    options = {"store_url": str(store), "tee": False, "policy": NO_RETRY, "lease_ttl_s": 1.0}
+    return Run.open(run_id="r", local_root=folder / "out", spec={"a": 1}, spec_hash="h", **options)
+
+
+def save(run: Run, ranks: Ranks, step: int, config) -> None:
+    assert run.checkpoints.begin(step)
+    folder = run.checkpoints.folder(step)
+    (folder / "actor").mkdir(parents=True)
+    for rank in range(ranks.world_size):
+        (folder / "actor" / f"model_world_size_{ranks.world_size}_rank_{rank}.pt").write_bytes(
+            b"%d of %d" % (rank, step)
+        )
+    (folder / "data.pt").write_bytes(b"position")
+    checkpointing.seal(run, ranks, step, config)
+
+
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        stored = tmp_path / "store" / "r" / step_folder(1)
+        for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
+            path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks)
+    assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
+    assert (stored / "COMPLETE").exists()
+    assert (stored / "actor" / "model_world_size_2_rank_1.pt").read_bytes() == b"1 of 1"
+    assert (stored / "data.pt").read_bytes() == b"position"
+
+
+def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, config, caplog):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        save(run, ranks, 2, config)
+        store = open_store(tmp_path / "store").child("r")
+        store.delete_tree(step_folder(1))
+        (run.checkpoints.folder(1) / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"damaged")
+        checkpointing.upload_missing(run, ranks)
+    assert not store.exists(f"{step_folder(1)}/COMPLETE")
+    assert "model_world_size_2_rank_1.pt" in caplog.text
+
+
+def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+    for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks)
+        folder = run.checkpoints.folder(1)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+        "COMPLETE", "actor/model_world_size_2_rank_0.pt", "actor/model_world_size_2_rank_1.pt", "data.pt", "manifest.json",
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path, config):
+    with attempt(tmp_path) as run:
+        save(run, Ranks(2), 1, config)
+    with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
+        checkpointing.resume(config, run, Ranks(4))
+
+
+def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path, config):
+    config.run.keep_last = 1
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        for step in (1, 2, 3):
+            save(run, ranks, step, config)
+        left = sorted(path.name for path in run.checkpoints.folder(3).parent.glob("global_step_*"))
+    assert left == ["global_step_3"]
