@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import shutil
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 
 from tests.chaos import damage, disk, kills, outages, overtaken, report  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.attempt import ROOT, Broken
@@ -34,6 +36,8 @@ def main() -> int:
     if unknown:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     chosen = [one for name, one in SCENARIOS.items() if not args.names or name in args.names]
+    for number in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
+        signal.signal(number, _interrupt)
     FOLDER.mkdir(parents=True, exist_ok=True)
     summary = FOLDER / "summary.json"
     rows = report.read_rows(summary) if args.names else {}
@@ -82,6 +86,11 @@ def play(one: Scenario, shared: Shared, folder: Path) -> Row:
         date=date,
         commit=commit,
     )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Unwinds, so that no process of a scenario is left behind."""
+    raise SystemExit(128 + number)
 
 
 def _emptied(folder: Path) -> Path:

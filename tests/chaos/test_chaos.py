@@ -1,0 +1,118 @@
+"""Three scenarios of `make chaos` that share two runs, in the plain test run; and that the comparison can fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.chaos import damage, kills  # noqa: F401 - the scenarios enter themselves
+from tests.chaos.attempt import TARGETS, plan_kills
+from tests.chaos.compare import Places, differences
+from tests.chaos.context import Context, Shared
+from tests.chaos.report import Row, markdown
+from tests.chaos.scenario import SCENARIOS
+
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.manifest import DRIVER_RANK
+from opd.runs.shards import upload_shards
+from opd.runs.store_local import LocalStore
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    shared = Shared(folder=tmp_path_factory.mktemp("chaos"), seed=1, say=print)
+    yield shared
+    shared.end()
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["kill_before_result", "truncated_file", "complete_missing"])
+def test_a_broken_run_ends_as_promised(name: str, shared: Shared, tmp_path: Path) -> None:
+    context = Context(name=name, folder=tmp_path, shared=shared, say=print)
+    try:
+        SCENARIOS[name].run(context)
+    finally:
+        context.end()
+
+
+# ---- the harness itself -------------------------------------------------------------------------------------------
+
+
+def finished_run(folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = (1, 2), loss: float = 0.5) -> Places:
+    """What a finished run leaves, in small."""
+    local, store = LocalStore(folder / "local"), LocalStore(folder / "store")
+    for place in (local, store):
+        owner = {"attempt": 1, "token": "t", "started_at_s": 0.0, "lease_ttl_s": 60.0, "spec_hash": "h"}
+        process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
+        place.put_json("attempts/0001/owner.json", {**owner, "process": process})
+    rows = [{"step": step, "time": 1.0 * step, "timing/step_s": weight, "opd/loss": loss} for step in steps]
+    store.put("attempts/0001/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    checkpoints = Checkpoints(local=local, remote=store, attempt=1, spec_hash="h")
+    checkpoints.begin(2)
+    actor = checkpoints.folder(2) / "actor"
+    actor.mkdir(parents=True)
+    torch.save({"layer": torch.full((3,), weight), "step": [2]}, actor / "model_world_size_1_rank_0.pt")
+    (actor / "fsdp_config.json").write_text("{}")
+    reports = [
+        upload_shards(rank=rank, step=2, step_dir=checkpoints.folder(2), store_url=store.url)
+        for rank in (DRIVER_RANK, 0)
+    ]
+    checkpoints.finalise(2, reports)
+    store.put_json("result.json", {"attempt": 1, "finished_at_s": weight, "run_id": "r", "steps": 2})
+    return Places(local=local, store=store)
+
+
+def test_two_runs_that_differ_in_times_only_are_equal(tmp_path: Path) -> None:
+    one, other = finished_run(tmp_path / "one"), finished_run(tmp_path / "other")
+    assert differences(one, other, num_starts=1) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"weight": 1.0 + 2**-23}, "model_world_size_1_rank_0.pt['layer']: another tensor"),
+        ({"steps": (1,)}, "metrics: steps [1]"),
+        ({"steps": (1, 2, 3)}, "metrics: steps [1, 2, 3]"),
+        ({"loss": 0.25}, "metrics of step 1: opd/loss is 0.25, was 0.5"),
+    ],
+)
+def test_a_difference_of_one_bit_or_one_step_is_found(tmp_path: Path, change: dict, found: str) -> None:
+    lines = differences(finished_run(tmp_path / "one"), finished_run(tmp_path / "other", **change), num_starts=1)
+    assert any(found in line for line in lines), lines
+
+
+def test_what_is_missing_in_the_store_is_found(tmp_path: Path) -> None:
+    one, other = finished_run(tmp_path / "one"), finished_run(tmp_path / "other")
+    other.store.delete("result.json")
+    other.store.delete("checkpoints/global_step_2/COMPLETE")
+    other.store.put("attempts/0003/owner.json", b"{}")
+    lines = differences(one, other, num_starts=1)
+    for found in (
+        "result.json is missing",
+        "global_step_2 is not complete on the store",
+        "attempts [1, 3] of 1 starts",
+    ):
+        assert any(found in line for line in lines), lines
+
+
+def test_the_kills_are_those_of_their_seed_and_the_one_at_the_end_comes_last() -> None:
+    phases = ("finish", "start-up", "save", "update", "generation")
+    kills_of_1 = plan_kills(phases, seed=1)
+    assert kills_of_1 == plan_kills(phases, seed=1)
+    assert kills_of_1 != plan_kills(phases, seed=2)
+    assert sorted(kill.phase for kill in kills_of_1) == sorted(phases)
+    assert kills_of_1[-1].phase == "finish"
+    assert {kill.target for kill in kills_of_1} <= TARGETS.keys()
+
+
+def test_the_table_shows_a_broken_promise_and_survives_pipes(tmp_path: Path) -> None:
+    row = Row(
+        scenario="s", done="d", promised="p", observed="a|b\nc", seconds=1.4, ok=False, date="2026-01-01", commit="c0"
+    )
+    text = markdown([row])
+    assert "0 of 1 ok" in text
+    assert "| s | d | p | a\\|b c | 1 | **NO** | 2026-01-01, c0 |" in text
