@@ -30,15 +30,14 @@ class Row:
 
 
 def this_commit() -> str:
-    """Short hash of the checked-out commit, with `+` if tracked files differ from it; `unknown` outside git."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or "unknown"
+    """Short hash of the checked-out commit, with `+` if tracked files but the table differ from it; `unknown` outside git."""
+    commit = _git("rev-parse", "--short=7", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{TABLE.relative_to(ROOT)}")
+    return f"{commit}+" if changed else commit or "unknown"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def read_rows(path: Path) -> dict[str, Row]:
