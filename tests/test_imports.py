@@ -25,6 +25,7 @@ def _loaded_by(*modules: str) -> set[str]:
         ("opd.runs", "opd.runs.run"),
         ("opd.rewards", "opd.rewards.entry"),
         ("opd.evaluation.results",),
+        ("opd.agent.execution", "opd.agent.reward", "opd.agent.make_database", "opd.data.prepare_agent_data"),
     ],
     ids=lambda modules: modules[0],
 )
@@ -32,6 +33,17 @@ def test_what_lies_below_the_trainer_imports_neither_verl_nor_ray(modules):
     assert not _loaded_by(*modules).intersection(_HEAVY)
 
 
-@pytest.mark.parametrize("module", ["opd.spec", "opd.overrides", "opd.data.toy.task", "opd.rewards", "opd.runs.run"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "opd.spec",
+        "opd.overrides",
+        "opd.data.toy.task",
+        "opd.rewards",
+        "opd.runs.run",
+        "opd.agent.reward",
+        "opd.agent.execution",
+    ],
+)
 def test_what_the_tool_may_use_does_not_import_torch(module):
     assert not _loaded_by(module).intersection(("torch", "transformers", *_HEAVY))

@@ -1,0 +1,269 @@
+"""prepare_agent_data: verl's columns, a split that leaks nothing, every dropped row counted, published layouts read."""
+
+import json
+import re
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+from tests.agent.environment.tokenizers_under_test import byte_level_bpe
+
+from opd.agent.make_database import write_database
+from opd.agent.reward import compute_score
+from opd.agent.task import BenchmarkCart, BenchmarkTrip, parse_task
+from opd.data.agent.deepplanning import FOLDER
+from opd.data.agent.rows import AGENT_SCHEMA
+from opd.data.prepare_agent_data import main
+
+NUM_TASKS = 10
+
+
+@pytest.fixture(scope="module")
+def database_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("agent-data") / "database"
+    write_database(folder, seed=1, num_cities=20)
+    return folder
+
+
+def rows_of(folder, name: str):
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def generate(database_dir, out, *options: str):
+    main(["--database-dir", str(database_dir), "--output-dir", str(out), "--num-tasks", str(NUM_TASKS), *options])
+    return out
+
+
+@pytest.fixture(scope="module")
+def generated(database_dir, tmp_path_factory):
+    return generate(database_dir, tmp_path_factory.mktemp("generated"), "--solutions")
+
+
+def test_the_files_have_verls_columns_and_what_an_episode_needs(generated):
+    for name in ("train", "val_travel_en", "val_travel_zh"):
+        assert pq.read_schema(generated / f"{name}.parquet").equals(AGENT_SCHEMA)
+        for row in rows_of(generated, name):
+            assert {"data_source", "prompt", "ability", "reward_model", "extra_info"} <= set(row)
+            assert row["prompt"][-1]["role"] == "user"
+            assert row["extra_info"]["episode_seed"] is not None
+            assert row["extra_info"]["tool_selection"] is None
+            parse_task(row["reward_model"]["ground_truth"])
+
+
+def test_four_in_five_tasks_of_each_grade_and_language_are_for_training(generated):
+    train = Counter((r["extra_info"]["language"], r["extra_info"]["grade"]) for r in rows_of(generated, "train"))
+    assert train == {(language, grade): 8 for language in ("en", "zh") for grade in range(5)}
+    for language in ("en", "zh"):
+        rows = rows_of(generated, f"val_travel_{language}")
+        assert {r["data_source"] for r in rows} == {f"travel_{language}"}
+        assert Counter(r["extra_info"]["grade"] for r in rows) == dict.fromkeys(range(5), 2)
+
+
+def test_indices_are_unique_and_every_row_has_a_solution_that_scores_one(generated, database_dir):
+    solutions = [json.loads(line) for line in (generated / "solutions.jsonl").read_text().splitlines()]
+    by_index = {solution["index"]: solution["solution"] for solution in solutions}
+    rows = [row for name in ("train", "val_travel_en", "val_travel_zh") for row in rows_of(generated, name)]
+    assert sorted(row["extra_info"]["index"] for row in rows) == sorted(by_index) == list(range(100))
+    for row in rows:
+        text, truth = by_index[row["extra_info"]["index"]], row["reward_model"]["ground_truth"]
+        score = compute_score(row["data_source"], text, truth, row["extra_info"], database_dir=str(database_dir))
+        assert score["acc"] == 1.0
+
+
+def test_every_demand_of_a_task_is_in_its_prompt(generated):
+    for row in [*rows_of(generated, "val_travel_en"), *rows_of(generated, "val_travel_zh")]:
+        task = parse_task(row["reward_model"]["ground_truth"])
+        asked = row["prompt"][-1]["content"]
+        if task.kind == "trip":
+            assert all(name in asked for name in (task.origin, *task.destinations, str(task.start_date)))
+            demands = dict(task.hard.asked())
+            demands.pop("transport_mode", None)
+            for value in demands.values():
+                assert all(str(part) in asked for part in (value if isinstance(value, tuple) else (value,)))
+        else:
+            wanted = (task.city, task.name, task.destination, task.min_stars, task.date)
+            assert all(str(value) in asked for value in wanted if value is not None)
+
+
+def test_the_same_command_writes_the_same_rows_and_another_seed_others(database_dir, generated, tmp_path):
+    again = generate(database_dir, tmp_path / "again")
+    other = generate(database_dir, tmp_path / "other", "--seed", "43")
+    for name in ("train", "val_travel_en", "val_travel_zh"):
+        assert rows_of(again, name) == rows_of(generated, name)
+        assert rows_of(other, name) != rows_of(generated, name)
+
+
+def test_more_tasks_leave_those_that_were_there_as_they_were(database_dir, generated, tmp_path):
+    more = tmp_path / "more"
+    main(["--database-dir", str(database_dir), "--output-dir", str(more), "--num-tasks", "20", "--grades", "3"])
+    before = {r["reward_model"]["ground_truth"] for r in rows_of(generated, "train") if r["extra_info"]["grade"] == 3}
+    after = {
+        r["reward_model"]["ground_truth"]
+        for name in ("train", "val_travel_en", "val_travel_zh")
+        for r in rows_of(more, name)
+    }
+    assert before <= after
+
+
+def test_the_simplest_grade_asks_the_same_question_in_many_episodes(database_dir, tmp_path):
+    out = tmp_path / "out"
+    options = ["--grades", "0", "--languages", "en", "--num-cities", "1", "--tools", "needed", "--num-tasks", "200"]
+    main(["--database-dir", str(database_dir), "--output-dir", str(out), *options])
+    rows = rows_of(out, "train") + rows_of(out, "val_travel_en")
+    assert len(rows) == 200
+    assert len({row["prompt"][-1]["content"] for row in rows}) <= 40  # the places of one city
+    assert len({row["extra_info"]["episode_seed"] for row in rows}) == 200
+    assert all(row["extra_info"]["tool_selection"] == ["get_price"] for row in rows)
+
+
+def test_with_fixed_prices_a_training_row_that_validation_asks_too_is_dropped_and_counted(database_dir, tmp_path):
+    out = tmp_path / "out"
+    options = ["--grades", "0", "--languages", "en", "--num-cities", "1", "--fixed-prices", "--num-tasks", "100"]
+    main(["--database-dir", str(database_dir), "--output-dir", str(out), *options])
+    train, val = ([row["prompt"][-1]["content"] for row in rows_of(out, name)] for name in ("train", "val_travel_en"))
+    assert not set(train) & set(val)
+    assert len(set(train)) == len(train)
+    dropped = json.loads((out / "summary.json").read_text())["sets"]["all, filtered"]["num_dropped"]
+    assert dropped["duplicate_task"] > 0
+    assert dropped["validation_task"] > 0
+    assert len(train) + len(val) + sum(dropped.values()) == 100
+
+
+def test_the_length_rule_counts_the_tools_descriptions_as_well(database_dir, tmp_path):
+    tokenizer = byte_level_bpe()
+    tokenizer.chat_template = "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    options = ["--grades", "0", "2", "--tools", "needed", "--tokenizer", str(tmp_path / "tokenizer")]
+    out = generate(database_dir, tmp_path / "out", *options, "--languages", "en", "--max-prompt-length", "1500")
+    kept = [*rows_of(out, "train"), *rows_of(out, "val_travel_en")]
+    assert {row["extra_info"]["grade"] for row in kept} == {0}
+    summary = json.loads((out / "summary.json").read_text())["sets"]["all, filtered"]
+    assert summary["num_dropped"] == {"prompt_too_long": NUM_TASKS}
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, ensure_ascii=False))
+
+
+def query(number: int, language: str, **constraints):
+    """One travel query in the published layout."""
+    meta = {"org": "A", "dest": ["B"], "days": 2, "people_number": 1, "hard_constraints": constraints}
+    text = f"{language} query {number}"
+    return {"id": str(number), "query": text, "meta_info": meta, "query_with_constraints": text}
+
+
+HOTEL = {"constraint_type": "superlative_cheapest_star", "hotel_name": "Hotel A", "hotel_star": 3, "hotel_price": 9.0}
+NEARBY = {"constraint_type": "superlative_x", "attraction_name": "Not to be visited", "restaurant_name": "Diner"}
+SEATS = {"constraint_context": "any train with seats", "outbound_train_no": "G1", "people_number": 3}
+
+
+@pytest.fixture
+def published(tmp_path):
+    """DeepPlanning's layout: ten queries a language, three levels of two shopping queries."""
+    data = tmp_path / "data"
+    for language in ("en", "zh"):
+        queries = [
+            query(n, language, hotel_cheapest_star=HOTEL, near=NEARBY, train_seat_status=SEATS) for n in range(10)
+        ]
+        write_json(data / FOLDER / f"travelplanning/data/travelplanning_query_{language}.json", queries)
+    shopping = data / FOLDER / "shoppingplanning"
+    for level in (1, 2, 3):
+        write_json(shopping / f"data/level_{level}_query_meta.json", [{"id": n, "query": f"{level} {n}"} for n in "12"])
+        truth = {"ground_truth_products": [{"product_id": "a1", "name": "x"}], "ground_truth_coupons": {"TEN": 1}}
+        write_json(shopping / f"database_level{level}/case_1/validation_cases.json", truth)
+    return data
+
+
+def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published):
+    main(["--data-dir", str(published), "--sources", "deepplanning"])
+    out = published / "agent_processed"
+    train = rows_of(out, "train")
+    assert Counter(row["data_source"] for row in train) == {"deepplanning_travel_en": 8, "deepplanning_travel_zh": 8}
+    ids = {row["extra_info"]["problem_id"].rsplit("-", 1)[1] for row in train}
+    assert len(ids) == 8  # a query and its translation are on the same side
+    for language in ("en", "zh"):
+        assert len(rows_of(out, f"val_travel_{language}")) == 2
+    task = parse_task(train[0]["reward_model"]["ground_truth"])
+    assert task == BenchmarkTrip(num_days=2, required_names={"hotel_cheapest_star": ("Hotel A",), "near": ("Diner",)})
+    carts = rows_of(out, "val_shopping")
+    assert [parse_task(row["reward_model"]["ground_truth"]) for row in carts] == [
+        BenchmarkCart(product_ids=("a1",), coupons={"TEN": 1})
+    ] * 3
+    summary = json.loads((out / "summary.json").read_text())["sets"]
+    assert summary["deepplanning_shopping_2"]["num_dropped"] == {"no_validation_cases": 1}
+    assert "10 constraints have several right entries" in summary["deepplanning_travel_en"]["notes"][0]
+    every = [row["extra_info"]["index"] for path in out.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert len(set(every)) == len(every)
+
+
+def test_both_sources_share_files_and_schema(published, database_dir):
+    folders = ["--data-dir", str(published), "--database-dir", str(database_dir)]
+    main([*folders, "--num-tasks", "5", "--grades", "2", "--sources", "generated", "deepplanning"])
+    sources = Counter(row["data_source"] for row in rows_of(published / "agent_processed", "train"))
+    assert sources == {"travel_en": 4, "travel_zh": 4, "deepplanning_travel_en": 8, "deepplanning_travel_zh": 8}
+
+
+def edit(published, change):
+    path = published / FOLDER / "travelplanning/data/travelplanning_query_en.json"
+    queries = json.loads(path.read_text())
+    change(queries)
+    write_json(path, queries)
+
+
+FAULTS = [
+    (lambda q: q[3].pop("query"), r"travelplanning_query_en.json: row 4, column 'query': must be a text"),
+    (lambda q: q[2].update(id=7), r"row 3, column 'id': must be a text"),
+    (lambda q: q[1].update(meta_info=None), r"row 2, column 'meta_info': must be an object"),
+    (lambda q: q[0]["meta_info"].update(days="2"), r"row 1, column 'meta_info': must have days"),
+    (
+        lambda q: q[0]["meta_info"]["hard_constraints"].update(x={"constraint_type": "superlative_x"}),
+        r"hard_constraints.x must name an entry in one of hotel_name",
+    ),
+    (lambda q: q.__setitem__(4, "x"), r"row 5: must be an object"),
+    (lambda q: q.clear(), r"must be a JSON array that is not empty"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS, ids=range(len(FAULTS)))
+def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, capsys, change, message):
+    edit(published, change)
+    with pytest.raises(SystemExit) as caught:
+        main(["--data-dir", str(published), "--sources", "deepplanning"])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(message, error)
+    assert not (published / "agent_processed").exists()
+
+
+def test_dropped_queries_are_counted_by_reason(published):
+    def change(queries):
+        queries[1]["query"] = queries[0]["query"]
+        queries[2]["meta_info"]["hard_constraints"] = {"train_seat_status": SEATS}
+        queries[3]["meta_info"]["hard_constraints"] = {"budget_constraint": {"max_budget": 900}}
+
+    edit(published, change)
+    main(["--data-dir", str(published), "--sources", "deepplanning"])
+    summary = json.loads((published / "agent_processed" / "summary.json").read_text())["sets"]
+    report = summary["deepplanning_travel_en"]
+    assert report["num_dropped"] == {"duplicate_query": 1, "nothing_to_check": 1}
+    assert sum(report["num_written"].values()) == 8
+
+
+def test_a_missing_file_or_database_names_what_to_get(published, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DATABASE_DIR", raising=False)
+    for arguments, message in (
+        (["--data-dir", str(tmp_path / "none"), "--sources", "deepplanning"], "no such file. Get it from"),
+        (["--data-dir", str(published)], "--database-dir is not set: make a database with opd.agent.make_database"),
+        (["--database-dir", str(tmp_path)], "holds no manifest.json"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_help_shows_an_example(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "python -m opd.data.prepare_agent_data --database-dir" in capsys.readouterr().out
