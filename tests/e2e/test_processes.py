@@ -1,0 +1,99 @@
+"""The parts' processes: how an end that nobody asked for is told, and that none outlives whoever started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.cluster.ports import free_ports
+from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
+from tests.e2e.cluster.progress import Progress, lines
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def processes(tmp_path):
+    running = Processes(tmp_path / "logs", environment=minimal_environment(tmp_path))
+    yield running
+    running.stop_all()
+
+
+def test_a_part_that_ends_while_it_is_waited_for_is_named_with_the_end_of_its_log(processes):
+    processes.start("broken", ["sh", "-c", "echo cannot bind; exit 3"])
+    with pytest.raises(PartError, match=r"broken ended with 3; its log ends:\ncannot bind"):
+        processes.wait_for("broken", lambda: False)
+
+
+def test_a_part_that_never_answers_is_named_when_its_time_is_over(processes):
+    processes.start("mute", ["sleep", "60"])
+    with pytest.raises(PartError, match="mute is not ready after 0 s"):
+        processes.wait_for("mute", lambda: False, timeout_s=0.2)
+
+
+def test_parts_see_nothing_of_the_caller_s_environment(processes, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_CALLER", "1")
+    processes.start("env", ["env"], EXTRA="2")
+    with pytest.raises(PartError) as caught:
+        processes.wait_for("env", lambda: False)
+    assert "EXTRA=2" in str(caught.value)
+    assert "SECRET_OF_THE_CALLER" not in str(caught.value)
+
+
+def test_parts_stop_in_the_opposite_order(processes, tmp_path):
+    order = tmp_path / "order"
+    for name in ("first", "second"):
+        started = tmp_path / name
+        script = f"trap 'echo {name} >> {order}; exit' TERM; touch {started}; while :; do sleep 0.05; done"
+        processes.start(name, ["sh", "-c", script])
+        processes.wait_for(name, started.is_file)
+    processes.stop_all()
+    assert order.read_text().split() == ["second", "first"]
+
+
+def test_a_part_dies_with_a_starter_that_is_killed(tmp_path):
+    script = (
+        "from pathlib import Path; import time\n"
+        "from tests.e2e.cluster.processes import Processes, minimal_environment\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "running = Processes(folder / 'logs', environment=minimal_environment(folder))\n"
+        "running.start('part', ['sleep', '600'])\n"
+        "print(running.pid('part'), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        os.kill(starter.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while is_running(pid):
+        assert time.monotonic() < deadline, "the part outlives its starter"
+        time.sleep(0.05)
+
+
+def test_free_ports_are_distinct_and_below_those_of_clients():
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    lowest_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(ports) < lowest_of_clients
+
+
+def test_progress_is_read_in_whole_lines(tmp_path):
+    path = tmp_path / "progress"
+    progress = Progress(path)
+    with progress.part("etcd"):
+        pass
+    with open(path, "a") as file:
+        file.write('{"part": "half')
+    assert [line["part"] for line in lines(path)] == ["etcd"]
+    assert lines(path, start=1) == []
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
