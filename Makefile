@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := status logs wait collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu test-gpu bench-gpu schema images golden toy-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu schema images golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ cluster-shell: ## a shell with kubectl and helm inside it, as the namespaced opd
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
 	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)
+
+chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name); table in tests/chaos/RESULTS.md
+	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
 test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -m gpu tests/gpu

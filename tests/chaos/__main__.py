@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from tests.chaos import damage, disk, kills, outages, overtaken, report  # noqa: F401 - the scenarios enter themselves
+from tests.chaos import damage, disk, kills, outages, overtaken, ranks, report  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
 from tests.chaos.report import Row
@@ -36,8 +36,8 @@ def main() -> int:
     if unknown:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     chosen = [one for name, one in SCENARIOS.items() if not args.names or name in args.names]
-    for number in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
-        signal.signal(number, _interrupt)
+    for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
+        signal.signal(asked, _interrupt)
     FOLDER.mkdir(parents=True, exist_ok=True)
     summary = FOLDER / "summary.json"
     rows = report.read_rows(summary) if args.names else {}

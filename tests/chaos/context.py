@@ -109,8 +109,12 @@ class Context:
 
     def must_equal_reference(self, case: Case) -> None:
         """Raises Broken with what differs from the uninterrupted run."""
-        found = differences(self.shared.reference().places, case.places, num_starts=case.num_starts)
-        require(not found, f"not equal to the uninterrupted run: {'; '.join(found[:3])} ({len(found)} differences)")
+        self.must_equal(self.shared.reference().places, case.places, num_starts=case.num_starts)
+
+    def must_equal(self, wanted: Places, found: Places, *, num_starts: int) -> None:
+        """Raises Broken with what differs between two finished runs."""
+        lines = differences(wanted, found, num_starts=num_starts)
+        require(not lines, f"not equal to the uninterrupted run: {'; '.join(lines[:3])} ({len(lines)} differences)")
 
     @contextlib.contextmanager
     def s3_store(self) -> Iterator[tuple[s3.FailingProxy, str, dict[str, str]]]:
