@@ -24,8 +24,14 @@ from opdctl.tables import ago, number, percent, progress_text, size, validation_
 MAX_TEXT_CHARS = 4000
 
 
-def render_page(runs: Sequence[GatheredRun], stores: Mapping[str, Store], *, num_samples: int) -> str:
-    """The page as HTML, with everything inside it."""
+def render_page(
+    runs: Sequence[GatheredRun],
+    stores: Mapping[str, Store],
+    *,
+    num_samples: int,
+    conversations: Mapping[str, str] | None = None,
+) -> str:
+    """The page as HTML, with everything inside it; `conversations` are links to other pages, by run id."""
     records = [run.record for run in runs]
     environment = Environment(
         loader=PackageLoader("opdctl"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -38,6 +44,7 @@ def render_page(runs: Sequence[GatheredRun], stores: Mapping[str, Store], *, num
         progress_text=progress_text,
         validation_lines=validation_lines,
         with_error=with_error,
+        conversations=dict(conversations or {}),
         curves=draw_all([(run.record.run_id, run.metrics()) for run in runs]),
         evaluations={record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))},
         comparisons=_comparisons(records, stores),

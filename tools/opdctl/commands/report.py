@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote
 
 import typer
 
@@ -24,8 +25,11 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: curves, tables, what differs between the specs, sample generations.
 
+    An agent run's conversations get a page of their own beside it (REPORT-conversations-N.html), linked from it.
+
     Example: `opdctl report quickstart --store build/quickstart/store -o report.html`
     """
+    from opdctl.conversations import write_pages
     from opdctl.export import binary_file
     from opdctl.gather import cache_folder, gather
     from opdctl.page import render_page
@@ -36,7 +40,10 @@ def report(
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         stores = {place.store.url: place.store for place in places}
-        html = render_page(found, stores, num_samples=samples)
+        links = write_pages([run.record for run in found], stores, output)
+        html = render_page(found, stores, num_samples=samples, conversations=links)
         with binary_file(output) as file:
             file.write(html.encode())
+    for page in (output.with_name(unquote(link)) for link in links.values()):
+        note(f"wrote {page}")
     note(f"wrote {output}")

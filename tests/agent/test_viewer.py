@@ -1,0 +1,121 @@
+"""The page of conversations: what it shows, and that what models and tools write cannot run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tests.agent.talk import END, TOKENIZER, Tools, call, talk
+
+from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
+from opd.agent.viewer.__main__ import main
+from opd.agent.viewer.collect import load, pick
+from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
+from opd.runs.store import open_store
+
+HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
+
+
+def trajectory(step: int = 1, text: str = HOSTILE, partition: str = "train", **changes) -> Trajectory:
+    dialogue = talk([call(city=text) + END, text + END], Tools(answer=lambda *_: text), max_reply_tokens=2000).dialogue
+    segments = [
+        Segment(trained=True, text=dialogue.turns[0].text, num_tokens=dialogue.turns[0].num_tokens),
+        Segment(trained=False, text=f"<tool_response>{text}</tool_response>", num_tokens=20),
+        Segment(trained=True, text=dialogue.turns[1].text, num_tokens=dialogue.turns[1].num_tokens),
+    ]
+    fields = {
+        "partition": partition, "step": step, "data_source": text, "data_index": 3, "sample": 0,
+        "prompt": TOKENIZER.decode(dialogue.prompt_ids) + text, "num_prompt_tokens": 12, "segments": segments,
+        "calls": [[asdict(item) for item in turn.calls] for turn in dialogue.turns], "ending": text, "score": 0.5,
+        "breakdown": {"hard_budget": 1.0, "commonsense_open": 0.0, "hard": 0.5, "score": 0.5, "acc": 0.0, "pred": text},
+        "ground_truth": text,
+    }  # fmt: skip
+    return Trajectory(**fields | changes)
+
+
+def test_lines_give_the_conversations_back():
+    items = [trajectory(), trajectory(step=2, text="静州")]
+    assert from_lines(to_lines(items)) == items
+
+
+def test_a_damaged_line_is_named():
+    with pytest.raises(ValueError, match="line 2: a trajectory must have the keys"):
+        from_lines(to_lines([trajectory()]) + b'{"step": 1}\n')
+
+
+def test_constraints_are_told_from_scores():
+    assert constraints(trajectory().breakdown) == [("commonsense", "open", False), ("hard", "budget", True)]
+
+
+def test_the_page_shows_who_wrote_what_and_escapes_all_of_it():
+    html = render("a <run>", [trajectory()])
+    assert "<script" not in html
+    assert "onerror=&#34;" in html
+    assert "a &lt;run&gt;" in html
+    assert html.count('class="part model"') == 2
+    assert html.count('class="part tool"') == 1
+    assert '<li class="yes">hard: budget</li>' in html
+    assert '<li class="no">commonsense: open</li>' in html
+
+
+def test_long_texts_keep_both_ends_and_count_the_rest():
+    html = render("run", [trajectory(prompt="a" * MAX_SEGMENT_CHARS + "b" * 10)])
+    assert "[... 10 characters left out ...]" in html
+    assert "bbbbbbbbbb</pre>" in html
+
+
+def test_a_page_takes_the_first_and_the_newest_files_of_each_partition():
+    keys = [file_key("train", step) for step in range(1, 8)] + [file_key("validation", 0)]
+    chosen = [*(file_key("train", step) for step in (1, 6, 7)), file_key("validation", 0)]
+    assert pick(keys, 3) == chosen
+    assert pick(keys[:2], 3) == keys[:2]
+
+
+def test_the_command_writes_the_page_of_a_run_directory(tmp_path, capsys):
+    for step in (1, 2):
+        path = tmp_path / "run" / file_key("train", step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(to_lines([trajectory(step=step, text=f"静{step}")]))
+    assert main([str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 0
+    assert "2 conversations" in capsys.readouterr().out
+    html = (tmp_path / "page.html").read_text()
+    assert "静1" in html
+    assert "静2" in html
+
+
+def test_a_run_without_conversations_is_said_so(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    assert load(open_store(tmp_path / "run")) == []
+    assert main([str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 1
+    assert "no conversations there" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / file_key("train", 1)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"step": 1}) + "\n")
+    with pytest.raises(ValueError, match=r"trajectories/train-000001.jsonl: line 1"):
+        load(open_store(tmp_path))
+
+
+@pytest.mark.slow
+def test_what_a_model_writes_does_not_run_in_a_browser(tmp_path: Path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("CONVERSATIONS IN A BROWSER UNTESTED: no chromium on PATH")
+    (tmp_path / "page.html").write_text(render("calm", [trajectory()]))
+    (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
+
+    def title(page: str) -> str:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        dumped = subprocess.run(
+            [*command, "--dump-dom", (tmp_path / page).as_uri()], capture_output=True, text=True, timeout=120
+        )
+        return dumped.stdout.partition("<title>")[2].partition("</title>")[0]
+
+    assert title("control.html") == "PWNED"  # the same text unescaped does run: the test can fail
+    assert title("page.html") == "Conversations of calm"

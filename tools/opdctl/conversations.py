@@ -1,0 +1,27 @@
+"""Owns the pages of agent runs' conversations, written beside a report and linked from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from opd.agent.viewer.collect import load
+from opd.agent.viewer.page import render
+from opd.runs.store import Store
+from opdctl.export import binary_file
+from opdctl.records import RunRecord
+
+
+def write_pages(records: Sequence[RunRecord], stores: Mapping[str, Store], report: Path) -> dict[str, str]:
+    """One page for each run that kept conversations; relative links to them by run id."""
+    links: dict[str, str] = {}
+    for number, record in enumerate(records, start=1):
+        trajectories = load(stores[record.url])
+        if not trajectories:
+            continue
+        page = report.with_name(f"{report.stem}-conversations-{number}.html")
+        with binary_file(page) as file:
+            file.write(render(record.run_id, trajectories).encode())
+        links[record.run_id] = quote(page.name)
+    return links
