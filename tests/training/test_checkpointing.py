@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from opd.runs.errors import CheckpointError
+from opd.runs.errors import CheckpointError, RunIsLive
 from opd.runs.manifest import step_folder
 from opd.runs.run import Run
 from opd.runs.store import NO_RETRY, open_store
@@ -111,3 +112,20 @@ def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path,
             save(run, ranks, step, config)
         left = sorted(path.name for path in run.checkpoints.folder(3).parent.glob("global_step_*"))
     assert left == ["global_step_3"]
+
+
+def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
+    with attempt(tmp_path) as first:
+        checkpointing.hand_over(first)
+        began_s = time.monotonic()
+        with attempt(tmp_path) as second:
+            assert second.handle.attempt == 2
+        assert time.monotonic() - began_s < 1.0, "its lease, which it goes on renewing, is not waited for"
+
+
+def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
+    with attempt(tmp_path) as first:
+        checkpointing.hand_over(first)
+        checkpointing.take_back(first)
+        with pytest.raises(RunIsLive):
+            attempt(tmp_path)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, open_dict
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from opd.runs.attempts import ENDED_FILE
 from opd.runs.errors import CheckpointError, StoreError
 from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
 from opd.runs.resume import Fetch
@@ -139,6 +140,26 @@ def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     if deleted:
         worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
+
+
+def hand_over(run: Run) -> None:
+    """Let the next attempt start at once, without waiting for this one's lease: its pods are about to go, and it is saved.
+
+    Should it go on after all, it still owns the run until somebody overtakes it.
+    """
+    try:
+        run.claim.end("stopped", "saved for its pods, which are being deleted")
+    except StoreError as error:
+        logger.warning("the next attempt will wait for this one's lease: %s", error)
+
+
+def take_back(run: Run) -> None:
+    """The pods have stayed: the attempt goes on, and the next one has to wait for it again."""
+    try:
+        for store in run.stores:
+            store.delete(f"{run.claim.prefix}/{ENDED_FILE}")
+    except StoreError as error:
+        logger.warning("attempt %d still looks ended in the store: %s", run.handle.attempt, error)
 
 
 def _fetch_everywhere(run: Run, worker_group) -> Fetch:

@@ -22,7 +22,7 @@ from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
 from opd.pods import stop
 from opd.runs.metrics import read_metrics
-from opd.runs.run import EXIT_TERMINATED
+from opd.runs.run import EXIT_TERMINATED, Run
 from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.dialogues import DialogueLog
 from opd.training.graceful import GracefulStop
@@ -63,7 +63,7 @@ class OrderedTrainer(PPOTrainerSync):
         # verl assigns its Tracking in `fit`, before the first validation.
         mlflow = None
         if self.run is not None and self._has_mlflow:
-            params = OmegaConf.to_container(self.config, resolve=True)
+            params: Any = OmegaConf.to_container(self.config, resolve=True)
             mlflow = MlflowRun(self.run, project=self.config.trainer.project_name, params=params)
         self._step_logger = StepLogger(tracking, trainer=self, run=self.run, mlflow=mlflow)
 
@@ -121,11 +121,22 @@ class OrderedTrainer(PPOTrainerSync):
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
         self._seal_saved()
         if self.run is not None:
-            stop.serve(Path(self.run.handle.local_dir), self._save_now, is_over=lambda: self._stop.requested)
+            self._serve_pods(self.run)
         if self._stop.requested and self.global_steps < self.total_training_steps:
             if (step := self._save_now()) == self.global_steps:
                 print(f"saved step {step}; the same command goes on from here", flush=True)
             raise SystemExit(EXIT_TERMINATED)
+
+    def _serve_pods(self, run: Run) -> None:
+        """Save for pods that have to go, and hold still until they are gone."""
+
+        def save() -> int | None:
+            step = self._save_now()
+            checkpointing.hand_over(run)
+            return step
+
+        if stop.serve(Path(run.handle.local_dir), save, is_over=lambda: self._stop.requested):
+            checkpointing.take_back(run)
 
     def _seal_saved(self) -> None:
         if self.run is not None and self._unsealed_step is not None:
