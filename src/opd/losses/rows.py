@@ -58,7 +58,7 @@ def row_statistics(
     log_s = tempered_log_probs(student_logits, temperature)
     log_t = tempered_log_probs(teacher_logits, temperature)
     p_s, p_t = log_s.exp(), log_t.exp()
-    student_entropy, teacher_entropy = -_dot(p_s, log_s), -_dot(p_t, log_t)
+    student_entropy, teacher_entropy = -row_dot(p_s, log_s), -row_dot(p_t, log_t)
     student_log_prob = teacher_log_prob = None
     if token_ids is not None:
         student_log_prob, teacher_log_prob = _pick(log_s, token_ids), _pick(log_t, token_ids)
@@ -66,18 +66,18 @@ def row_statistics(
     with_gradient = gradient_scale is not None
     gradient = None
     if kind == "forward_kl":
-        value = _kl(p_t, p_s, log_t.sub_(log_s))
+        value = kl_terms(p_t, p_s, log_t.sub_(log_s))
         if with_gradient:
             gradient = p_s - p_t
     elif kind == "reverse_kl":
         log_ratio = log_s.sub_(log_t)
-        value = _kl(p_s, p_t, log_ratio)
+        value = kl_terms(p_s, p_t, log_ratio)
         if with_gradient:
             gradient = _centred(p_s, log_ratio)
     else:
-        log_ratio, teacher_log_ratio = _log_ratios_to_mixture(log_t.sub_(log_s), beta)
+        log_ratio, teacher_log_ratio = log_ratios_to_mixture(log_t.sub_(log_s), beta)
         p_m = torch.lerp(p_s, p_t, beta)
-        value = beta * _kl(p_t, p_m, teacher_log_ratio) + (1.0 - beta) * _kl(p_s, p_m, log_ratio)
+        value = beta * kl_terms(p_t, p_m, teacher_log_ratio) + (1.0 - beta) * kl_terms(p_s, p_m, log_ratio)
         if with_gradient:
             gradient = _centred(p_s, log_ratio).mul_(1.0 - beta)
     if gradient is not None and gradient_scale is not None:
@@ -85,12 +85,12 @@ def row_statistics(
     return RowStatistics(value, student_entropy, teacher_entropy, student_log_prob, teacher_log_prob), gradient
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """[C, V], [C, V] -> [C]: row-wise inner product."""
     return (a * b).sum(dim=-1)
 
 
-def _kl(p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
+def kl_terms(p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
     """KL(p || q) [C], with log_ratio = log p - log q, to nearly full precision where the two are close.
 
     sum p log_ratio adds large terms of both signs to a small result: fp32 leaves 1e-7 of error in a divergence that
@@ -102,7 +102,7 @@ def _kl(p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
     return q_minus_p.addcmul_(p, log_ratio).sum(dim=-1)
 
 
-def _log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """log(p_S / m) and log(p_T / m) from gap = log p_T - log p_S, for m = beta p_T + (1 - beta) p_S; all [C, V].
 
     m / p_S = 1 + beta (exp(gap) - 1) and m / p_T = 1 + (1 - beta) (exp(-gap) - 1): whichever exponent is negative is
@@ -118,7 +118,7 @@ def _log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
 
 def _centred(p: Tensor, log_ratio: Tensor) -> Tensor:
     """p (log_ratio - sum p log_ratio); the mean is taken with the same rounding, so that each row sums to zero."""
-    return (log_ratio - _dot(p, log_ratio).unsqueeze(-1)).mul_(p)
+    return (log_ratio - row_dot(p, log_ratio).unsqueeze(-1)).mul_(p)
 
 
 def _restore_peak(gradient: Tensor, p: Tensor) -> Tensor:
