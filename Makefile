@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := status logs wait collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu schema images golden toy-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ test-gpu: setup ## the tests that need a Hopper GPU
 
 bench-gpu: setup ## the fused divergence against its floor and its peers; table and JSON
 	$(BIN)/python tests/benchmarks/gpu/bench_divergence.py $(ARGS)
+
+bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
+	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)
 
 schema: setup ## write the charts' values, schemas and READMEs from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen
