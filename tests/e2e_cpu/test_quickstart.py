@@ -9,6 +9,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 from tests.e2e_cpu.runs import ROOT
+from tests.quickstart.plain_transformers import greedy_accuracy
 
 
 @pytest.mark.matrix
@@ -25,4 +26,6 @@ def test_the_quickstart_takes_a_student_from_below_35_to_above_80_percent(tmp_pa
     heldout = pq.read_table(tmp_path / "out" / "heldout.parquet")
     assert heldout.num_rows == result["num_heldout"]
     assert {"data_source", "prompt", "ability", "reward_model", "extra_info"} <= set(heldout.column_names)
+    found = greedy_accuracy(tmp_path / "out" / "model", tmp_path / "out" / "heldout.parquet")
+    assert found == result["accuracy_model"], "the converted folder is what the table says of it, for anybody"
     assert (tmp_path / "out" / "learning_curve.png").stat().st_size > 10_000
