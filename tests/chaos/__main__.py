@@ -35,7 +35,7 @@ def main() -> int:
     unknown = sorted(set(args.names) - SCENARIOS.keys())
     if unknown:
         parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
-    chosen = [one for name, one in SCENARIOS.items() if not args.names or name in args.names]
+    chosen = [SCENARIOS[name] for name in args.names or SCENARIOS]
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
     FOLDER.mkdir(parents=True, exist_ok=True)

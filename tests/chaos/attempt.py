@@ -205,6 +205,7 @@ def start(
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": path,
         "RAY_TMPDIR": str(ray_folder),
+        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run beside anything else
         "VERL_USE_EXTERNAL_MODULES": marks.__name__,
         marks.FILE: str(folder / f"attempt-{number}.marks"),
         marks.FREEZE_AT: freeze_at,
