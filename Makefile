@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := status logs wait collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,12 @@ images: ## build the container images (docker or buildah); see images/README.md
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
+
+agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
+	$(BIN)/python -m opd.agent.evidence $(ARGS)
+
+agent-models: setup ## train the agent evidence's teacher and student start again
+	$(BIN)/python -m opd.agent.evidence.make_models
 
 toy-models: setup ## train the quickstart's teacher and student start again
 	$(BIN)/python -m opd.data.toy.make_models

@@ -1,0 +1,12 @@
+"""Does on-policy distillation teach a model to use its tools? Tiny models, real tools, five seeds: `make agent-evidence`."""
+
+from pathlib import Path
+
+ASSETS_DIR = Path(__file__).with_name("assets")
+"""The committed model folders; `python -m opd.agent.evidence.make_models` makes them."""
+TEACHER, STUDENT = "teacher", "student"
+
+
+def model_folder(name: str) -> Path:
+    """The Hugging Face folder of `TEACHER`, which looks prices up, or `STUDENT`, which copies badly."""
+    return ASSETS_DIR / name

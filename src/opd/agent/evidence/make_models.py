@@ -1,0 +1,103 @@
+"""Makes the evidence's committed models: lessons through the real environment, a teacher, and a student that stops early."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from opd.agent.dialogue import Dialogue
+from opd.agent.evidence import ASSETS_DIR, STUDENT, TEACHER
+from opd.agent.evidence.lessons import lessons, right_call
+from opd.agent.evidence.models import STUDENT_RECIPE, TEACHER_RECIPE, Recipe, build_model, teach
+from opd.agent.evidence.play import make_environment, play
+from opd.agent.evidence.settings import settings
+from opd.agent.evidence.task import LESSONS_SEED, heldout_rows, make_world, open_world, rows
+from opd.agent.evidence.tokenizer import build_tokenizer
+from opd.agent.task import Question, parse_task
+
+NUM_LESSONS = 6000
+LOG_EVERY = 20
+RECIPES = {TEACHER: TEACHER_RECIPE, STUDENT: STUDENT_RECIPE}
+
+
+def make_tokenizer(table: Sequence[dict[str, Any]]) -> PreTrainedTokenizerBase:
+    """The tokenizer whose words are those of the tasks' prompts, calls and turns."""
+    texts = ["system\nuser\nassistant\nget_price\ncity\nname\nprice\nerror\nanswer\n"] * len(table)
+    for row in table:
+        question = parse_task(row["reward_model"]["ground_truth"])
+        assert isinstance(question, Question)
+        texts += [row["prompt"][0]["content"], right_call(question)]
+    return build_tokenizer(texts)
+
+
+def make_model(
+    name: str, recipe: Recipe, dialogues: Sequence[Dialogue], tokenizer: PreTrainedTokenizerBase, out: Path, seed: int
+) -> dict[str, Any]:
+    """Teach one model and save it; its provenance without the score."""
+    started = time.monotonic()
+
+    def report(step: int, loss: float) -> None:
+        if step % LOG_EVERY == 0:
+            print(
+                f"{name}: step {step}/{recipe.num_steps} loss {loss:.4f} {time.monotonic() - started:.0f} s", flush=True
+            )
+
+    model = build_model(recipe, tokenizer, seed=seed)
+    teach(model, dialogues, recipe, pad=tokenizer.pad_token_id, seed=seed, on_step=report)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return {
+        "recipe": asdict(recipe),
+        "num_lessons": len(dialogues),
+        "num_parameters": model.num_parameters(),
+        "weights_sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Make both models and write their provenance last."""
+    parser = argparse.ArgumentParser(prog="python -m opd.agent.evidence.make_models", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ASSETS_DIR, metavar="DIR", help="default: the committed assets")
+    parser.add_argument("--seed", type=int, default=0, help="initial weights and order of lessons (default: 0)")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)  # a sum's order, and so the weights, would depend on the number of threads
+    with tempfile.TemporaryDirectory(prefix="opd-evidence-") as scratch:
+        folder = make_world(Path(scratch) / "database")
+        database = open_world(folder)
+        table = rows(database, seed=LESSONS_SEED, split="train", num_rows=NUM_LESSONS)
+        heldout = heldout_rows(database, seed=args.seed)
+        tokenizer = make_tokenizer(table)
+        tokenizer.save_pretrained(Path(scratch) / "tokenizer")
+        environment = make_environment(Path(scratch) / "tokenizer", settings(folder))
+        try:
+            dialogues = lessons(environment, tokenizer, table)
+        finally:
+            environment.close()
+        print(f"{len(dialogues)} lessons of up to {max(len(d.ids) for d in dialogues)} tokens", flush=True)
+        provenance: dict[str, Any] = {
+            "made_by": "python -m opd.agent.evidence.make_models",
+            "seed": args.seed,
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")},
+        }
+        for name, recipe in RECIPES.items():
+            provenance[name] = make_model(name, recipe, dialogues, tokenizer, args.out / name, args.seed)
+            played = play(args.out / name, heldout, settings(folder))
+            score = sum(one.score for one in played) / len(played)
+            provenance[name]["heldout_score_greedy"] = score
+            print(f"{name}: greedy score {score:.3f} on {len(played)} held-out episodes", flush=True)
+    (args.out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The shapes of the tiny teacher and student, and how they are taught from right conversations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+from opd.agent.dialogue import Dialogue
+from opd.agent.evidence.tokenizer import MODEL_MAX_LENGTH
+
+HEAD_DIM = 32
+INITIALIZER_RANGE = 0.05
+"""Wider than Qwen3's 0.02: nets this narrow leave the first plateau sooner (`opd.data.toy.models`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One tiny model: its shape and its lessons."""
+
+    num_layers: int
+    hidden_size: int
+    num_steps: int
+    """Lessons end here; a student's end while it still copies badly."""
+    schedule_steps: int
+    """Length of the learning rate's cosine."""
+    learning_rate: float = 2e-3
+    batch_size: int = 48
+    num_warmup_steps: int = 30
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    grad_clip: float = 1.0
+
+
+TEACHER_RECIPE = Recipe(num_layers=3, hidden_size=96, num_steps=400, schedule_steps=400)
+STUDENT_RECIPE = Recipe(num_layers=3, hidden_size=64, num_steps=130, schedule_steps=400)
+
+
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> Qwen3ForCausalLM:
+    """A freshly initialised fp32 model with as many vocabulary rows as the tokenizer has tokens."""
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        intermediate_size=3 * recipe.hidden_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.hidden_size // HEAD_DIM,
+        num_key_value_heads=recipe.hidden_size // HEAD_DIM,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        tie_word_embeddings=False,
+        initializer_range=INITIALIZER_RANGE,
+        **special,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config).float()
+    model.generation_config = GenerationConfig(do_sample=False, **special)
+    return model
+
+
+def padded(dialogues: Sequence[Dialogue], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [B, T] int64, right-padded, and the mask [B, T] bool of the model's own tokens."""
+    width = max(len(dialogue.ids) for dialogue in dialogues)
+    ids = torch.full((len(dialogues), width), pad)
+    mask = torch.zeros(len(dialogues), width, dtype=torch.bool)
+    for row, dialogue in enumerate(dialogues):
+        ids[row, : len(dialogue.ids)] = torch.tensor(dialogue.ids)
+        start = len(dialogue.prompt_ids)
+        mask[row, start : start + len(dialogue.mask)] = torch.tensor(dialogue.mask).bool()
+    return ids, mask
+
+
+def teach(
+    model: Qwen3ForCausalLM,
+    dialogues: Sequence[Dialogue],
+    recipe: Recipe,
+    *,
+    pad: int,
+    seed: int,
+    on_step: Callable[[int, float], None],
+) -> None:
+    """Train in place by cross-entropy on the model's own tokens; `on_step(step, loss)` after each step."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=recipe.adam_betas, weight_decay=0.0
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, recipe))
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    for step in range(1, recipe.num_steps + 1):
+        picked = torch.randperm(len(dialogues), generator=generator)[: recipe.batch_size].tolist()
+        ids, mask = padded([dialogues[i] for i in picked], pad)
+        logits = model(input_ids=ids).logits[:, :-1]
+        loss = functional.cross_entropy(logits[mask[:, 1:]], ids[:, 1:][mask[:, 1:]])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.grad_clip)
+        optimizer.step()
+        schedule.step()
+        on_step(step, loss.item())
+    model.eval()
+
+
+def _lr_factor(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then half a cosine down to zero at `schedule_steps` (`step` counts from 0)."""
+    warmup = min(1.0, (step + 1) / recipe.num_warmup_steps)
+    return warmup * 0.5 * (1.0 + math.cos(math.pi * step / recipe.schedule_steps))
