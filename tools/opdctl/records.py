@@ -172,12 +172,16 @@ def _total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> i
 
 
 def _latest(table: pa.Table) -> dict[str, float]:
+    """The last value of every metric that was logged."""
     found = {}
     for name in table.column_names:
-        if name not in RESERVED_KEYS:
-            values = series(table, name)[1]
-            if len(values):
-                found[name] = float(values[-1])
+        if name in RESERVED_KEYS:
+            continue
+        column = table[name].combine_chunks()
+        for row in range(len(column) - 1, -1, -1):  # most metrics are in the last row, validation some rows before
+            if column[row].is_valid:
+                found[name] = float(column[row].as_py())
+                break
     return found
 
 

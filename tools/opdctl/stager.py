@@ -90,8 +90,8 @@ def _print_new(api: KubeApi, pod: dict, logs: dict[str, PodLog]) -> None:
         for line in logs.setdefault(name, PodLog(api, seen)).lines(follow=False):
             print(redact(line))
     except ClusterError as error:
-        if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
-            raise
+        if error.status not in (HTTP_NOT_FOUND, 400):  # gone, or its container has not started
+            note(f"warning: its log cannot be read: {error}")
 
 
 def _wait_until_gone(api: KubeApi, name: str) -> None:

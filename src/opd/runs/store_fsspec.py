@@ -77,6 +77,8 @@ class FsspecStore(Store):
             )
         self.filesystem = filesystem or _filesystem(self.protocol, url)
         service = CREATE_ONLY_PROTOCOLS[self.protocol]
+        # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
+        self._one_request = {"max_concurrency": 1} if service == "s3" else {}
         self.native_errors = (OSError, TimeoutError, *map(_import_error, CLIENT_ERRORS[service]))
 
     def _child(self, key: str) -> Self:
@@ -108,7 +110,7 @@ class FsspecStore(Store):
             raise
 
     def _get(self, key: str) -> bytes:
-        return self.filesystem.cat_file(self._path(key))
+        return self.filesystem.cat_file(self._path(key), **self._one_request)
 
     def _get_file(self, key: str, path: Path) -> None:
         self.filesystem.get_file(self._path(key), str(path))

@@ -1,0 +1,58 @@
+"""Calls opdctl as an `opd-user` of the fast tier, each time as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.charts.helm import CHARTS, EXPERIMENTS, IMAGE
+from tests.fast_tier.tier import ROOT, FastTier
+
+import gotools
+
+TIMEOUT_S = 150
+
+
+class Tool:
+    """opdctl in one namespace."""
+
+    def __init__(self, tier: FastTier, namespace: str, folder: Path):
+        self.tier, self.namespace, self.folder = tier, namespace, folder
+        self.environment = {
+            **tier.user(namespace).environment,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")]),
+            "OPDCTL_HELM": str(gotools.find("helm")),
+            "OPDCTL_CHARTS": str(CHARTS),
+            "OPDCTL_CACHE_DIR": str(folder / "cache"),
+            "COLUMNS": "400",
+        }
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """A command that is looked at while it runs; the namespace is the kubeconfig's."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "opdctl.cli", *map(str, arguments)],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """A command's end."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def submit(self, experiment: str, *words: object, layer: dict[str, Any] | None = None, name: str) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """`opdctl submit` of an example under a name, with values over it."""
+        files: list[object] = []
+        for number, tree in enumerate([IMAGE, *([layer] if layer else [])]):
+            path = self.folder / f"layer-{number}.json"
+            path.write_text(json.dumps(tree))
+            files += ["-f", path]
+        return self("submit", EXPERIMENTS[experiment], *files, "--name", name, *words)

@@ -1,0 +1,198 @@
+"""opdctl against a real control plane and operator: the life of a run from submit to delete, and every refusal in it."""
+
+import json
+
+import pytest
+from tests.e2e.cluster.kube import KubeError
+from tests.fast_tier.opdctl import Tool
+from tests.fast_tier.runs import pods, reached
+
+NAMESPACE = "opdctl"
+SUSPENDABLE = {"cluster": {"lifecycle": "suspendable"}}
+
+
+@pytest.fixture(scope="module")
+def tool(tier, tmp_path_factory):
+    tier.namespace(NAMESPACE)
+    return Tool(tier, NAMESPACE, tmp_path_factory.mktemp("opdctl"))
+
+
+def good(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(done, *, code=1):
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def end(tier, run, **status):
+    """What KubeRay writes at the end of a job: here no Ray answers, so nobody else does."""
+    tree = tier.admin.get("rayjob", run, namespace=NAMESPACE)
+    tree["status"] |= status
+    tier.admin.run("replace", "--subresource=status", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(tree))
+
+
+def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
+    run = "life"
+    text = good(tool.submit("quickstart", name=run))
+    assert text.startswith("life  submitted")
+    assert f"opdctl logs -f {run} -n {NAMESPACE}" in text
+    reached(tier, NAMESPACE, run, "Running")
+    tier.admin.until("all its pods are there", lambda: len(pods(tier, NAMESPACE, run)) == 3)
+
+    seen = good(tool("status", run))
+    assert "running" in seen
+    assert all(role in seen for role in ("head", "worker", "submitter", "cpu-p"))
+
+    assert "run life is live: running" in refused(tool.submit("quickstart", name=run))
+    assert "seed: 1 -> 2" in refused(tool.submit("quickstart", "--set", "seed=2", name=run), code=2)
+    assert "is live" in refused(tool("delete", run))
+    assert "cannot be suspended: it has deletion rules" in refused(tool("suspend", run))
+
+    claim = tier.admin.get("persistentvolumeclaim", f"{run}-checkpoints", namespace=NAMESPACE)
+    assert "life  cancelled" in good(tool("cancel", run))
+    assert not pods(tier, NAMESPACE, run)
+    with pytest.raises(KubeError, match="not found"):
+        tier.admin.get("rayjob", run, namespace=NAMESPACE)
+    assert "no RayJob in namespace opdctl" in good(tool("status", run))
+
+    assert good(tool.submit("quickstart", name=run)).startswith("life  resumed: its RayJob is gone")
+    reached(tier, NAMESPACE, run, "Initializing", "Running")
+    again = tier.admin.get("persistentvolumeclaim", f"{run}-checkpoints", namespace=NAMESPACE)
+    assert again["metadata"]["uid"] == claim["metadata"]["uid"], "it resumes on the claim of before"
+
+    good(tool("cancel", run))
+    assert "claim life-checkpoints stays" in good(tool("delete", run))
+    assert "say --yes" in refused(tool("delete", run, "--claim"), code=2)
+    assert "claim life-checkpoints deleted" in good(tool("delete", run, "--claim", "--yes"))
+
+
+def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name(tier, tool):
+    run = "ended"
+    good(tool.submit("quickstart", name=run))
+    reached(tier, NAMESPACE, run, "Running")
+    end(tier, run, jobDeploymentStatus="Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 1")
+    assert "failed: failed (FAILED): AppFailed: exit code 1" in refused(tool("wait", run, "--timeout", "60"))
+    assert "resumed: the last RayJob ended: failed (FAILED)" in good(tool.submit("quickstart", name=run))
+    reached(tier, NAMESPACE, run, "Running")
+    end(tier, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+    assert "has succeeded already" in refused(tool.submit("quickstart", name=run))
+    good(tool("wait", run, "--timeout", "60"))
+    assert good(tool.submit("quickstart", "--new", name=run)).startswith("ended-2  submitted")
+    for name in (run, f"{run}-2"):
+        good(tool("cancel", name))
+        good(tool("delete", name))
+
+
+def test_a_stopped_run_that_holds_its_cluster_is_shouted(tier, tool):
+    run = "stopped"
+    good(tool.submit("quickstart", name=run))
+    reached(tier, NAMESPACE, run, "Running")
+    end(tier, run, jobDeploymentStatus="Complete", jobStatus="STOPPED")
+    assert "!!! STOPPED WITH A LIVE CLUSTER: 2 pods" in good(tool("status", run))
+    good(tool("cancel", run))
+    good(tool("delete", run))
+
+
+def test_a_suspendable_run_is_suspended_and_resumed(tier, tool):
+    run = "pause"
+    good(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
+    before = reached(tier, NAMESPACE, run, "Running")
+    assert "is not suspended" in refused(tool("resume", run))
+    assert "pause  suspended" in good(tool("suspend", run))
+    assert not pods(tier, NAMESPACE, run)
+    assert "`opdctl resume pause` lets it go on" in refused(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
+    good(tool("resume", run))
+    assert reached(tier, NAMESPACE, run, "Running")["rayClusterName"] != before["rayClusterName"]
+    good(tool("cancel", run))
+    good(tool("delete", run))
+
+
+def test_status_says_which_quota_is_used_up(tier, tmp_path):
+    tier.namespace("opdctl-small", quota={"requests.nvidia.com/gpu": "4"})
+    tool = Tool(tier, "opdctl-small", tmp_path)
+    done = tool.submit("opd-agent-travel", name="big")
+    good(done)
+    assert "big will wait: quota opd is used up" in done.stderr
+    wanted = "quota opd is used up: requested: requests.nvidia.com/gpu=8"
+    tier.admin.until("status says so", lambda: wanted in tool("status", "big").stdout)
+    good(tool("cancel", "big"))
+
+
+def test_status_says_why_no_node_takes_a_worker(tier, tool):
+    run = "nowhere"
+    good(tool.submit("eval-math", layer={"cluster": {"gpu": {"type": "NVIDIA-B300"}}}, name=run))
+    wanted = "unschedulable: 0/6 nodes are available"
+    tier.admin.until("status says so", lambda: wanted in tool("status", run).stdout)
+    good(tool("cancel", run))
+    good(tool("delete", run))
+
+
+def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installed(tier, tool):
+    layer = {"cluster": {"extraVolumes": [{"name": "x", "hostPath": {"path": "/"}}]}}
+    text = refused(tool.submit("quickstart", layer=layer, name="unsafe"), code=2)
+    assert 'violates PodSecurity "restricted:latest"' in text
+    assert "hostPath" in text
+    assert "release: not found" in tier.helm(NAMESPACE, "status", "unsafe").stderr
+
+
+def test_doctor_says_what_a_spec_lacks_here_and_how_to_mend_it(tier, tool):
+    spec = tool.folder / "exp.yaml"
+    spec.write_text(DOCTORED)
+    done = tool("doctor", spec)
+    assert done.returncode == 1
+    lines = {
+        line.split()[1] + " " + line.split()[0]: line
+        for line in done.stdout.splitlines()
+        if line.startswith(("ok", "MISS"))
+    }
+    assert "1.6 or newer" in lines["kuberay ok"]
+    assert "Pod Security restricted" in lines["namespace ok"]
+    assert "may install, follow and delete runs" in lines["rights ok"]
+    assert "no-such-claim (cluster.mounts.1.claim) is not in this namespace" in lines["claim MISSING"]
+    assert "secret no-such-secret (cluster.secrets.store)" in lines["secret MISSING"]
+    assert "1 workers of 16 nvidia.com/gpu do not fit" in lines["gpus MISSING"]
+    assert "LocalQueue" in lines["queue MISSING"]
+    assert done.stdout.count("fix: ") == sum(key.endswith("MISSING") for key in lines)
+
+
+DOCTORED = """
+kind: eval
+name: e
+model: {path: /models/m}
+data: {dir: /data}
+trainer: {nnodes: 1, gpus_per_node: 16}
+cluster:
+  image: {ref: opd:dev, local: true}
+  lifecycle: suspendable
+  queue: {manager: kueue, name: team}
+  mounts:
+    - {claim: models, path: /models}
+    - {claim: no-such-claim, path: /data}
+  secrets: {store: no-such-secret}
+"""
+
+
+def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(tier, tool):
+    words = ("stage", "s3://bucket/models/m", "--claim", "models", "--image", "opd:dev", "--local-image")
+    assert "claim nothing is not in namespace" in refused(tool(*words[:3], "nothing", *words[4:]))
+    following = tool.start(*words)
+
+    def pod():
+        return [one for one in tier.admin.items("pods", namespace=NAMESPACE, selector="opd/stage")
+                if one["status"].get("phase") == "Running"]  # fmt: skip
+
+    [made] = tier.admin.until("its pod runs", pod)
+    assert made["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == "models"
+    policies = tier.admin.items("networkpolicies", namespace=NAMESPACE)
+    [policy] = [one for one in policies if one["metadata"]["name"].startswith("stage-")]
+    assert policy["spec"]["podSelector"]["matchLabels"]["opd/stage"] == made["metadata"]["labels"]["opd/stage"]
+    assert "is at work already" in good(tool(*words, "--no-wait"))
+    made["status"] |= {"phase": "Succeeded"}
+    tier.admin.run("replace", "--subresource=status", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(made))
+    out, err = following.communicate(timeout=120)
+    assert following.returncode == 0, err
+    assert "done" in out
