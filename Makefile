@@ -15,7 +15,7 @@ CODE := src tools tests
 unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
-PHONY_TOOL := status logs wait collect compare report pull render tools
+PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
 .PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
@@ -44,12 +44,13 @@ quickstart: setup ## distil a teacher into a student on this machine, table and 
 run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=value")
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
-# The tool on EXP, a run's name with OPDCTL_STORE, or a run's path: make collect EXP=exp.yaml ARGS="--format csv"
-status logs wait collect compare report pull: setup-tool
+# The tool on EXP, a run's name, or a run's path: make logs EXP=my-run ARGS="-f -n opd"
+status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
-render: setup-tool tools ## the manifests of EXP, as `helm install` would send them
-	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl render $(EXP) $(ARGS)
+# What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
+submit render delete doctor: setup-tool tools
+	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)
 	$(PYTHON) tools/gotools.py install
