@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
-MIN_PEARSON = 0.999
+MIN_PEARSON = {"opd": 0.999, "toy": 0.98, "grpo": 0.98}
+"""By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
+vLLM's and the trainer's, differ by that much."""
 MAX_DIVERGENCE_RATIO = 0.9
 NUM_ENDS = 3
 """Steps averaged at each end of the curve: one step's batch alone is noise."""
@@ -21,6 +23,7 @@ PARTS = (
     ("student", "timing/student_s"),
     ("weight sync", "timing_s/update_weights"),
     ("reference", "timing_s/ref"),
+    ("update", "timing_s/update_actor"),
     ("old log-probs", "timing_s/old_log_prob"),
 )
 
@@ -35,14 +38,15 @@ def training_rows(rows: list[Row]) -> list[Row]:
     return [row for row in rows if "training/global_step" in row]
 
 
-def promises(kind: str, rows: list[Row], *, num_steps: int) -> Iterator[Promise]:
+def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterator[Promise]:
     """Each promise of one run with what was observed."""
     steps = training_rows(rows)
     yield Promise(f"{num_steps} steps", f"{len(steps)} steps", len(steps) == num_steps)
     lost = sum(row["rollout/failed"] + row["reward/failed"] for row in steps)
     yield Promise("no rollout or reward failed", f"{lost:.0f} failed", lost == 0)
     worst = min(row.get(PEARSON, math.nan) for row in steps)
-    yield Promise(f"rollout-vs-actor Pearson >= {MIN_PEARSON}", f"{worst:.6f} at worst", worst >= MIN_PEARSON)
+    least = MIN_PEARSON[name]
+    yield Promise(f"rollout-vs-actor Pearson >= {least}", f"{worst:.6f} at worst", worst >= least)
     if kind == "grpo":
         norms = [row["actor/grad_norm"] for row in steps]
         yield Promise("every gradient finite", f"norms to {max(norms):.3g}", all(map(math.isfinite, norms)))
@@ -69,5 +73,7 @@ def step_parts(rows: list[Row]) -> dict[str, float]:
         for label, name in PARTS
         if all(name in row for row in steps)
     }
+    if "student" in parts:
+        parts.pop("update", None)  # teacher and student are its parts
     whole = statistics.median(row["timing/step_s"] if "timing/step_s" in row else row["timing_s/step"] for row in steps)
     return {**parts, "rest": whole - sum(parts.values()), "step": whole}

@@ -95,7 +95,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     run_dir = folder / "out" / name
     rows = [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
     steps = [row for row in rows if "training/global_step" in row]
-    kept = list(promises(spec.kind, rows, num_steps=spec.trainer.total_steps)) if steps else []  # type: ignore[union-attr]
+    kept = list(promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)) if steps else []  # type: ignore[union-attr]
     return Outcome(
         name=name,
         returncode=returncode,

@@ -21,6 +21,7 @@ from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.store import DEFAULT_POLICY, NO_RETRY
+from opd.training import trunk  # noqa: F401 - so that transformers knows its attention in every worker
 from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)

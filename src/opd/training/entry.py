@@ -29,6 +29,7 @@ _QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
     "OMP_NUM_THREADS",
     "PYTHONWARNINGS",
+    "SAGEMAKER_CONTAINER_LOG_LEVEL",
     "TQDM_DISABLE",
     "TQ_NUM_THREADS",
     "VERL_ENGINE_DEVICE",
@@ -134,6 +135,9 @@ def set_process_environment(device: str) -> None:
         warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
     os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
+    if device != "cpu":
+        # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
+        os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
     if device == "cpu":
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
