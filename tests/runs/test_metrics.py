@@ -232,6 +232,37 @@ def test_no_step_is_lost_or_doubled_and_every_value_is_its_latest_attempts(attem
     assert found == {(step, key): (max(writers), step) for (step, key), writers in logged.items()}
 
 
+@st.composite
+def lost_machines(draw: st.DrawFn) -> tuple[int, dict[int, list[dict]]]:
+    """What the store holds of a run whose machines are lost one after another, and the run's last step.
+
+    Of each attempt the rows up to its last sealed step are there for certain, those behind it as far as they were
+    streamed; the next one resumes from any sealed step (fall-backs included), logs a validation there, and goes on.
+    """
+    num_steps = draw(st.integers(1, 20))
+    sealed, stored = [0], {}
+    for attempt in range(1, draw(st.integers(1, 6)) + 1):
+        start = draw(st.sampled_from(sealed))
+        end = draw(st.integers(start, num_steps))
+        saved = [step for step in range(start + 1, end + 1) if step % 3 == 0]
+        streamed = draw(st.integers(max(saved, default=start), end))
+        rows = [{"step": start, KEYS[2]: attempt}] if draw(st.booleans()) else []
+        stored[attempt] = rows + [{"step": step, KEYS[0]: attempt} for step in range(start + 1, streamed + 1)]
+        sealed += saved
+    start = draw(st.sampled_from(sealed))
+    stored[len(stored) + 1] = [{"step": step, KEYS[0]: len(stored) + 1} for step in range(start + 1, num_steps + 1)]
+    return num_steps, stored
+
+
+@settings(SETTINGS, max_examples=300)
+@given(lost_machines())
+def test_a_run_whose_machines_are_lost_has_every_training_step_once(case: tuple[int, dict[int, list[dict]]]) -> None:
+    num_steps, stored = case
+    merged = merge_attempts(stored)
+    assert [row["step"] for row in merged if KEYS[0] in row] == list(range(1, num_steps + 1))
+    assert len({row["step"] for row in merged}) == len(merged)
+
+
 @SETTINGS
 @given(histories(), st.randoms(use_true_random=False))
 def test_the_order_in_which_attempts_are_read_does_not_matter(attempts: dict[int, list[dict]], random: Random) -> None:
