@@ -57,6 +57,17 @@ class Outcome:
     def ok(self) -> bool:
         return self.returncode == 0 and all(promise.kept for promise in self.promises)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "returncode": self.returncode,
+            "seconds": self.seconds,
+            "first_step_s": self.first_step_s,
+            "promises": [promise._asdict() for promise in self.promises],
+            "step_parts_s": self.parts,
+            "rows": self.rows,
+        }
+
 
 def environment() -> dict[str, str]:
     """The caller's environment; vLLM's default sampler is flashinfer's, which not every installation has."""
@@ -145,18 +156,13 @@ def main() -> int:
             f"from pathlib import Path; from assets import make_assets; make_assets(Path({str(folder / 'assets')!r}))"
         )
         subprocess.run([sys.executable, "-c", code], cwd=HERE, check=True)  # its GPU memory ends with it
-    outcomes = [run(name, folder, arguments.timeout_s, arguments.set) for name in names]
-    for outcome in outcomes:
-        show(outcome, folder / f"{outcome.name}.log")
     facts = {"device": torch.cuda.get_device_name(), **{name: metadata.version(name) for name in PACKAGES}}
-    runs = {
-        o.name: {
-            "ok": o.ok, "returncode": o.returncode, "seconds": o.seconds, "first_step_s": o.first_step_s,
-            "promises": [promise._asdict() for promise in o.promises], "step_parts_s": o.parts, "rows": o.rows,
-        }
-        for o in outcomes
-    }  # fmt: skip
-    (folder / "results.json").write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
+    outcomes = []
+    for name in names:
+        outcomes.append(run(name, folder, arguments.timeout_s, arguments.set))
+        show(outcomes[-1], folder / f"{name}.log")
+        results = {"environment": facts, "runs": {outcome.name: outcome.as_dict() for outcome in outcomes}}
+        (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 

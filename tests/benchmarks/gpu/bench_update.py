@@ -13,6 +13,7 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,41 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 from worker_alone import NUM_VOCAB, QWEN3_1_7B, QWEN3_8B, ROLE, make_worker, prepare, random_rows
 
-from opd.batch import RolloutRows
+from opd.batch import RolloutRows, build_opd_batch
 from opd.losses.divergence import divergence
 from opd.training.hidden_cache import HiddenCache
 from opd.training.worker import OPDWorker, trained_positions
 
 STUDENT, TEACHER = QWEN3_1_7B, QWEN3_8B
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
-VARIANTS: dict[str, list[str]] = {
-    "checkpointing": [],
-    "no checkpointing": [f"{ROLE}.model.enable_gradient_checkpointing=false"],
-    "cache on the host": ["opd.cache_gib=0"],
-    "layers not compiled": [f"{ROLE}.actor.fsdp_config.use_torch_compile=false", f"{ROLE}.ref.fsdp_config.use_torch_compile=false"],
-    "sdpa and not compiled": [
-        f"{ROLE}.actor.fsdp_config.use_torch_compile=false", f"{ROLE}.ref.fsdp_config.use_torch_compile=false",
-        f"{ROLE}.model.override_config.attn_implementation=sdpa",
-    ],
-}  # fmt: skip
+ORIGINAL_MICRO_BATCH = 4  # its ppo_micro_batch_size_per_gpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to run our update: overrides of the trainer's config, rows a micro-batch, what compiled layers may keep."""
+
+    settings: tuple[str, ...] = ()
+    micro_batch: int = 4
+    budget: float = 1.0
+    """Share of a layer's activations that its backward finds again instead of recomputing (torch's own knob)."""
+
+
+NO_CHECKPOINTING = f"{ROLE}.model.enable_gradient_checkpointing=false"
+NOT_COMPILED = tuple(f"{ROLE}.{role}.fsdp_config.use_torch_compile=false" for role in ("actor", "ref"))
+FUSED_ADAM = f"{ROLE}.actor.optim.override_optimizer_config={{fused:true}}"
+VARIANTS = {
+    "checkpointing": Variant(),
+    "no checkpointing": Variant(settings=(NO_CHECKPOINTING,)),
+    "2 rows": Variant(settings=(NO_CHECKPOINTING,), micro_batch=2),
+    "2 rows, budget 0.6": Variant(settings=(NO_CHECKPOINTING, FUSED_ADAM), micro_batch=2, budget=0.6),
+    "2 rows, budget 0.4": Variant(settings=(NO_CHECKPOINTING, FUSED_ADAM), micro_batch=2, budget=0.4),
+    "cache on the host": Variant(settings=("opd.cache_gib=0",)),
+    "layers not compiled": Variant(settings=NOT_COMPILED),
+    "sdpa": Variant(settings=(f"{ROLE}.model.override_config.attn_implementation=sdpa",)),
+}
+ORIGINALS = {"pageable": (False, True), "pinned": (True, True), "pageable, compiled trunks": (False, False)}
+"""(pinned, layers as transformers has them): the last shows what our trunks alone would give the original."""
 
 
 class TimedWorker(OPDWorker):
@@ -96,13 +115,18 @@ def product_rate(floor: Floor, seconds: float) -> float:
 
 def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: Floor) -> tuple[dict[str, Any], Any]:
     """One variant: two updates to warm up and compile, then the timed ones. Returns its row and the worker."""
+    variant = VARIANTS[name]
+    torch.compiler.reset()
+    torch._functorch.config.activation_memory_budget = variant.budget
     attention = f"{ROLE}.model.override_config.attn_implementation=varlen"
+    settings = {text.split("=")[0]: text for text in (attention, *variant.settings)}
     worker = make_worker(
-        TimedWorker, folder, micro_batch=arguments.micro_batch, max_length=arguments.prompt + arguments.response,
-        settings=[attention, *VARIANTS[name]],
+        TimedWorker, folder, micro_batch=variant.micro_batch, teacher_micro_batch=arguments.teacher_micro_batch,
+        max_length=arguments.prompt + arguments.response, settings=list(settings.values()),
     )  # fmt: skip
     started = time.perf_counter()
-    worker.timed_update(random_rows(2 * arguments.micro_batch, arguments.prompt, arguments.response))
+    few = max(variant.micro_batch, arguments.teacher_micro_batch)
+    worker.timed_update(random_rows(few, arguments.prompt, arguments.response))
     warm_up_s = time.perf_counter() - started
     runs = [
         worker.timed_update(random_rows(arguments.rows, arguments.prompt, arguments.response))
@@ -116,7 +140,7 @@ def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: 
     beyond = max(times["teacher_peak"], times["student_peak"]) - state_bytes(worker)
     metrics = runs[-1][0]
     return {
-        "name": f"ours, {name}", "rows": arguments.rows, "tokens": tokens,
+        "name": f"ours, {name}", "rows": arguments.rows, "micro_batch": variant.micro_batch, "settings": list(variant.settings), "tokens": tokens,
         **{key: times[key] for key in ("teacher_s", "student_s", "update_s")},
         "tokens_per_s": tokens / times["update_s"], "ms_per_1k_tokens": times["update_s"] / tokens * 1e6,
         "mfu_teacher": flop["teacher"] / times["teacher_s"] / rate, "mfu_student": flop["student"] / times["student_s"] / rate,
@@ -128,7 +152,9 @@ def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: 
 class Original:
     """The original's update on the same trunks: whole teacher logits through host memory, a chunked loss under autograd.
 
-    Everything but the logits' way is ours: attention, compiled layers, checkpointing, FSDP, optimizer.
+    Attention (a flash kernel over packed rows, as the original's), checkpointing (its default), FSDP and optimizer are
+    those of our worker; layers run as transformers has them unless said otherwise. Logits of prompt tokens are made, as
+    it does; every slice of them has a full-size gradient, as it has.
     """
 
     def __init__(self, worker: TimedWorker, data: TensorDict, micro_batch: int, *, pinned: bool) -> None:
@@ -178,25 +204,25 @@ class Original:
         return total / len(student_rows)
 
 
-def measure_original(worker: TimedWorker, arguments: argparse.Namespace, *, pinned: bool) -> dict[str, Any]:
+def measure_original(name: str, worker: TimedWorker, arguments: argparse.Namespace) -> dict[str, Any]:
     """On `arguments.slice` rows: full-length logits of all rows do not fit the host. Times a token are what is compared."""
-    from opd.batch import build_opd_batch
-
+    pinned, eager = ORIGINALS[name]
     data = random_rows(arguments.slice, arguments.prompt, arguments.response)
     longest = arguments.prompt + arguments.response
     worker.all_rows = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"]).rows
-    original = Original(worker, data, arguments.micro_batch, pinned=pinned)
-    original.update()  # host pages and kernels are there afterwards
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    started = time.perf_counter()
-    original.update()
-    seconds = time.perf_counter() - started
+    original = Original(worker, data, ORIGINAL_MICRO_BATCH, pinned=pinned)
+    with torch.compiler.set_stance("force_eager" if eager else "default"):
+        original.update()  # host pages and kernels are there afterwards
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        started = time.perf_counter()
+        original.update()
+        seconds = time.perf_counter() - started
     tokens = arguments.slice * arguments.response
     logits_gib = arguments.slice * longest * NUM_VOCAB * 2 / 2**30
     beyond = torch.cuda.max_memory_allocated() - state_bytes(worker)
     return {
-        "name": f"the original, {'pinned' if pinned else 'pageable'}", "rows": arguments.slice, "tokens": tokens,
+        "name": f"the original, {name}", "micro_batch": ORIGINAL_MICRO_BATCH, "rows": arguments.slice, "tokens": tokens,
         "update_s": seconds, "tokens_per_s": tokens / seconds, "ms_per_1k_tokens": seconds / tokens * 1e6,
         "peak_beyond_gib": beyond / 2**30, "pcie_gib": 2 * logits_gib,
     }  # fmt: skip
@@ -216,13 +242,15 @@ def show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", default="checkpointing,no checkpointing,cache on the host,layers not compiled")
-    parser.add_argument("--originals", default="pageable,pinned", help="against the first variant; empty for none")
+    parser.add_argument("--variants", default=";".join(VARIANTS), help="separated by ;")
+    parser.add_argument(
+        "--originals", default=";".join(ORIGINALS), help="on the first variant's models; empty for none"
+    )
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--slice", type=int, default=16, help="rows of the original's update")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--response", type=int, default=2048)
-    parser.add_argument("--micro-batch", type=int, default=4, help="rows")
+    parser.add_argument("--teacher-micro-batch", type=int, default=16, help="rows")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/update.json"))
     arguments = parser.parse_args()
@@ -234,20 +262,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         floor = Floor()
-        for i, name in enumerate(arguments.variants.split(",")):
+        for i, name in enumerate(arguments.variants.split(";")):
             row, worker = measure_ours(name, Path(folder), arguments, floor)
             rows.append(row)
             show(row)
-            for kind in filter(None, arguments.originals.split(",") if i == 0 else ()):
-                rows.append(measure_original(worker, arguments, pinned=kind == "pinned"))
+            for kind in filter(None, arguments.originals.split(";") if i == 0 else ()):
+                rows.append(measure_original(kind, worker, arguments))
                 show(rows[-1])
             del worker
             torch.cuda.empty_cache()
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
             arguments.json.write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
-    ours = rows[0]
-    for other in rows[1:]:
-        if other["name"].startswith("the original"):
+    compare(rows)
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Each of ours against each of the original's: times a token, and peaks beyond weights, gradients and moments."""
+    for ours in (row for row in rows if row["name"].startswith("ours")):
+        for other in (row for row in rows if not row["name"].startswith("ours")):
             speed = other["ms_per_1k_tokens"] / ours["ms_per_1k_tokens"]
             memory = ours["peak_beyond_gib"] / other["peak_beyond_gib"]
             print(f"{ours['name']} against {other['name']}: {speed:.2f}x as fast, {memory:.2f} of its peak", flush=True)

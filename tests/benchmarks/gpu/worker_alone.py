@@ -97,7 +97,15 @@ def prepare(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
-def make_worker(worker_class: type, folder: Path, *, micro_batch: int, max_length: int, settings: list[str]) -> Any:
+def make_worker(
+    worker_class: type,
+    folder: Path,
+    *,
+    micro_batch: int,
+    teacher_micro_batch: int,
+    max_length: int,
+    settings: list[str],
+) -> Any:
     """A worker of `worker_class` with both models on the device; `settings` are overrides of `opd_trainer.yaml`."""
     from omegaconf import OmegaConf
     from verl.utils.device import get_device_name
@@ -115,8 +123,8 @@ def make_worker(worker_class: type, folder: Path, *, micro_batch: int, max_lengt
             f"opd.max_length={max_length}",
             f"{ROLE}.actor.ppo_mini_batch_size=64",
             f"{ROLE}.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
-            f"{ROLE}.ref.log_prob_micro_batch_size_per_gpu={micro_batch}",
-            f"{ROLE}.rollout.log_prob_micro_batch_size_per_gpu={micro_batch}",
+            f"{ROLE}.ref.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
+            f"{ROLE}.rollout.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
             f"{ROLE}.actor.fsdp_config.model_dtype=fp32",
             f"+{ROLE}.actor.fsdp_config.mixed_precision={mixed}",
             f"{ROLE}.actor.fsdp_config.param_offload=false",
