@@ -128,14 +128,17 @@ class OrderedTrainer(PPOTrainerSync):
             raise SystemExit(EXIT_TERMINATED)
 
     def _serve_pods(self, run: Run) -> None:
-        """Save for pods that have to go, and hold still until they are gone."""
+        """Save for pods that have to go, and hold still until they are gone; after the last step there is only the end."""
 
         def save() -> int | None:
             step = self._save_now()
             checkpointing.hand_over(run)
             return step
 
-        if stop.serve(Path(run.handle.local_dir), save, is_over=lambda: self._stop.requested):
+        def is_over() -> bool:
+            return self._stop.requested or self.global_steps >= self.total_training_steps
+
+        if stop.serve(Path(run.handle.local_dir), save, is_over=is_over):
             checkpointing.take_back(run)
 
     def _seal_saved(self) -> None:
