@@ -36,17 +36,33 @@ def open_place(url: str, *, timeout_s: float) -> Store:
     return open_store(url, policy=RetryPolicy(max_elapsed_s=min(MAX_RETRY_S, timeout_s / 3)))
 
 
-def find_runs(targets: Sequence[str], *, store: str | None, timeout_s: float) -> list[RunPlace]:
+def find_runs(
+    targets: Sequence[str],
+    *,
+    store: str | None,
+    timeout_s: float,
+    namespace: str | None = None,
+    context: str | None = None,
+) -> list[RunPlace]:
     """The runs that are meant, in the order of `targets`; every run of the store where none is named.
 
     Args:
         targets: names, paths or URLs of run directories, or experiment files (their `store.url` and `name`).
-        store: `--store`; $OPDCTL_STORE by default.
+        store: `--store`; $OPDCTL_STORE by default, else what the runs' experiments in the namespace say.
 
     Raises:
         ToolError: a name without a store, or a run that is not there.
     """
     url = store or os.environ.get(STORE_VARIABLE) or None
+    in_cluster: dict[str, str] = {}
+    is_named = namespace is not None or context is not None
+    if store is None and (is_named or url is None) and any("/" not in item for item in targets or [""]):
+        in_cluster = _stores_in_cluster(namespace, context, is_named=is_named)
+    if not targets and in_cluster:
+        names = sorted(in_cluster)
+        return [
+            RunPlace(run_id=name, store=open_place(in_cluster[name], timeout_s=timeout_s).child(name)) for name in names
+        ]
     if not targets:
         return _all_runs(_required(url), timeout_s)
     root: Store | None = None
@@ -56,6 +72,9 @@ def find_runs(targets: Sequence[str], *, store: str | None, timeout_s: float) ->
             places.append(_of_experiment(target, store, timeout_s))
         elif "/" in target:
             places.append(_at(target, timeout_s))
+        elif target in in_cluster:
+            own = open_place(in_cluster[target], timeout_s=timeout_s)
+            places.append(RunPlace(run_id=target, store=own.child(target)))
         else:
             root = root or open_place(_required(url), timeout_s=timeout_s)
             places.append(RunPlace(run_id=target, store=root.child(target)))
@@ -68,9 +87,30 @@ def find_runs(targets: Sequence[str], *, store: str | None, timeout_s: float) ->
     return places
 
 
-def find_run(target: str, *, store: str | None, timeout_s: float) -> RunPlace:
+def find_run(
+    target: str, *, store: str | None, timeout_s: float, namespace: str | None = None, context: str | None = None
+) -> RunPlace:
     """The one run that is meant."""
-    return find_runs([target], store=store, timeout_s=timeout_s)[0]
+    return find_runs([target], store=store, timeout_s=timeout_s, namespace=namespace, context=context)[0]
+
+
+def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: bool) -> dict[str, str]:
+    """Run id -> store of the namespace's experiments; a store on a run's own volume cannot be read from here."""
+    from opdctl.cluster.client import connect, is_configured
+    from opdctl.cluster.errors import ClusterError
+    from opdctl.cluster.run import stores
+    from opdctl.console import note
+
+    if not is_named and not is_configured():
+        return {}
+    try:
+        found = stores(connect(namespace=namespace, context=context))
+    except ClusterError as error:
+        if is_named:
+            raise
+        note(f"note: the cluster was left out: {error}")
+        return {}
+    return {run_id: url for run_id, url in found.items() if urlsplit(url).scheme not in ("", "file")}
 
 
 def _required(url: str | None) -> str:

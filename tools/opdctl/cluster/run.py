@@ -60,6 +60,21 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
     )
 
 
+def stores(api: KubeApi) -> dict[str, str]:
+    """Run id -> `store.url` of every experiment that is installed in the namespace and names one.
+
+    Raises:
+        ClusterError: the API server does not answer, or refuses.
+    """
+    found = {}
+    for config in api.list(api.path("configmaps"), selector=RUN_LABEL):
+        run_id = config["metadata"]["name"]
+        url = ((_experiment(config, run_id) or {}).get("store") or {}).get("url")
+        if url is not None:
+            found[run_id] = url
+    return found
+
+
 def in_the_way(job: JobState, pods: Sequence[PodLine], events: Sequence[Event]) -> list[str]:
     """What keeps a live run's objects from being made; nothing for a run that has ended."""
     if job.phase == "suspended":

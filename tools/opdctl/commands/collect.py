@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import DEFAULT_TIMEOUT_S, NoCache, StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
 
@@ -24,6 +24,8 @@ class Format(StrEnum):
 def collect(
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; all of the store.")] = None,
     store: StoreUrl = None,
+    namespace: Namespace = None,
+    context: Context = None,
     format: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TABLE,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")] = None,
     no_cache: NoCache = False,
@@ -43,7 +45,7 @@ def collect(
     if format is Format.PARQUET and output is None:
         raise usage_error("--format parquet writes a file", fix="name it with --output FILE")
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = find_runs(runs or [], store=store, timeout_s=timeout)
+        places = find_runs(runs or [], store=store, namespace=namespace, context=context, timeout_s=timeout)
         with progress("collecting", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         if not found:

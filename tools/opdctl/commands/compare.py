@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import DEFAULT_TIMEOUT_S, NoCache, StoreUrl, Timeout, deadline, progress, stdout
+from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, progress, stdout
 from opdctl.errors import usage_error
 
 Runs = Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more runs; the first is the base.")]
@@ -18,6 +18,8 @@ Metrics = Annotated[
 def compare(
     runs: Runs,
     store: StoreUrl = None,
+    namespace: Namespace = None,
+    context: Context = None,
     metric: Metrics = None,
     no_cache: NoCache = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -35,7 +37,7 @@ def compare(
     from opdctl.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = find_runs(runs, store=store, timeout_s=timeout)
+        places = find_runs(runs, store=store, namespace=namespace, context=context, timeout_s=timeout)
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         records = [run.record for run in found]

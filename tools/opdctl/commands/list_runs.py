@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from opdctl.console import DEFAULT_TIMEOUT_S, NoCache, StoreUrl, Timeout, deadline, note, progress, stdout
+from opdctl.console import (
+    DEFAULT_TIMEOUT_S,
+    Context,
+    Namespace,
+    NoCache,
+    StoreUrl,
+    Timeout,
+    deadline,
+    note,
+    progress,
+    stdout,
+)
 
 
-def list_runs(store: StoreUrl = None, no_cache: NoCache = False, timeout: Timeout = DEFAULT_TIMEOUT_S) -> None:
+def list_runs(
+    store: StoreUrl = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    no_cache: NoCache = False,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
     """List the runs of a store: state, step, loss, accuracy, checkpoints.
 
     Example: `opdctl list --store s3://experiments/opd`
@@ -15,7 +32,7 @@ def list_runs(store: StoreUrl = None, no_cache: NoCache = False, timeout: Timeou
     from opdctl.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = find_runs([], store=store, timeout_s=timeout)
+        places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=timeout)
         with progress("reading runs", len(places)) as advance:
             runs = gather(places, folder=folder, on_done=advance)
     if runs:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
@@ -20,6 +20,8 @@ Folder = Annotated[
 def pull(
     run: Run,
     store: StoreUrl = None,
+    namespace: Namespace = None,
+    context: Context = None,
     step: Step = None,
     folder: Folder = None,
     into: Annotated[Path | None, typer.Option("--into", help="Folder to write; RUN/... here by default.")] = None,
@@ -37,7 +39,7 @@ def pull(
     if folder is not None and step is not None:
         raise usage_error("--folder and --step exclude each other", fix="give one of them")
     with deadline(timeout):
-        place = find_run(run, store=store, timeout_s=timeout)
+        place = find_run(run, store=store, namespace=namespace, context=context, timeout_s=timeout)
         if folder is not None:
             target = into or Path(place.run_id) / folder
             num_files = pull_folder(place, folder, target, show=progress)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import typer
 
-from opdctl.console import DEFAULT_TIMEOUT_S, NoCache, StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, note, progress
 
 Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to show on one page; the first is the base.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
@@ -18,6 +18,8 @@ Samples = Annotated[int, typer.Option("--samples", min=0, help="Sample generatio
 def report(
     runs: Runs,
     store: StoreUrl = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: Output = Path("report.html"),
     samples: Samples = 12,
     no_cache: NoCache = False,
@@ -36,7 +38,7 @@ def report(
     from opdctl.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
-        places = find_runs(runs, store=store, timeout_s=timeout)
+        places = find_runs(runs, store=store, namespace=namespace, context=context, timeout_s=timeout)
         with progress("reading runs", len(places)) as advance:
             found = gather(places, folder=folder, on_done=advance)
         stores = {place.store.url: place.store for place in places}
