@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opd.agent.manifest import verify_folder
 from opd.agent.protocol import Ready, ToolCall, ToolReply, WorkerReply, error_text
 from opd.agent.tools.registry import DEFAULT_TOOLSET, load_toolset
 from opd.child_process import ChildProcess
@@ -42,7 +41,7 @@ class ToolPool:
     Safe in any thread and event loop. Close it, or use it as a context manager; at exit it closes itself.
 
     Args:
-        database_dir: the database folder; its hashes are verified here, once.
+        database_dir: the database folder; the hashes of ours are verified here, once.
         num_processes: tool processes, about 40 MB each, started when first needed.
         timeout_s: deadline of one call, from when a process takes it up.
         toolset: module or Python file that defines `TOOLS` (`opd.agent.tools.registry.load_toolset`).
@@ -65,8 +64,9 @@ class ToolPool:
             raise ValueError(f"num_processes = {num_processes}: must be at least 1")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s = {timeout_s}: must be a positive number of seconds")
-        self.manifest = verify_folder(Path(database_dir))
-        load_toolset(toolset)
+        verify_database = load_toolset(toolset).verify_database
+        if verify_database is not None:
+            verify_database(Path(database_dir))
         self._arguments = (str(Path(database_dir).resolve()), toolset)
         self._num_processes = num_processes
         self._timeout_s = timeout_s

@@ -5,9 +5,10 @@ import pickle
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
-from opd.agent.database import Database, open_database
 from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
 from opd.agent.tools.registry import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
 
@@ -23,7 +24,7 @@ ORPHAN_GRACE_S = 2.0
 
 def main(connection_fd: int, database_dir: str, toolset: str) -> None:
     """Serves the connection until it closes."""
-    tools = load_toolset(toolset)
+    tools, open_database, _ = load_toolset(toolset)
     database = open_database(database_dir)
     _confine()
     parent = os.getppid()
@@ -62,14 +63,15 @@ def _confine() -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def _answer(tools, database: Database, call: ToolCall) -> WorkerReply:
-    tool: Tool | None = tools.get(call.name)
+def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerReply:
+    tool = tools.get(call.name)
     if tool is None:
         message = f"there is no tool {shown(call.name)}; the tools are {', '.join(tools)}"
         return WorkerReply(error_text("unknown_tool", message), "unknown_tool")
     try:
         arguments = parse_arguments(tool, call.arguments)
-        text = render(tool.run(database.in_episode(call.episode_seed), arguments))
+        view = database.in_episode(call.episode_seed) if hasattr(database, "in_episode") else database
+        text = render(tool.run(view, arguments))
     except BadJson as error:
         return WorkerReply(error_text("bad_json", str(error)), "bad_json")
     except BadArguments as error:

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from opd.agent.manifest import MANIFEST_FILE, ManifestError, verify_folder
+
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -67,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         names = fetch(args.url, args.sha256, args.to)
-    except (FetchError, OSError) as error:
+        if MANIFEST_FILE in names:  # a database of our own making says itself what belongs to it
+            verify_folder(args.to)
+    except (FetchError, ManifestError, OSError) as error:
         print(f"opd.pods.fetch: {error}", file=sys.stderr)
         return 1
     print(f"opd.pods.fetch: {', '.join(names)} from {args.url}, verified")

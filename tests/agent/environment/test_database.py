@@ -18,6 +18,7 @@ from opd.agent.make_database import DEFAULT_NUM_CITIES, main, write_archive, wri
 from opd.agent.manifest import MANIFEST_FILE, ManifestError, file_sha256, read_manifest, verify_folder
 from opd.agent.world import make_world
 from opd.pods.fetch import FetchError, fetch
+from opd.pods.fetch import main as fetch_main
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -200,6 +201,19 @@ def test_the_archive_is_what_the_pods_init_container_verifies_and_unpacks(databa
     assert verify_folder(target).seed == SEED
     with pytest.raises(FetchError, match="SHA-256"):
         fetch(archive.as_uri(), "0" * 64, tmp_path / "other")
+
+
+def test_the_init_container_fails_on_an_archive_that_its_own_manifest_does_not_describe(database_dir, tmp_path, capsys):
+    folder = copy_of(database_dir, tmp_path)
+    with (folder / tables.DATABASE_FILES["en"]).open("ab") as file:
+        file.write(b"more")
+    sha256 = write_archive(folder, tmp_path / "travel.tar.gz")
+    command = [(tmp_path / "travel.tar.gz").as_uri(), "--sha256", sha256, "--to"]
+    assert fetch_main([*command, str(tmp_path / "pod")]) == 1
+    assert "travel_en.sqlite: has" in capsys.readouterr().err
+    good = write_archive(database_dir, tmp_path / "good.tar.gz")
+    url = (tmp_path / "good.tar.gz").as_uri()
+    assert fetch_main([url, "--sha256", good, "--to", str(tmp_path / "good")]) == 0
 
 
 def test_an_episodes_price_depends_on_entry_and_seed_alone_and_covers_the_whole_range():

@@ -233,6 +233,32 @@ def test_a_damaged_database_or_toolset_is_refused_before_any_process_starts(data
             ToolPool(database_dir, **options)
 
 
+def test_a_toolset_may_open_a_database_of_its_own(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "stock.json").write_text('{"shoes": 7}')
+    toolset = tmp_path / "shop.py"
+    toolset.write_text(
+        textwrap.dedent(
+            """
+            import json
+            from pathlib import Path
+            from pydantic import BaseModel
+            from opd.agent.tools import Tool
+
+            class Product(BaseModel):
+                name: str
+
+            def open_database(folder):
+                return json.loads((Path(folder) / "stock.json").read_text())
+
+            TOOLS = {"stock": Tool("stock", "Number in stock.", Product, lambda stock, a: {"number": stock[a.name]})}
+            """
+        )
+    )
+    with ToolPool(tmp_path / "data", num_processes=1, timeout_s=PATIENCE_S, toolset=str(toolset)) as pool:
+        assert json.loads(run(pool, "stock", {"name": "shoes"}, episode_seed=3).text) == {"number": 7}
+
+
 def test_a_surplus_call_is_answered_and_says_when_to_make_it():
     reply = surplus_reply(max_parallel_calls=1)
     assert reply.error == "surplus"

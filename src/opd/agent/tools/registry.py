@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from opd.agent.database import Database
+from opd.agent.database import open_database
+from opd.agent.manifest import verify_folder
 
 DEFAULT_TOOLSET = "opd.agent.tools"
 MAX_ARGUMENT_BYTES = 65536
@@ -35,8 +37,9 @@ class Tool(NamedTuple):
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Database, Any], Mapping[str, Any]]
-    """Takes the database (in the call's episode) and an instance of `arguments`; returns what JSON can hold."""
+    run: Callable[[Any, Any], Mapping[str, Any]]
+    """Takes the database (`opd.agent.database.Database` in the call's episode, or the toolset's own) and an instance of
+    `arguments`; returns what JSON can hold."""
 
 
 class BadArguments(ValueError):
@@ -113,29 +116,44 @@ def _faults(tool: Tool, error: ValidationError) -> str:
     return f"{'; '.join(sentences)}. {tool.name} takes: {names}"
 
 
+class Toolset(NamedTuple):
+    """What a toolset's module defines."""
+
+    tools: Mapping[str, Tool]
+    open_database: Callable[[str], Any]
+    """Its own `open_database(folder)`, else ours: what a tool gets first, after `.in_episode(seed)` where it has that."""
+    verify_database: Callable[[Path], object] | None
+    """Ours for our database; None where the toolset opens one of its own."""
+
+
 @lru_cache(maxsize=8)
-def load_toolset(toolset: str = DEFAULT_TOOLSET) -> Mapping[str, Tool]:
-    """The `TOOLS` of a module (`package.module`) or Python file (`path/to/file.py`), by name.
+def load_toolset(toolset: str = DEFAULT_TOOLSET) -> Toolset:
+    """The toolset of a module (`package.module`) or Python file (`path/to/file.py`).
 
     Raises:
         ImportError: there is no such module, or it has no mapping `TOOLS` of `Tool`s by their own names.
     """
-    if toolset.endswith(".py"):
-        path = Path(toolset)
-        spec = importlib.util.spec_from_file_location(f"_opd_toolset_{path.stem}", path)
-        if not path.is_file() or spec is None or spec.loader is None:
-            raise ImportError(f"toolset = {toolset}: there is no such Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module.__name__] = module
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(toolset)
+    module = _module(toolset)
     tools = getattr(module, "TOOLS", None)
     if not isinstance(tools, Mapping) or not all(
         isinstance(tool, Tool) and tool.name == name for name, tool in tools.items()
     ):
         raise ImportError(f"toolset = {toolset}: must define TOOLS, a mapping from each tool's name to its Tool")
-    return tools
+    opener = getattr(module, "open_database", None)
+    return Toolset(tools, opener or open_database, None if opener else verify_folder)
+
+
+def _module(toolset: str) -> ModuleType:
+    if not toolset.endswith(".py"):
+        return importlib.import_module(toolset)
+    path = Path(toolset)
+    spec = importlib.util.spec_from_file_location(f"_opd_toolset_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"toolset = {toolset}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def tool_schemas(toolset: str = DEFAULT_TOOLSET) -> list[dict[str, Any]]:
@@ -149,7 +167,7 @@ def tool_schemas(toolset: str = DEFAULT_TOOLSET) -> list[dict[str, Any]]:
                 "parameters": _parameters(tool.arguments),
             },
         }
-        for tool in load_toolset(toolset).values()
+        for tool in load_toolset(toolset).tools.values()
     ]
 
 
