@@ -78,9 +78,9 @@ def local_copy(url: str, *, cache: Path | None = None, say: Say = print) -> str:
     """
     url = url.rstrip("/")
     store, listed, is_file = _listing(url)
-    mirror = _Mirror(url, store, (cache or cache_dir()) / _folder_name(url), say)
-    mirror.update(listed)
-    return str(mirror.folder / listed[0].key if is_file else mirror.folder)
+    folder = (cache or cache_dir()) / _folder_name(url)
+    _Mirror(url, store, folder, say).update(listed)
+    return str(folder / listed[0].key if is_file else folder)
 
 
 def mirror(url: str, folder: Path, *, say: Say = print) -> int:

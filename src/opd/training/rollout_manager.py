@@ -9,8 +9,8 @@ from uuid import uuid4
 import ray
 from tensordict import TensorDict
 
+from opd.training.nodes import working_nodes
 from opd.training.rollout_worker import RolloutActor, RolloutReport, RolloutWorker
-from opd.training.startup import working_nodes
 
 
 class RolloutManager:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from opd.training import startup
+from opd.training import nodes
 from opd.training.errors import TooFewNodes
 
 
@@ -17,15 +17,15 @@ def config():
 def cluster(monkeypatch, *looks):
     """Free devices by node, one list a look; the last one stays."""
     looks = [[{"CPU": 8.0, **({"GPU": float(free)} if free else {})} for free in look] for look in looks]
-    monkeypatch.setattr(startup, "DEVICE_POLL_S", 0.0)
+    monkeypatch.setattr(nodes, "DEVICE_POLL_S", 0.0)
     monkeypatch.setattr(
-        startup, "available_resources_per_node", lambda: dict(enumerate(looks.pop(0) if len(looks) > 1 else looks[0]))
+        nodes, "available_resources_per_node", lambda: dict(enumerate(looks.pop(0) if len(looks) > 1 else looks[0]))
     )
 
 
 def test_a_cluster_that_has_its_devices_is_not_waited_for(config, monkeypatch, capsys):
     cluster(monkeypatch, [0, 4, 8])
-    startup.wait_for_devices(config, timeout_s=0)
+    nodes.wait_for_devices(config, timeout_s=0)
     assert capsys.readouterr().out == ""
 
 
@@ -33,7 +33,7 @@ def test_workers_that_join_late_and_devices_that_an_earlier_attempt_still_holds_
     config, monkeypatch, capsys
 ):
     cluster(monkeypatch, [0], [0, 4], [0, 4], [0, 4, 3], [0, 4, 4])
-    startup.wait_for_devices(config, timeout_s=60)
+    nodes.wait_for_devices(config, timeout_s=60)
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "waiting for 0 of 2 nodes with 4 free devices (free now: [0])"
     assert len(said) == 3, "the same line is not said twice"
@@ -42,4 +42,4 @@ def test_workers_that_join_late_and_devices_that_an_earlier_attempt_still_holds_
 def test_devices_on_too_many_nodes_are_too_few(config, monkeypatch):
     cluster(monkeypatch, [2, 2, 2, 2])
     with pytest.raises(TooFewNodes, match=r"0 of 2 nodes with 4 free devices .* trainer\.nnodes"):
-        startup.wait_for_devices(config, timeout_s=0)
+        nodes.wait_for_devices(config, timeout_s=0)
