@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.e2e_cpu import pods
-from tests.e2e_cpu.runs import SPECS, Outcome, run
+from tests.e2e_cpu.runs import SPECS, Outcome, finish, start
 from tests.runs.s3 import server as s3
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
@@ -116,7 +116,8 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
 def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(tmp_path):
     """Model, teacher and data come from s3:// and everything goes there; head and one rank begin again with empty disks."""
     sets = ("trainer.total_steps=4", "trainer.save_freq=1", "checkpoint.keep_last=2")
-    whole = run(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2").must_be_clean()
+    started = start(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2")
+    whole = finish(started, tmp_path / "whole", "opd", timeout_s=TIMEOUT_S).must_be_clean()
 
     folder = tmp_path / "pods"
     with s3.running_server(tmp_path / "s3") as port:
