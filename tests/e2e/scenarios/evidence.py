@@ -1,0 +1,39 @@
+"""The raw evidence of a scenario: files below build/e2e/SCENARIO, written once, with their hashes in the summary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Evidence:
+    """A folder of files; `seconds` counts from its making."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self._begin = time.monotonic()
+
+    def text(self, name: str, content: str) -> None:
+        """Keep what a command printed."""
+        (self.folder / name).write_text(content)
+
+    def tree(self, name: str, content: Any) -> None:
+        """Keep objects as JSON."""
+        (self.folder / name).write_text(json.dumps(content, indent=1, sort_keys=True))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the scenario began."""
+        return round(time.monotonic() - self._begin, 1)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """File name -> SHA-256, of everything in an evidence folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
