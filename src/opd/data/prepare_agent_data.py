@@ -5,7 +5,6 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,9 +12,9 @@ from rich.console import Console
 from opd.agent.database import Database, open_database
 from opd.agent.entries import LANGUAGES, Language
 from opd.agent.manifest import MANIFEST_FILE, ManifestError
-from opd.agent.tools.registry import tool_schemas
 from opd.data import command_line
 from opd.data.agent import deepplanning
+from opd.data.agent.filters import filter_rows, length_rule
 from opd.data.agent.generate import GRADES, GeneratedTask, generate_task
 from opd.data.agent.rows import AGENT_SCHEMA, generated_row
 from opd.data.command_line import SetReport
@@ -58,7 +57,7 @@ def prepare(arguments: argparse.Namespace) -> None:
         reports += _generated(arguments, console, tables, solutions)
     if "deepplanning" in arguments.sources:
         reports += _published(arguments, tables)
-    reports = _without_leaks_and_overlong(arguments, tables, reports)
+    tables = _filter(arguments, tables, reports)
     for name, rows in tables.items():
         if not rows:
             raise RawFileError(f"{output_dir / name}: no row is left; give more tasks or another --train-ratio")
@@ -164,64 +163,15 @@ def _published(arguments: argparse.Namespace, tables: Tables) -> list[SetReport]
     return reports
 
 
-def _without_leaks_and_overlong(
-    arguments: argparse.Namespace, tables: Tables, reports: Sequence[SetReport]
-) -> list[SetReport]:
-    """Drops training rows that validation asks too, and prompts beyond the limit; counted in a report of their own."""
-    asked = {_identity(row) for name, rows in tables.items() if name != TRAIN_FILE for row in rows}
-    is_too_long = _length_rule(arguments)
-    dropped: Counter[str] = Counter()
-    num_before = sum(len(rows) for rows in tables.values())
-    for name, rows in tables.items():
-        kept = []
-        seen: set[str] = set()
-        for row in rows:
-            identity = _identity(row)
-            reason = None
-            if identity in seen:
-                reason = "duplicate_task"
-            elif name == TRAIN_FILE and identity in asked:
-                reason = "validation_task"
-            elif is_too_long is not None and is_too_long(row):
-                reason = "prompt_too_long"
-            seen.add(identity)
-            if reason is None:
-                kept.append(row)
-            else:
-                dropped[reason] += 1
-        tables[name] = kept
-    if not dropped:
-        return list(reports)
-    written = {name: len(rows) for name, rows in tables.items()}
-    return [*reports, SetReport("all, filtered", reports[0].raw_path, num_before, dropped, written, [])]
-
-
-def _identity(row: Row) -> str:
-    """What makes two rows the same task: the conversation and, since it decides the answer, the episode."""
-    return json.dumps([row["prompt"], row["extra_info"]["episode_seed"]], ensure_ascii=False)
-
-
-def _length_rule(arguments: argparse.Namespace) -> Callable[[Row], bool] | None:
-    """Whether a prompt with its tools, through the chat template, exceeds the limit in tokens."""
-    if arguments.tokenizer is None:
-        return None
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
-    schemas = {schema["function"]["name"]: schema for schema in tool_schemas()}
-
-    def is_too_long(row: Row) -> bool:
-        selection = row["extra_info"]["tool_selection"] or schemas
-        tokens = tokenizer.apply_chat_template(
-            row["prompt"],
-            tools=[schemas[name] for name in selection],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-        )
-        return len(tokens) > arguments.max_prompt_length
-
-    return is_too_long
+def _filter(arguments: argparse.Namespace, tables: Tables, reports: list[SetReport]) -> Tables:
+    """The rows that are fit to be written; what is dropped gets a report of its own."""
+    is_too_long = None if arguments.tokenizer is None else length_rule(arguments.tokenizer, arguments.max_prompt_length)
+    filtered = filter_rows(tables, train_file=TRAIN_FILE, is_too_long=is_too_long)
+    if filtered.dropped:
+        num_before = sum(len(rows) for rows in tables.values())
+        written = {name: len(rows) for name, rows in filtered.tables.items()}
+        reports.append(SetReport("all, filtered", reports[0].raw_path, num_before, filtered.dropped, written, []))
+    return filtered.tables
 
 
 def main(argv: list[str] | None = None) -> None:
