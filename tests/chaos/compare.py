@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from opd.runs.resume import complete_steps, read_sealed
 from opd.runs.store import Store
 from opd.runs.store_local import LocalStore
 
+# Loading shards warns of what `torch.compile` could not do with their device mesh.
+logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
 # What a clock or the machine's load decides.
 _MEASURED = ("time", "timing", "perf/")
 

@@ -29,7 +29,7 @@ def test_a_number_anywhere_in_the_chain_of_causes_is_enough(tmp_path: Path) -> N
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
         except OSError as cause:
-            raise RuntimeError("writing failed\nmore") from cause
+            raise RuntimeError("\x1b[36mray::Worker\x1b[39m\n  Traceback\nwriting failed\n") from cause
     except RuntimeError as error:
         full = as_disk_full(error, tmp_path)
     assert full is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 from opd.runs.errors import DiskFull
 
 # A write that failed for want of room has filled the rest up to a block or two.
 FULL_BELOW_BYTES = 2**20
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -24,10 +26,11 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     is_named = any(isinstance(link, OSError) and link.errno in _ERRNOS for link in _chain(error))
     if free >= FULL_BELOW_BYTES and not is_named:
         return None
-    first_line = (str(error).strip().splitlines() or [""])[0]
+    # Ray puts the traceback of the worker into the message and colours it: the cause is its last line.
+    cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
     return DiskFull(
         f"the disk of {folder} is full ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free), the run ended with "
-        f"{type(error).__name__}: {first_line[:200]}; make room (checkpoint.keep_last keeps fewer checkpoints) and start "
+        f"{type(error).__name__}: {cause[:200]}; make room (checkpoint.keep_last keeps fewer checkpoints) and start "
         "the run again: it goes on from its last complete checkpoint"
     )
 
