@@ -8,7 +8,9 @@ from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import pods, reached
 
 NAMESPACE = "opdctl"
-SUSPENDABLE = {"cluster": {"lifecycle": "suspendable"}}
+# The tier has volumes for three claims of a namespace's runs: all runs but one share a claim.
+SHARED = {"cluster": {"checkpoints": {"claim": "models"}}}
+SUSPENDABLE = {"cluster": {**SHARED["cluster"], "lifecycle": "suspendable"}}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,7 @@ def end(tier, run, **status):
     tier.admin.run("replace", "--subresource=status", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(tree))
 
 
+@pytest.mark.timeout(600, func_only=True)
 def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     run = "life"
     text = good(tool.submit("quickstart", name=run))
@@ -70,18 +73,19 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     assert "claim life-checkpoints deleted" in good(tool("delete", run, "--claim", "--yes"))
 
 
+@pytest.mark.timeout(600, func_only=True)
 def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name(tier, tool):
     run = "ended"
-    good(tool.submit("quickstart", name=run))
+    good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
     end(tier, run, jobDeploymentStatus="Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 1")
     assert "failed: failed (FAILED): AppFailed: exit code 1" in refused(tool("wait", run, "--timeout", "60"))
-    assert "resumed: the last RayJob ended: failed (FAILED)" in good(tool.submit("quickstart", name=run))
+    assert "resumed: the last RayJob ended: failed (FAILED)" in good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
     end(tier, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
-    assert "has succeeded already" in refused(tool.submit("quickstart", name=run))
+    assert "has succeeded already" in refused(tool.submit("quickstart", layer=SHARED, name=run))
     good(tool("wait", run, "--timeout", "60"))
-    assert good(tool.submit("quickstart", "--new", name=run)).startswith("ended-2  submitted")
+    assert good(tool.submit("quickstart", "--new", layer=SHARED, name=run)).startswith("ended-2  submitted")
     for name in (run, f"{run}-2"):
         good(tool("cancel", name))
         good(tool("delete", name))
@@ -89,7 +93,7 @@ def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name
 
 def test_a_stopped_run_that_holds_its_cluster_is_shouted(tier, tool):
     run = "stopped"
-    good(tool.submit("quickstart", name=run))
+    good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
     end(tier, run, jobDeploymentStatus="Complete", jobStatus="STOPPED")
     assert "!!! STOPPED WITH A LIVE CLUSTER: 2 pods" in good(tool("status", run))
@@ -124,7 +128,7 @@ def test_status_says_which_quota_is_used_up(tier, tmp_path):
 
 def test_status_says_why_no_node_takes_a_worker(tier, tool):
     run = "nowhere"
-    good(tool.submit("eval-math", layer={"cluster": {"gpu": {"type": "NVIDIA-B300"}}}, name=run))
+    good(tool.submit("eval-math", layer={"cluster": {**SHARED["cluster"], "gpu": {"type": "NVIDIA-B300"}}}, name=run))
     wanted = "unschedulable: 0/6 nodes are available"
     tier.admin.until("status says so", lambda: wanted in tool("status", run).stdout)
     good(tool("cancel", run))

@@ -64,7 +64,7 @@ class PodFollower:
                     note("the cluster is back")
                     self._is_away = False
                 if is_over and is_quiet:
-                    self._catch_up()
+                    self._catch_up(is_final=True)
                     return self.num_lines
             except ClusterUnreachable as error:
                 if not self._is_away:
@@ -87,7 +87,7 @@ class PodFollower:
         lost = set(self._logs) - self._done - {pod.name for pod in pods}
         if lost:
             self._done |= lost
-            self._catch_up()
+            self._catch_up(is_final=False)
         for pod in pods:
             if pod.name in self._done or not pod.has_started:
                 continue
@@ -114,16 +114,16 @@ class PodFollower:
             if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
                 raise
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, is_final: bool) -> None:
         """Prints what the store's copy holds behind the last line that came from a pod."""
         if self.store is None:
             return
         try:
-            lines = stored_lines(self.store)
+            attempts = stored_lines(self.store)
         except StoreUnavailable as error:
             note(f"the store is away; lines that no pod showed may be missing here: {error}")
             return
-        for line in behind(list(self._printed), lines):
+        for line in missing(list(self._printed), attempts, is_final=is_final):
             self._printed.append(line)
             self._emit(line)
 
@@ -132,27 +132,32 @@ class PodFollower:
         self.num_lines += 1
 
 
-def stored_lines(store: Store) -> list[str]:
-    """The driver's log over all attempts, as far as it lies in the store."""
+def stored_lines(store: Store) -> list[list[str]]:
+    """The driver's log of every attempt, ascending, as far as it lies in the store."""
     listing = Listing(store)
-    lines: list[str] = []
+    attempts = []
     for attempt in listing.folders():
         data = b"".join(store.get(key) for key in listing.parts(attempt, LOG_FILE))
-        lines += data.decode(errors="replace").splitlines()
-    return lines
+        attempts.append(data.decode(errors="replace").splitlines())
+    return attempts
 
 
-def behind(printed: Sequence[str], stored: Sequence[str]) -> Sequence[str]:
+def missing(printed: Sequence[str], attempts: Sequence[Sequence[str]], *, is_final: bool) -> Sequence[str]:
     """The stored lines after the last one that was printed; all where none was.
 
     A line may occur many times: of the places where it could be, the one with the most equal lines before it is meant.
     Lines that only the pod printed (the submitter's own) are passed over.
+
+    Args:
+        attempts: stored lines of every attempt.
+        is_final: no pod will print any more; else a newer attempt is left to the pod that prints it.
     """
+    stored = [line for lines in attempts for line in lines]
     known = set(stored)
     shared = [line for line in printed if line in known]
+    newest_from = len(stored) - len(attempts[-1]) if attempts else 0
     if not shared:
-        return stored
-    places = [index for index, line in enumerate(stored) if line == shared[-1]]
+        return stored if is_final else stored[:newest_from]
 
     def num_equal(index: int) -> int:
         count = 0
@@ -160,5 +165,7 @@ def behind(printed: Sequence[str], stored: Sequence[str]) -> Sequence[str]:
             count += 1
         return count
 
+    places = [index for index, line in enumerate(stored) if line == shared[-1]]
     best = max(places, key=lambda index: (num_equal(index), index))
-    return stored[best + 1 :]
+    is_in_newest = best >= newest_from
+    return stored[best + 1 :] if is_final or is_in_newest else stored[best + 1 : newest_from]
