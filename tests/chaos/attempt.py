@@ -209,6 +209,7 @@ def start(
         "VERL_USE_EXTERNAL_MODULES": marks.__name__,
         marks.FILE: str(folder / f"attempt-{number}.marks"),
         marks.FREEZE_AT: freeze_at,
+        "RAY_raylet_start_wait_time_s": "300",  # 30 by default, which a very busy machine may not keep
         _TAG: tag,
     }
     with (folder / f"attempt-{number}.log").open("wb") as log:

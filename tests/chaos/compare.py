@@ -32,13 +32,14 @@ class Places:
     store: Store
 
 
-def differences(wanted: Places, found: Places, *, num_starts: int) -> list[str]:
+def differences(wanted: Places, found: Places, *, num_starts: int, same_spec: bool = True) -> list[str]:
     """What tells a finished run from the uninterrupted one, one line each; empty if nothing does.
 
     Args:
         wanted: the uninterrupted run.
         found: the other one; its store alone must hold metrics, result and the last checkpoint.
         num_starts: how often it was started; not every start lives long enough to claim an attempt.
+        same_spec: False where the ranks are laid out otherwise (one node of two, two nodes of one), which the hash tells.
     """
     last = complete_steps([wanted.local])[-1]
     folders = [places.local.local_path(step_folder(last)) for places in (wanted, found)]
@@ -46,7 +47,7 @@ def differences(wanted: Places, found: Places, *, num_starts: int) -> list[str]:
         *_checkpoint(*folders),
         *_sealed(found, last),
         *_rows(read_metrics(wanted.store).rows, read_metrics(found.store).rows),
-        *_result(wanted.store, found.store),
+        *_result(wanted.store, found.store, same_spec=same_spec),
         *_attempts(found.store, num_starts),
     ]
 
@@ -128,12 +129,12 @@ def _rows(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
             yield f"metrics of step {mine['step']}: {keys[0]} is {a.get(keys[0])}, was {b.get(keys[0])} ({len(keys)} differ)"
 
 
-def _result(reference: Store, store: Store) -> Iterator[str]:
+def _result(reference: Store, store: Store, *, same_spec: bool) -> Iterator[str]:
     result, wanted = store.get_json("result.json"), reference.get_json("result.json")
     if result is None or wanted is None:
         yield "result.json is missing"
         return
-    own = ("attempt", "finished_at_s")
+    own = ("attempt", "finished_at_s") if same_spec else ("attempt", "finished_at_s", "spec_hash")
     for key in sorted(result.keys() | wanted.keys()):
         if key not in own and result.get(key) != wanted.get(key):
             yield f"result.json: {key} is {result.get(key)}, was {wanted.get(key)}"

@@ -111,9 +111,9 @@ class Context:
         """Raises Broken with what differs from the uninterrupted run."""
         self.must_equal(self.shared.reference().places, case.places, num_starts=case.num_starts)
 
-    def must_equal(self, wanted: Places, found: Places, *, num_starts: int) -> None:
+    def must_equal(self, wanted: Places, found: Places, *, num_starts: int, same_spec: bool = True) -> None:
         """Raises Broken with what differs between two finished runs."""
-        lines = differences(wanted, found, num_starts=num_starts)
+        lines = differences(wanted, found, num_starts=num_starts, same_spec=same_spec)
         require(not lines, f"not equal to the uninterrupted run: {'; '.join(lines[:3])} ({len(lines)} differences)")
 
     @contextlib.contextmanager

@@ -57,7 +57,7 @@ def two_ranks_own_disks(context: Context) -> str:
         (folder / "second.log").write_text(log)
         require(ended == "SUCCEEDED", f"the second job ended as {ended}; see {folder / 'second.log'}")
         require(f"resuming from step {newest} " in log, f"it did not resume from {newest}; see {folder / 'second.log'}")
-        context.must_equal(reference.places, places, num_starts=2)
+        context.must_equal(reference.places, places, num_starts=2, same_spec=False)
     return f"shards of step {newest} on two disks, two of three disks lost, resumed from {newest}; equal"
 
 
