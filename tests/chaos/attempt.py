@@ -23,6 +23,8 @@ RUN_ID = "chaos"
 # Far above any start: a bound on hanging, not on slowness.
 TIMEOUT_S = 900.0
 _POLL_S = 0.002
+# Ray gives its own daemons 30 s, whatever is set, which an overloaded machine does not keep: no fault of ours, so again.
+_RAY_GAVE_UP = "The current node timed out during startup"
 _TAG = "OPD_CHAOS_ATTEMPT"
 
 
@@ -53,6 +55,11 @@ class Attempt:
     @property
     def output(self) -> str:
         return self.log.read_text(errors="replace")
+
+    @property
+    def was_given_up_by_ray(self) -> bool:
+        """Ended before anything of the run began, since Ray's daemons did not come up in time."""
+        return self.process.poll() == 1 and _RAY_GAVE_UP in self.output
 
     @property
     def phases(self) -> list[str]:
@@ -209,7 +216,6 @@ def start(
         "VERL_USE_EXTERNAL_MODULES": marks.__name__,
         marks.FILE: str(folder / f"attempt-{number}.marks"),
         marks.FREEZE_AT: freeze_at,
-        "RAY_raylet_start_wait_time_s": "300",  # 30 by default, which a very busy machine may not keep
         _TAG: tag,
     }
     with (folder / f"attempt-{number}.log").open("wb") as log:

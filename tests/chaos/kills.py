@@ -50,6 +50,9 @@ def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: 
             attempt = case.start()
             kill = waiting[0]
             if not kill.strike(attempt):
+                if attempt.was_given_up_by_ray:
+                    context.say("Ray did not start in time: again")
+                    continue
                 require(attempt.wait() == 0, f"attempt {attempt.number} failed before it was killed; see {attempt.log}")
                 case.must_have_resumed(attempt, newest)
                 break
