@@ -27,6 +27,9 @@ START_TIMEOUT_S = 120.0
 class ToolPoolError(RuntimeError):
     """Tools cannot be run at all: no fault of a call, so no answer for a model."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"tools cannot be run: {reason}")
+
 
 class _Request(NamedTuple):
     future: "Future[ToolReply]"
@@ -91,6 +94,7 @@ class ToolPool:
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.
+            TypeError | AttributeError: arguments that cannot be pickled; none that came as JSON.
         """
         return await asyncio.wrap_future(self.submit(name, arguments, episode_seed=episode_seed))
 
@@ -102,7 +106,7 @@ class ToolPool:
         request = _Request(Future(), call, time.monotonic())
         with self._lock:
             if self._closed:
-                raise ToolPoolError("the tool pool is closed")
+                raise ToolPoolError("their pool is closed")
             self._num_busy += 1
             if self._num_busy > len(self._threads) and len(self._threads) < self._num_processes:
                 thread = threading.Thread(target=self._serve, name=f"opd-tool-{len(self._threads)}", daemon=True)
@@ -142,10 +146,10 @@ class ToolPool:
                     if not healthy:
                         self._discard(process)
                         process = None
-                except (ToolPoolError, OSError) as error:
+                except Exception as error:  # noqa: BLE001  handed to the caller, who awaits the future
                     self._discard(process)
                     process = None
-                    request.future.set_exception(ToolPoolError(f"tools cannot be run: {error}"))
+                    request.future.set_exception(error)
             with self._lock:
                 self._num_busy -= 1
         self._discard(process)
@@ -164,7 +168,7 @@ class ToolPool:
                 return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s), True
         except (EOFError, OSError):
             if self._closed:
-                raise ToolPoolError("the tool pool was closed") from None
+                raise ToolPoolError("their pool was closed") from None
             logger.warning("tool %s: its process died%s; it is replaced", name, process.exit_status())
             text = error_text("crashed", f"{name} failed: its process died; try other arguments or another tool")
             return ToolReply(text, "crashed", time.monotonic() - started, queued_s), False
@@ -182,7 +186,7 @@ class ToolPool:
         self._discard(process)
         with self._lock:
             if self._closed:
-                raise ToolPoolError("the tool pool is closed")
+                raise ToolPoolError("their pool is closed")
             process = ChildProcess("opd.agent.tool_worker", self._arguments)
             self._processes.add(process)
         try:

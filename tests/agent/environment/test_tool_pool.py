@@ -191,13 +191,20 @@ def test_what_a_tool_prints_is_not_its_reply_and_a_long_reply_is_bounded(make_po
     assert len(run(pool, "long").text) == MAX_REPLY_CHARS
 
 
+def test_arguments_that_cannot_travel_are_the_callers_fault_and_the_pool_goes_on(make_pool):
+    pool = make_pool()
+    with pytest.raises((TypeError, AttributeError), match="pickle"):
+        run(pool, "get_price", {"city": lambda: None})
+    assert run(pool, "pid").error is None
+
+
 def test_closing_ends_every_process_and_later_calls_are_refused(make_pool):
     pool = make_pool(num_processes=2)
     pid = pid_of(pool)
     pool.close()
     pool.close()
     assert not is_running(pid)
-    with pytest.raises(ToolPoolError, match="the tool pool is closed"):
+    with pytest.raises(ToolPoolError, match="tools cannot be run: their pool is closed"):
         run(pool, "pid")
 
 
