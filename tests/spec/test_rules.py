@@ -45,6 +45,13 @@ RULES = [
         {"actor.log_prob_max_token_len_per_gpu": 5120},
     ),
     (
+        "opd",
+        {"opd.vocab_parallel_size": 3},
+        "opd.vocab_parallel_size",
+        "divide the number of ranks",
+        {"opd.vocab_parallel_size": 4},
+    ),
+    (
         "grpo",
         {"actor.optimizer_offload": "auto"},
         "actor.optimizer_offload",

@@ -145,6 +145,7 @@ def run_case(case: Case) -> dict[str, Any]:
         dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
         temperature=1.0,
     )
+    gradients = _keep_gradients(worker.student_engine)
     with Collectives() as collectives:
         raw = tu.get(worker.update_opd(data), "metrics")
     weights = {
@@ -154,10 +155,28 @@ def run_case(case: Case) -> dict[str, Any]:
     return {
         "metrics": step_counts.reduce(raw),
         "weights": weights,
+        "gradients": gradients,
         "residency": worker.read_residency(),
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
+
+
+def _keep_gradients(engine) -> dict[str, torch.Tensor]:
+    """Filled with the last update's whole gradients, as they are before clipping and the optimizer."""
+    kept: dict[str, torch.Tensor] = {}
+    step = engine.optimizer_step
+
+    def keeping() -> float:
+        for name, parameter in engine.module.named_parameters():
+            gradient = parameter.grad
+            kept[name] = (
+                (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().cpu().clone()
+            )
+        return step()
+
+    engine.optimizer_step = keeping
+    return kept
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:
@@ -176,7 +195,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     torch.save(results, Path(folder) / f"results_{rank}.pt")
 
 
-def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 240.0) -> list[dict[str, Any]]:
+def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) -> list[dict[str, Any]]:
     """Run the cases one after another on `world` ranks (a process each); results of rank 0.
 
     Ranks other than 0 must agree with it: their metrics are compared here.

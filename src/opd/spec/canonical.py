@@ -37,6 +37,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.cache_gib",
     "opd.workspace_gib",
     "opd.gpu_memory_gib",
+    "opd.vocab_parallel_size",
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",

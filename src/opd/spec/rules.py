@@ -145,6 +145,8 @@ def _ranks(spec: RunSpec) -> Iterator[Problem]:
         "rollout.tensor_parallel_size": spec.rollout.tensor_parallel_size,
         "actor.ulysses_sequence_parallel_size": spec.actor.ulysses_sequence_parallel_size,
     }
+    if isinstance(spec, OpdSpec | OpdAgentSpec):
+        shares["opd.vocab_parallel_size"] = spec.opd.vocab_parallel_size
     for path, size in shares.items():
         if num_ranks % size:
             yield Problem(

@@ -91,6 +91,7 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.cache_gib", "opd.cache_gib"),
     ("opd.workspace_gib", "opd.workspace_gib"),
     ("opd.gpu_memory_gib", "opd.gpu_memory_gib"),
+    ("opd.vocab_parallel_size", "opd.vocab_parallel_size"),
     ("opd.reward_beta", "opd.reward_beta"),
     ("opd.teacher.path", "teacher.path"),
     ("opd.teacher.dtype", "teacher.dtype"),

@@ -151,14 +151,17 @@ class TeacherEngine(_HeadEngine):
                 for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
                     cache.put(row, part)
 
-    def full_head_weight(self) -> torch.Tensor:
-        """[V_T, d_T] the whole head on the device, in the teacher's dtype (a collective call)."""
+    def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
+        """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call)."""
         weight = self.head.weight
-        if not isinstance(weight, DTensor):
-            return weight.detach().to(self.device)
-        sharded: Any = weight.to(self.device)
-        # A lone rank's shard is the whole: a resident teacher's head is used where it lies.
-        return (sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()).detach()
+        if isinstance(weight, DTensor):
+            sharded: Any = weight.to(self.device)
+            # A lone rank's shard is the whole: a resident teacher's head is used where it lies.
+            whole = sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()
+        else:
+            whole = weight.to(self.device)
+        some = whole[entries].detach()
+        return some if some.shape == whole.shape else some.clone()
 
 
 @EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])

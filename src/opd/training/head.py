@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed import ProcessGroup
 
 from opd.losses import DivergenceKind
-from opd.losses.fused import head_divergence
+from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
 from opd.training.errors import Unfit
 from opd.training.hidden_cache import Fetch
 
@@ -35,8 +37,9 @@ class DivergenceTask:
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the trunk's forward is queued.
-        teacher_weight: [V_T, d_T], the teacher's head.
+        teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
+        vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
     """
 
     positions: torch.Tensor
@@ -50,6 +53,49 @@ class DivergenceTask:
     chunk_size: int
     valid_vocab: int
     workspace_gib: float
+    vocab_group: ProcessGroup | None = None
+
+    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor) -> HeadDivergence:
+        """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        if self.vocab_group is not None:
+            return self._shared_divergence(hidden, weight, self.vocab_group)
+        return head_divergence(
+            hidden,
+            weight,
+            self.teacher_hidden.ready(),
+            self.teacher_weight,
+            self.kind,
+            token_weights=self.token_weights,
+            beta=self.beta,
+            temperature=self.temperature,
+            chunk_size=self.chunk_size,
+            valid_vocab=self.valid_vocab,
+            token_ids=self.token_ids,
+            workspace_gib=self.workspace_gib,
+        )
+
+    def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> HeadDivergence:
+        """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
+
+        FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
+        """
+        shard = vocab_shard(self.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
+        on_gpu = hidden.device.type == "cuda"
+        output, nonfinite = vocab_parallel_divergence(
+            hidden,
+            weight[shard],
+            self.teacher_hidden.ready(),
+            self.teacher_weight,
+            self.kind,
+            vocab=self.valid_vocab,
+            group=group,
+            token_weights=self.token_weights,
+            beta=self.beta,
+            temperature=self.temperature,
+            chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
+            token_ids=self.token_ids,
+        )
+        return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)
 
 
 class ProbeTask(NamedTuple):
@@ -99,20 +145,7 @@ class DistillationHead(nn.Linear):
         hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
         if isinstance(task, CollectTask):
             return hidden
-        return head_divergence(
-            hidden,
-            self.weight,
-            task.teacher_hidden.ready(),
-            task.teacher_weight,
-            task.kind,
-            token_weights=task.token_weights,
-            beta=task.beta,
-            temperature=task.temperature,
-            chunk_size=task.chunk_size,
-            valid_vocab=task.valid_vocab,
-            token_ids=task.token_ids,
-            workspace_gib=task.workspace_gib,
-        )
+        return task.divergence(hidden, self.weight)
 
 
 def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs):

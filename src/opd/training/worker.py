@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from torch import distributed
+from torch.distributed import ProcessGroup
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
@@ -19,6 +21,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
 from opd.losses import token_weights
+from opd.losses.vocab_parallel import vocab_shard
 from opd.training import engines
 from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
@@ -37,6 +40,20 @@ def trained_positions(
     """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
     rows = rows.select(micro_batch["opd_row"].cpu()).to(starts.device)
     return rows, loss_positions(rows, row_starts=starts).trained()
+
+
+def vocab_group(size: int) -> ProcessGroup | None:
+    """The group of `size` neighbouring ranks that this one shares the heads with (a collective call); None for 1.
+
+    Raises:
+        ValueError: the ranks do not divide into groups of that size.
+    """
+    if size == 1:
+        return None
+    world = distributed.get_world_size()
+    if world % size:
+        raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
+    return distributed.new_subgroups(size)[0]
 
 
 def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> TrainingWorker:
@@ -86,6 +103,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self.plan: Plan | None = None
         self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
+        self._vocab_group: ProcessGroup | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return teacher_worker(config, self.opd.teacher)
@@ -108,6 +126,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
         self._follow_plan()
+        self._vocab_group = vocab_group(int(self.opd.vocab_parallel_size))
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
     def _follow_plan(self) -> None:
@@ -143,7 +162,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         started = time.perf_counter()
         try:
             self._teacher_phase(data, batch.rows, cache)
-            head = self.teacher_engine.full_head_weight()
+            head = self.teacher_engine.head_weight(self._own_entries())
             teacher_s = time.perf_counter() - started
             self.student_engine.num_updates = 0
             self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
@@ -160,6 +179,13 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s]
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
+
+    def _own_entries(self) -> slice:
+        """Entries of the teacher's head that this rank needs: all, or its share of those that count."""
+        group = self._vocab_group
+        if group is None:
+            return slice(None)
+        return vocab_shard(int(self.opd.valid_vocab), distributed.get_rank(group), distributed.get_world_size(group))
 
     def _hidden_cache(self) -> HiddenCache:
         """The one cache of this worker; its pinned memory is kept from step to step."""
@@ -213,6 +239,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 chunk_size=int(opd.chunk_size),
                 valid_vocab=int(opd.valid_vocab),
                 workspace_gib=float(opd.workspace_gib),
+                vocab_group=self._vocab_group,
             )
 
         return build

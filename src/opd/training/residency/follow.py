@@ -44,7 +44,7 @@ def worker_plan(config: Mapping[str, Any], device: torch.device) -> Plan | None:
         device_bytes=_device_bytes(config["opd"]["gpu_memory_gib"], device),
     )
     plan = make_plan(job)
-    if first:
+    if first and job.device_bytes is not None:
         print(f"residency plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)
     return plan
 
