@@ -1,0 +1,82 @@
+"""The machine after a cluster: settings and cgroups as before, nothing of anybody else's touched."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.e2e.cluster import host, lifecycle
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Folders in the place of /proc/sys and of cgroup v1's controllers."""
+    for name, value in {"vm/overcommit_memory": "0", "kernel/panic": "1"}.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(f"{value}\n")
+    (tmp_path / "cgroup" / "memory" / "others").mkdir(parents=True)
+    monkeypatch.setattr(host, "_SYS", tmp_path / "sys")
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "cgroup")
+    return tmp_path
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPD_CLUSTER_DIR", str(tmp_path / "cluster"))
+    return tmp_path / "cluster"
+
+
+def test_changed_settings_and_pod_cgroups_are_put_back_and_the_rest_is_left(machine):
+    before = host.snapshot()
+    (machine / "sys/vm/overcommit_memory").write_text("1\n")
+    (machine / "cgroup/memory/kubepods/burstable/pod1").mkdir(parents=True)
+    changes = host.restore(before)
+    assert changes == ["sysctl vm.overcommit_memory = 0", f"cgroup {machine}/cgroup/memory/kubepods"]
+    assert host.snapshot() == before
+    assert [path.name for path in (machine / "cgroup/memory").iterdir()] == ["others"]
+    assert host.restore(before) == []
+
+
+def test_settings_that_the_kernel_lacks_are_left_out(machine):
+    assert set(host.snapshot()["sysctls"]) == {"vm/overcommit_memory", "kernel/panic"}
+
+
+def test_nothing_to_end_is_not_an_error(place):
+    assert lifecycle.down(print) is False
+
+
+def test_a_cluster_that_was_killed_before_it_began_leaves_only_a_folder(place, machine):
+    (place / "images").mkdir(parents=True)
+    (place / "state.json").write_text('{"pid": 1, "star')
+    assert lifecycle.down(print) is True
+    assert not place.exists()
+
+
+def test_a_process_that_only_has_the_same_id_is_not_ended(place, machine):
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        place.mkdir()
+        state = {"pid": stranger.pid, "started": "1", "baseline": host.snapshot()}
+        (place / "state.json").write_text(json.dumps(state))
+        assert lifecycle.down(print) is True
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_the_first_process_is_ended_and_its_folder_removed(place, machine):
+    place.mkdir()
+    first = subprocess.Popen(["sleep", "60"])
+    started = Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    (place / "state.json").write_text(json.dumps({"pid": first.pid, "started": started, "baseline": host.snapshot()}))
+    reaper = os.fork()
+    if reaper == 0:
+        os._exit(0 if lifecycle.down(lambda _: None) else 1)
+    assert first.wait(60) == -15
+    assert os.waitstatus_to_exitcode(os.waitpid(reaper, 0)[1]) == 0
+    assert not place.exists()
+
+
+def test_without_root_the_reason_is_named(place, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(lifecycle.ClusterError, match="need root"):
+        lifecycle.up(print)
