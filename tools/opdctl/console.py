@@ -61,6 +61,17 @@ def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+@contextmanager
+def working(title: str) -> Iterator[None]:
+    """A spinner on a terminal's stderr while something takes its time; notes go above it."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(title):
+        yield
+
+
 class CommandTimeout(Exception):
     """The command's own --timeout ran out."""
 

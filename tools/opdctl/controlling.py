@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from opdctl.cluster.client import KubeApi
+from opdctl.cluster.errors import ClusterUnreachable
 from opdctl.cluster.rayjob import JobState, Phase
 from opdctl.cluster.run import ClusterRun, look
 from opdctl.console import note
@@ -106,16 +107,19 @@ def _wait(
     started_s = noted_s = time.monotonic()
     shown = ""
     while True:
-        run = look(api, run_id)
-        if is_done(run):
-            return run
+        try:
+            run = look(api, run_id)
+            if is_done(run):
+                return run
+            text = _shown(run)
+        except ClusterUnreachable as error:
+            text = f"the cluster is away, waiting goes on: {error}"
         now_s = time.monotonic()
         if now_s - started_s > timeout_s:
             raise ToolError(
-                f"run {run_id} is not there yet after {timeout_s:g} s: {_shown(run)}",
+                f"run {run_id} is not there yet after {timeout_s:g} s: {text}",
                 fix="what was asked goes on by itself: `opdctl status` shows it; or wait longer with --timeout",
             )
-        text = _shown(run)
         if text != shown or now_s - noted_s > NOTE_INTERVAL_S:
             note(f"{run_id}: {text} ({now_s - started_s:.0f} s)")
             shown, noted_s = text, now_s

@@ -87,7 +87,7 @@ def locate(
             notes.append(f"the cluster was left out: {error}")
     place = _place(target, store, run, notes, timeout_s)
     if place is None and not (run is not None and (run.is_known or run.pods)) and not (may_be_unknown and api):
-        raise _unknown(target, api, store)
+        raise _unknown(target, api, store, notes)
     return Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes)
 
 
@@ -104,7 +104,7 @@ def in_cluster(
     api = connect(namespace=namespace, context=context)
     run = look(api, target.run_id)
     if not run.is_known and not run.pods:
-        raise _unknown(Target(run_id=target.run_id), api, None)
+        raise _unknown(Target(run_id=target.run_id), api, None, [])
     notes: list[str] = []
     place = _place(target, store, run, notes, timeout_s)
     return api, Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes)
@@ -147,7 +147,8 @@ def _store_url(target: Target, store: str | None, run: ClusterRun | None, notes:
     return target.store_url
 
 
-def _unknown(target: Target, api: KubeApi | None, store: str | None) -> ToolError:
+def _unknown(target: Target, api: KubeApi | None, store: str | None, notes: list[str]) -> ToolError:
+    why = f" ({'; '.join(notes)})" if notes else ""
     places = []
     if api is not None:
         places.append(f"namespace {api.namespace}")
@@ -156,11 +157,11 @@ def _unknown(target: Target, api: KubeApi | None, store: str | None) -> ToolErro
         places.append(f"store {url}: it has no {RUN_FILE}")
     if not places:
         return ToolError(
-            "which store, or which cluster? A run is named by its id in one of them",
+            f"which store, or which cluster? A run is named by its id in one of them{why}",
             fix=f"give --store URL or set {STORE_VARIABLE}, give --namespace, or name its path, URL or experiment file",
             exit_code=2,
         )
     return ToolError(
-        f"no run {target.run_id!r} in {' nor in '.join(places)}",
+        f"no run {target.run_id!r} in {' nor in '.join(places)}{why}",
         fix="`opdctl list --store URL` shows the runs of a store; a run appears there with its first attempt",
     )

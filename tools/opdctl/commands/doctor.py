@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.console import Context, Namespace, NoCluster, StoreUrl, Timeout, deadline, note
+from opdctl.console import Context, Namespace, NoCluster, StoreUrl, Timeout, deadline, note, working
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
 File = Annotated[Path | None, typer.Argument(metavar="[EXP.yaml]", help="Experiment file to check for.")]
@@ -35,7 +35,7 @@ def doctor(
     from opdctl.cluster.doctor import check_cluster
     from opdctl.redact import redact
 
-    with deadline(timeout):
+    with deadline(timeout), working("looking"):
         has_cluster = not no_cluster and (namespace is not None or context is not None or is_configured())
         checks, loaded = check_all(
             experiment, store=store, charts=charts, env=os.environ, timeout_s=timeout, runs_here=not has_cluster

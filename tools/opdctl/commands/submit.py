@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets
-from opdctl.console import Context, Namespace, Timeout, deadline, note
+from opdctl.console import Context, Namespace, Timeout, deadline, note, working
 
 New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API server's dry run; nothing is installed.")]
@@ -36,6 +36,7 @@ def submit(
     import os
 
     from opdctl.cluster.client import connect
+    from opdctl.redact import redact
     from opdctl.sending import Sender
     from opdctl.values import load_experiments
 
@@ -49,14 +50,16 @@ def submit(
                 note(f"note: {item.run_id}: {remark}")
         api = connect(namespace=namespace, context=context)
         sender = Sender(api, charts=charts, is_new=new, timeout_s=timeout)
-        orders = sender.prepare(found)
+        with working("checking the names, and every object on the API server"):
+            orders = sender.prepare(found)
         for order in orders:
             run_id, decision = order.experiment.run_id, order.decision
-            why = f": {decision.why}" if decision.why else ""
+            why = f": {redact(decision.why)}" if decision.why else ""
             if dry_run:
                 print(f"{run_id}  would {decision.action}{why}")
                 continue
-            sender.send(order)
+            with working(f"installing {run_id}"):
+                sender.send(order)
             print(f"{run_id}  {'resumed' if decision.action == 'resume' else 'submitted'}{why}")
     if not dry_run:
         print(next_steps([order.experiment.run_id for order in orders], api.namespace, api.context))
