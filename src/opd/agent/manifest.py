@@ -11,6 +11,7 @@ MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 """Raised whenever a table or the meaning of a column changes: an older folder is then refused, not misread."""
 _CHUNK_BYTES = 2**20
+_ID_DIGITS = 16
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
 
@@ -40,6 +41,11 @@ class Manifest(BaseModel):
     """By table; every language has the same."""
     files: dict[PlainName, FileRecord]
     """By plain name: a manifest cannot name a file outside its folder."""
+
+    @property
+    def database_id(self) -> str:
+        """Names this very database: the beginning of the SHA-256 of all that the manifest says."""
+        return hashlib.sha256(manifest_text(self).encode()).hexdigest()[:_ID_DIGITS]
 
 
 def file_sha256(path: Path) -> str:

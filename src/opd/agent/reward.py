@@ -46,7 +46,7 @@ def compute_score(
         solution_str: all turns as text; tool replies can hold no `<plan>` or `<answer>` (`tools.registry.render`).
         ground_truth: a task as text (`opd.agent.task`).
         extra_info: `episode_seed` lays that episode's prices over the database; `final_text`, if there, is the
-            text of the last turn; `database_dir` may name the database.
+            text of the last turn; `database_dir` may name the database, `database_id` says which one the task is for.
         database_dir: the database folder; else `extra_info`'s, else the environment's DATABASE_DIR.
 
     Returns:
@@ -116,8 +116,15 @@ def _database(extra_info: Mapping[str, Any], database_dir: str | None) -> Databa
         raise ManifestError(
             f"reward agent_plan has no database: pass database_dir (agent.database_dir) or set {DATABASE_VARIABLE}"
         )
+    database = _opened(str(folder))
+    made_for, found = extra_info.get("database_id"), database.manifest.database_id
+    if made_for is not None and made_for != found:
+        raise ManifestError(
+            f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
+            "give the database that opd.data.prepare_agent_data was given, or prepare the data anew"
+        )
     seed = extra_info.get("episode_seed")
-    return _opened(str(folder)).in_episode(None if seed is None else int(seed))
+    return database.in_episode(None if seed is None else int(seed))
 
 
 _opened: Callable[[str], Database] = lru_cache(maxsize=4)(open_database)

@@ -6,9 +6,11 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.environment.worlds import NUM_CITIES
 
 from opd.agent.answers import says
 from opd.agent.database import open_database
+from opd.agent.make_database import write_database
 from opd.agent.manifest import ManifestError
 from opd.agent.plan import find_answer, last_block
 from opd.agent.reward import compute_score
@@ -166,6 +168,15 @@ def test_the_database_comes_from_the_option_the_row_or_the_environment(database_
     assert compute_score("x", task.solution, truth, info | {"database_dir": str(database_dir)})["score"] == 1.0
     monkeypatch.setenv("DATABASE_DIR", str(database_dir))
     assert compute_score("x", task.solution, truth, info)["score"] == 1.0
+
+
+def test_a_task_of_another_database_is_refused_not_scored(database_dir, database, tmp_path):
+    task = made(database, 3)
+    info = {"database_id": task.database_id}
+    assert reward(database_dir, task, task.solution, **info)["acc"] == 1.0
+    write_database(tmp_path / "other", seed=8, num_cities=NUM_CITIES)
+    with pytest.raises(ManifestError, match=rf"this task was made for {task.database_id}"):
+        reward(tmp_path / "other", task, task.solution, **info)
 
 
 def test_a_fault_of_the_data_is_raised_not_scored(database_dir):

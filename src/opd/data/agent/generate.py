@@ -38,6 +38,8 @@ class GeneratedTask(NamedTuple):
     grade: int
     language: Language
     episode_seed: int | None
+    database_id: str
+    """The database in which alone the task has a solution (`Manifest.database_id`)."""
     tools: tuple[str, ...]
     """Those that a solution needs."""
     solution: str
@@ -76,7 +78,7 @@ def generate_task(
             task, tools, solution = _DRAWS[grade](view, rng, cities)
         except Unplannable:
             continue
-        return GeneratedTask(task, grade, language, episode_seed, tools, solution, draw)
+        return GeneratedTask(task, grade, language, episode_seed, database.manifest.database_id, tools, solution, draw)
     raise RuntimeError(
         f"grade {grade}, number {number}: no solvable task in {MAX_DRAWS} draws from {len(cities)} cities"
     )

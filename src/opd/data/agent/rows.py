@@ -13,6 +13,7 @@ _EXTRA_INFO = pa.struct(
         *SCHEMA.field("extra_info").type.fields,
         ("language", pa.string()),
         ("grade", pa.int64()),  # null: not one of ours
+        ("database_id", pa.string()),  # null: needs none
         ("episode_seed", pa.int64()),  # null: the database's own prices
         ("tool_selection", pa.list_(pa.string())),  # null: all tools are offered
     ]
@@ -30,6 +31,7 @@ def agent_row(
     problem_id: str,
     language: Language,
     grade: int | None = None,
+    database_id: str | None = None,
     episode_seed: int | None = None,
     tool_selection: tuple[str, ...] | None = None,
 ) -> Row:
@@ -46,6 +48,7 @@ def agent_row(
             "problem_id": problem_id,
             "language": language,
             "grade": grade,
+            "database_id": database_id,
             "episode_seed": episode_seed,
             "tool_selection": None if tool_selection is None else list(tool_selection),
         },
@@ -65,6 +68,7 @@ def generated_row(generated: GeneratedTask, *, split: str, index: int, only_need
         problem_id=f"g{generated.grade}-{generated.language}-{index}",
         language=generated.language,
         grade=generated.grade,
+        database_id=generated.database_id,
         episode_seed=generated.episode_seed,
         tool_selection=generated.tools if only_needed_tools else None,
     )
