@@ -103,6 +103,16 @@ class Attempt:
             self.kill_tree()
             raise Broken(f"attempt {self.number} did not end within {timeout_s:.0f} s; see {self.log}") from None
 
+    def must_freeze_at(self, phase: str, nth: int = 1) -> None:
+        """Wait until the driver has stopped itself at the mark; Broken if it ends before."""
+
+        def has_stopped() -> bool:
+            driver = self.driver()
+            return driver is not None and driver.status() == psutil.STATUS_STOPPED
+
+        there = self.reaches(phase, nth) and self.until(has_stopped)
+        require(there, f"attempt {self.number} ended before {phase} {nth}; see {self.log}")
+
     def freeze(self) -> list[psutil.Process]:
         """SIGSTOP to every process of the tree, the launcher first, until none is left that still runs."""
         frozen: dict[int, psutil.Process] = {}

@@ -1,7 +1,7 @@
 """Loaded into the trainer's driver (`VERL_USE_EXTERNAL_MODULES`): writes down which phase it enters, and can freeze there.
 
-One line `phase step` a phase, before the phase does anything. `OPD_CHAOS_FREEZE_AT=phase:n` has the driver stop itself
-(SIGSTOP) as it enters the phase for the n-th time, so that a fault can be put between two statements. Nothing else is
+One line `phase step` a phase, before the phase does anything. `OPD_CHAOS_FREEZE_AT=phase:n,...` has the driver stop itself
+(SIGSTOP) as it enters a phase for the n-th time, so that a fault can be put between two statements. Nothing else is
 changed: the wrapped functions do what they did.
 """
 
@@ -27,7 +27,7 @@ def mark(phase: str, step: int) -> None:
     os.write(descriptor, f"{phase} {step}\n".encode())
     os.close(descriptor)
     _entered[phase] += 1
-    if os.environ.get(FREEZE_AT) == f"{phase}:{_entered[phase]}":
+    if f"{phase}:{_entered[phase]}" in os.environ.get(FREEZE_AT, "").split(","):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -21,22 +21,25 @@ SHORT_OUTAGE_S = 20.0
 def store_away_for_a_while(context: Context) -> str:
     with context.s3_store() as (proxy, url, environment):
         case = context.case("run", store_url=url, environment=environment, sets=("trainer.save_freq=2",))
-        attempt = case.start()
-        require(attempt.reaches("upload", 1), last_lines(attempt))
+        attempt = case.start(freeze_at="upload:1,upload:2")
+        attempt.must_freeze_at("upload", 1)
         proxy.is_away = True
+        attempt.thaw()
         time.sleep(SHORT_OUTAGE_S)
-        proxy.is_away = False
         num_short = proxy.num_refused
-        require(attempt.reaches("upload", 2), last_lines(attempt))
+        proxy.is_away = False
+        require(num_short > 0, "nobody asked the store while it was away")
+        attempt.must_freeze_at("upload", 2)
         require(2 in complete_steps([case.places.store]), "step 2 is not in the store although the outage was short")
         proxy.is_away = True
+        attempt.thaw()
         given_up = "global_step_4 is complete on the local disk only"
         require(attempt.until(lambda: given_up in attempt.output), f"step 4 was not given up: {last_lines(attempt)}")
         proxy.is_away = False
         require(attempt.wait() == 0, f"exit {attempt.process.returncode}: {last_lines(attempt)}")
         attempt.must_leave_nothing()
         stored = complete_steps([case.places.store])
-        require(stored == [4, 6, 8], f"the store holds the steps {stored}")
+        require({4, 6, 8} <= set(stored), f"the store holds the steps {stored}")
         context.must_equal_reference(case)
         return f"{num_short} requests refused and waited out, then {proxy.num_refused - num_short}; step 4 made up for; equal"
 
@@ -48,9 +51,10 @@ def store_away_for_a_while(context: Context) -> str:
 def store_away_for_good(context: Context) -> str:
     with context.s3_store() as (proxy, url, environment):
         case = context.case("run", store_url=url, environment=environment, sets=("trainer.save_freq=4",))
-        attempt = case.start()
-        require(attempt.reaches("upload", 2), last_lines(attempt))
+        attempt = case.start(freeze_at="upload:2")
+        attempt.must_freeze_at("upload", 2)
         proxy.is_away = True
+        attempt.thaw()
         started_s = time.monotonic()
         require(attempt.wait() == 1, f"exit {attempt.process.returncode}: {last_lines(attempt)}")
         patience_s = time.monotonic() - started_s

@@ -48,5 +48,5 @@ def two_attempts(context: Context) -> str:
 
 def _freeze(attempt: Attempt, phase: str, nth: int) -> None:
     """The driver has stopped itself at the mark; now all its processes stop, as when a node hangs."""
-    require(attempt.reaches(phase, nth), last_lines(attempt))
+    attempt.must_freeze_at(phase, nth)
     attempt.freeze()
