@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
-from tests.training.models import VOCAB, save_model
-from tests.training.workers import Case, row, run_cases
+from tests.training.batches import uneven_rows
+from tests.training.models import save_model
+from tests.training.workers import Case, run_cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-def _rows(count: int = 8, seed: int = 0) -> list[dict]:
-    """Rows of uneven length; one with a masked (tool) span, one fully masked."""
-    rng = random.Random(seed)
-    rows = []
-    for i in range(count):
-        prompt = [rng.randrange(3, VOCAB) for _ in range(rng.randint(3, 11))]
-        response = [rng.randrange(3, VOCAB) for _ in range(rng.randint(2, 13))]
-        mask = [1] * len(response)
-        if i == 2:
-            mask[1:] = [0] * (len(mask) - 1)
-        if i == 5:
-            mask = [0] * len(mask)
-        rows.append(row(prompt, response, mask, weight=0.5 + i / 8))
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -63,39 +46,42 @@ def one_rank(folders) -> dict[str, dict]:
     ]
     checkpointing = ["actor_rollout_ref.model.enable_gradient_checkpointing=True"]
     offload = [f"actor_rollout_ref.actor.fsdp_config.{k}_offload=True" for k in ("param", "optimizer")]
-    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows()) for s, t in HEADS}
+    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=uneven_rows()) for s, t in HEADS}
     cases |= {
-        f"padded {s}-{t}": _case(folders, s, t, rows=_rows(), remove_padding=False, micro_batch=4) for s, t in HEADS
+        f"padded {s}-{t}": _case(folders, s, t, rows=uneven_rows(), remove_padding=False, micro_batch=4)
+        for s, t in HEADS
     }
     cases |= {
-        "8 micro-batches": _case(folders, rows=_rows(), micro_batch=1),
-        "token budget": _case(folders, rows=_rows(), overrides=dynamic),
-        "chunk of 3": _case(folders, rows=_rows(), overrides=["opd.chunk_size=3"]),
-        "gradient checkpointing": _case(folders, rows=_rows(), overrides=checkpointing),
-        "offload": _case(folders, rows=_rows(), overrides=offload),
+        "8 micro-batches": _case(folders, rows=uneven_rows(), micro_batch=1),
+        "token budget": _case(folders, rows=uneven_rows(), overrides=dynamic),
+        "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
+        "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=checkpointing),
+        "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(
-            folders, rows=_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
+            folders, rows=uneven_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
         ),
-        "2 mini-batches": _case(folders, rows=_rows(), mini_batch=4, micro_batch=2),
-        "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in _rows()]),
-        "teacher is student": Case(student=folders["student_tied"], teacher=folders["student_tied"], rows=_rows()),
+        "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
+        "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in uneven_rows()]),
+        "teacher is student": Case(
+            student=folders["student_tied"], teacher=folders["student_tied"], rows=uneven_rows()
+        ),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
 
 
 @pytest.fixture(scope="module")
 def two_ranks(folders) -> dict[str, dict]:
-    empty = _rows(4) + [r | {"mask": [0] * len(r["mask"])} for r in _rows(4, seed=9)]
+    empty = uneven_rows(4) + [r | {"mask": [0] * len(r["mask"])} for r in uneven_rows(4, seed=9)]
     # Two ranks of four rows each, one row a micro-batch.
-    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=_rows(), micro_batch=1) for s, t in HEADS}
+    cases = {f"heads {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=1) for s, t in HEADS}
     cases |= {
         "empty rank": _case(folders, rows=empty, micro_batch=1),
         "empty rank, shared vocabulary": _case(folders, rows=empty, micro_batch=1, overrides=SHARED),
-        "no memory": _case(folders, rows=_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
-        "2 mini-batches": _case(folders, rows=_rows(), mini_batch=4, micro_batch=2),
+        "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
+        "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
     }
     cases |= {
-        f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=_rows(), micro_batch=2, overrides=SHARED)
+        f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=SHARED)
         for s, t in HEADS
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
@@ -154,14 +140,14 @@ def test_with_memory_an_update_reduces_and_gathers_once_and_without_it_in_every_
 
 def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folders, two_ranks):
     # The original skips an all-padding micro-batch on one rank only, and FSDP's collectives hang (defect 4).
-    alone = run_cases([_case(folders, rows=_rows(4), micro_batch=1)])[0]
+    alone = run_cases([_case(folders, rows=uneven_rows(4), micro_batch=1)])[0]
     _same(two_ranks["empty rank"], alone)
     _same(two_ranks["empty rank, shared vocabulary"], alone)
 
 
 def test_counts_over_ranks_and_mini_batches_equal_the_hand_count(one_rank, two_ranks):
     # The original reports num_tokens as a rank mean and ignores ppo_mini_batch_size (defects 10 and 14).
-    rows = _rows()
+    rows = uneven_rows()
     tokens = sum(sum(r["mask"]) for r in rows)
     trained = sum(any(r["mask"]) for r in rows)
     for result in (one_rank["2 mini-batches"], two_ranks["2 mini-batches"]):

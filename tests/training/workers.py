@@ -22,6 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class NoRollout:
+    """verl's worker builds a rollout; an update never asks it for anything (on a GPU, where `opd.cpu` has none)."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        pass
+
+
 class Collectives(TorchDispatchMode):
     """Counts torch.distributed's operations by name while it is entered."""
 
@@ -46,6 +53,7 @@ class Case:
     mini_batch: int | None = None
     remove_padding: bool = True
     overrides: list[str] = field(default_factory=list)
+    device: str = "cpu"
     method: str = "update"
 
 
@@ -110,10 +118,10 @@ def config(case: Case):
             f"+{role}.ref.fsdp_config.mixed_precision={fp32}",
             f"{role}.actor.optim.lr=1e-3",
             f"{role}.actor.optim.total_training_steps=10",
-            f"{role}.rollout.name=cpu",
+            f"{role}.rollout.name={'cpu' if case.device == 'cpu' else 'none'}",
             f"{role}.rollout.tensor_model_parallel_size=1",
             f"{role}.rollout.dtype=float32",
-            "trainer.device=cpu",
+            f"trainer.device={case.device}",
             *case.overrides,
         ]
     )
@@ -149,7 +157,7 @@ def run_case(case: Case) -> dict[str, Any]:
     with Collectives() as collectives:
         raw = tu.get(worker.update_opd(data), "metrics")
     weights = {
-        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
         for name, p in worker.student_engine.module.state_dict().items()
     }
     return {
@@ -180,12 +188,18 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
 
 
 def _main(rank: int, world: int, port: int, folder: str) -> None:
+    cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
+    local = rank if cases[0].device == "cuda" else 0
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(local), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     import verl  # noqa: F401
 
-    cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
+    if cases[0].device == "cuda":
+        from verl.workers.rollout import base
+
+        torch.cuda.set_device(local)
+        base._ROLLOUT_REGISTRY[("none", "async")] = "tests.training.workers.NoRollout"
     results = []
     for case in cases:
         try:
@@ -205,13 +219,13 @@ def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) ->
         port = sock.getsockname()[1]
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        "VERL_USE_EXTERNAL_MODULES": "opd.cpu",
-        "VERL_ENGINE_DEVICE": "cuda",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONWARNINGS": "ignore",
     }
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    if cases[0].device == "cpu":
+        environment |= {"VERL_USE_EXTERNAL_MODULES": "opd.cpu", "VERL_ENGINE_DEVICE": "cuda"}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
         code = "import sys; from tests.training.workers import _main; _main(*map(int, sys.argv[1:4]), sys.argv[4])"

@@ -2,16 +2,14 @@
 
 from opd.losses.chunked import DivergenceOutput, chunked_divergence
 from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind, divergence
-from opd.losses.weighting import MaskedSum, masked_sum, reward_weights, token_weights
+from opd.losses.weighting import reward_weights, token_weights
 
 __all__ = [
     "DIVERGENCE_KINDS",
     "DivergenceKind",
     "DivergenceOutput",
-    "MaskedSum",
     "chunked_divergence",
     "divergence",
-    "masked_sum",
     "reward_weights",
     "token_weights",
 ]

@@ -1,28 +1,10 @@
-"""Token and row weights of the loss, and the sums and counts that are divided once, by the global count."""
+"""Token and row weights of the loss sum, which is divided once, by the global token count."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-
-class MaskedSum(NamedTuple):
-    """A sum and the number of its terms, to be added up over micro-batches and ranks before the one division."""
-
-    total: Tensor
-    """Scalar, the values' float dtype."""
-    num_terms: Tensor
-    """Scalar int64."""
-
-
-def masked_sum(values: Tensor, mask: Tensor) -> MaskedSum:
-    """Sum and count of `values` [N] where `mask` [N] is True; a masked nan or inf does not spread.
-
-    Never a mean: a mean of micro-batch means weighs a token by the company it keeps.
-    """
-    return MaskedSum(values.masked_fill(~mask.bool(), 0).sum(), mask.bool().sum())
 
 
 def token_weights(mask: Tensor, *, row_index: Tensor | None = None, row_weights: Tensor | None = None) -> Tensor:

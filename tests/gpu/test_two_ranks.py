@@ -1,0 +1,27 @@
+"""Two GPUs and NCCL: the losses and the worker give what one rank gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+if torch.cuda.device_count() < 2:
+    pytest.skip("NOT TESTED HERE: two ranks over NCCL need two CUDA devices", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "tests.losses.vocab_ranks", "--device", "cuda"],
+        ["-m", "tests.gpu.two_ranks"],
+    ],
+    ids=["losses", "worker"],
+)
+def test_two_ranks_give_the_gradients_of_one(command):
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
