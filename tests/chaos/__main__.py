@@ -30,6 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios, by default all: {', '.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the kills' times (default: %(default)s)")
+    parser.add_argument(
+        "--reference", type=Path, help="an earlier uninterrupted run (build/chaos/shared/reference), moved"
+    )
     parser.add_argument("--table", type=Path, default=report.TABLE, help="the Markdown file (default: %(default)s)")
     args = parser.parse_args()
     unknown = sorted(set(args.names) - SCENARIOS.keys())
@@ -42,6 +45,8 @@ def main() -> int:
     summary = FOLDER / "summary.json"
     rows = report.read_rows(summary) if args.names else {}
     shared = Shared(folder=_emptied(FOLDER / "shared"), seed=args.seed, say=_say)
+    if args.reference:
+        shared.adopt_reference(args.reference.absolute())
     try:
         for number, one in enumerate(chosen, start=1):
             _say(f"[{number}/{len(chosen)}] {one.name}: {one.done}")
