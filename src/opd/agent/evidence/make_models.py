@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opd.agent.dialogue import Dialogue
 from opd.agent.evidence import ASSETS_DIR, STUDENT, TEACHER
-from opd.agent.evidence.lessons import lessons, right_call
+from opd.agent.evidence.lessons import guesses, lessons, right_call
 from opd.agent.evidence.models import STUDENT_RECIPE, TEACHER_RECIPE, Recipe, build_model, teach
 from opd.agent.evidence.play import make_environment, play
 from opd.agent.evidence.settings import settings
@@ -28,6 +28,7 @@ from opd.agent.task import Question, parse_task
 
 NUM_LESSONS = 6000
 LOG_EVERY = 20
+PROVENANCE_FILE = "provenance.json"
 RECIPES = {TEACHER: TEACHER_RECIPE, STUDENT: STUDENT_RECIPE}
 
 
@@ -42,24 +43,28 @@ def make_tokenizer(table: Sequence[dict[str, Any]]) -> PreTrainedTokenizerBase:
 
 
 def make_model(
-    name: str, recipe: Recipe, dialogues: Sequence[Dialogue], tokenizer: PreTrainedTokenizerBase, out: Path, seed: int
+    name: str,
+    recipe: Recipe,
+    right: Sequence[Dialogue],
+    guessed: Sequence[Dialogue],
+    tokenizer: PreTrainedTokenizerBase,
+    out: Path,
+    seed: int,
 ) -> dict[str, Any]:
     """Teach one model and save it; its provenance without the score."""
-    started = time.monotonic()
+    started, num_steps = time.monotonic(), recipe.num_steps + recipe.num_habit_steps
 
     def report(step: int, loss: float) -> None:
         if step % LOG_EVERY == 0:
-            print(
-                f"{name}: step {step}/{recipe.num_steps} loss {loss:.4f} {time.monotonic() - started:.0f} s", flush=True
-            )
+            print(f"{name}: step {step}/{num_steps} loss {loss:.4f} {time.monotonic() - started:.0f} s", flush=True)
 
     model = build_model(recipe, tokenizer, seed=seed)
-    teach(model, dialogues, recipe, pad=tokenizer.pad_token_id, seed=seed, on_step=report)
+    teach(model, right, guessed, recipe, pad=tokenizer.pad_token_id, seed=seed, on_step=report)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return {
         "recipe": asdict(recipe),
-        "num_lessons": len(dialogues),
+        "num_lessons": len(right),
         "num_parameters": model.num_parameters(),
         "weights_sha256": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
     }
@@ -70,6 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m opd.agent.evidence.make_models", description=__doc__)
     parser.add_argument("--out", type=Path, default=ASSETS_DIR, metavar="DIR", help="default: the committed assets")
     parser.add_argument("--seed", type=int, default=0, help="initial weights and order of lessons (default: 0)")
+    parser.add_argument("--only", choices=RECIPES, help="make this one; the other's folder and provenance stay")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)  # a sum's order, and so the weights, would depend on the number of threads
     with tempfile.TemporaryDirectory(prefix="opd-evidence-") as scratch:
@@ -81,22 +87,27 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer.save_pretrained(Path(scratch) / "tokenizer")
         environment = make_environment(Path(scratch) / "tokenizer", settings(folder))
         try:
-            dialogues = lessons(environment, tokenizer, table)
+            right = lessons(environment, tokenizer, table)
+            guessed = guesses(environment, tokenizer, table, seed=args.seed)
         finally:
             environment.close()
-        print(f"{len(dialogues)} lessons of up to {max(len(d.ids) for d in dialogues)} tokens", flush=True)
+        print(f"{len(right)} lessons of up to {max(len(d.ids) for d in right)} tokens", flush=True)
         provenance: dict[str, Any] = {
             "made_by": "python -m opd.agent.evidence.make_models",
             "seed": args.seed,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")},
         }
+        if args.only is not None:
+            provenance = json.loads((args.out / PROVENANCE_FILE).read_text()) | provenance
         for name, recipe in RECIPES.items():
-            provenance[name] = make_model(name, recipe, dialogues, tokenizer, args.out / name, args.seed)
+            if args.only not in (None, name):
+                continue
+            provenance[name] = make_model(name, recipe, right, guessed, tokenizer, args.out / name, args.seed)
             played = play(args.out / name, heldout, settings(folder))
             score = sum(one.score for one in played) / len(played)
             provenance[name]["heldout_score_greedy"] = score
             print(f"{name}: greedy score {score:.3f} on {len(played)} held-out episodes", flush=True)
-    (args.out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+    (args.out / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=2) + "\n")
 
 
 if __name__ == "__main__":
