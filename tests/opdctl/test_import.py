@@ -30,8 +30,11 @@ def test_the_command_line_loads_no_heavy_library_until_a_command_runs() -> None:
 
 
 def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
-    modules = "collect, compare, compare_view, comparing, curves, download, export, follow, gather, page, targets"
-    imports = "\n".join(f"import opdctl.{name}" for name in modules.split(", ") if name not in ("collect", "compare"))
+    modules = (
+        "compare_view comparing curves download export follow gather page targets locate sending controlling deleting ending "
+        "stager follow_pods cluster.client cluster.doctor cluster.dashboard cluster.dry_run cluster.podlogs cluster.run"
+    )
+    imports = "\n".join(f"import opdctl.{name}" for name in modules.split())
     assert not loaded_by(imports) & set(TRAINER)
 
 
@@ -41,3 +44,10 @@ def test_the_help_of_every_command_has_an_example(command: str, call: Callable) 
     assert done.returncode == 0
     assert f"opdctl {command}" in done.stdout.split("Example", 1)[1]
     assert "--timeout" in done.stdout
+
+
+def test_the_shell_completes_commands(call: Callable) -> None:
+    done = call(_OPDCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="opdctl su")
+    assert "submit" in done.stdout
+    assert "suspend" in done.stdout
+    assert "render" not in done.stdout

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from opd.runs.errors import StoreError
 from opd.runs.identity import RUN_FILE
 from opdctl.cluster.client import KubeApi, connect, is_configured
-from opdctl.cluster.errors import ClusterUnreachable
+from opdctl.cluster.errors import ClusterError
 from opdctl.cluster.run import ClusterRun, look
 from opdctl.errors import ToolError
 from opdctl.targets import SPEC_SUFFIXES, STORE_VARIABLE, RunPlace, open_place
@@ -80,7 +80,7 @@ def locate(
         try:
             api = connect(namespace=namespace, context=context)
             run = look(api, target.run_id)
-        except ClusterUnreachable as error:
+        except ClusterError as error:
             if is_named:
                 raise
             api, run = None, None
