@@ -51,14 +51,19 @@ def compute_score(
 
     Returns:
         `score` in [0, 1], `acc` 1.0 where everything asked is satisfied, `pred`, and 1.0 or 0.0 for each constraint
-        of this task: `commonsense_NAME`, `hard_NAME` or `question_NAME`, with the shares `commonsense` and `hard`.
+        of this task: `commonsense_NAME`, `hard_NAME` or `question_NAME`, with the shares `commonsense` and `hard`;
+        `gradeN` repeats `acc` for a task of grade N. An entry's mean over rows is the pass rate where it is asked.
 
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
     """
     result = score(solution_str, parse_task(ground_truth), dict(extra_info or {}), database_dir=database_dir)
     entries = {name: float(verdict.satisfied) for name, verdict in result.verdicts}
-    return {**entries, **result.shares, "score": result.score, "acc": float(result.passed), "pred": result.pred}
+    acc = float(result.passed)
+    grade = (extra_info or {}).get("grade")
+    if grade is not None:
+        entries[f"grade{int(grade)}"] = acc
+    return {**entries, **result.shares, "score": result.score, "acc": acc, "pred": result.pred}
 
 
 def score(text: str, task: Task, extra_info: Mapping[str, Any], *, database_dir: str | None = None) -> Result:

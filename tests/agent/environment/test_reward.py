@@ -46,6 +46,13 @@ def test_a_generated_solution_scores_one_with_an_entry_for_each_constraint(datab
         assert expected <= set(row)
 
 
+def test_a_row_of_a_grade_has_its_pass_rate_entry(database_dir, database):
+    task = made(database, 2)
+    assert reward(database_dir, task, task.solution, grade=2)["grade2"] == 1.0
+    assert reward(database_dir, task, "none", grade=2)["grade2"] == 0.0
+    assert not any(name.startswith("grade") for name in reward(database_dir, task, "none"))
+
+
 def test_the_right_price_is_that_of_the_episode_and_no_other(database_dir, database):
     task = made(database, 0)
     other = made(database, 0)._replace(episode_seed=task.episode_seed + 1)
