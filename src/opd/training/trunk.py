@@ -104,5 +104,16 @@ def compile_layers(model: nn.Module) -> int:
     return len(layers)
 
 
+def keep_activations(share: float) -> None:
+    """Let this process's compiled layers keep about `share` of what their backward needs and recompute the rest.
+
+    The cheapest to recompute go first (elementwise work long before products), which gradient checkpointing of whole
+    layers cannot tell apart. Counts for layers compiled from now on, and not under gradient checkpointing.
+    """
+    import torch._functorch.config as functorch
+
+    functorch.activation_memory_budget = share
+
+
 AttentionInterface.register(VARLEN, varlen_attention)
 AttentionMaskInterface.register(VARLEN, _no_mask)

@@ -32,6 +32,7 @@ from opd.training.residency.follow import worker_plan
 from opd.training.residency.job import GIB
 from opd.training.seeds import SeededRank
 from opd.training.step_counts import cache_counts, micro_batch_counts
+from opd.training.trunk import keep_activations
 
 
 def trained_positions(
@@ -121,6 +122,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
+        keep_activations(float(self.opd.activation_budget))
         # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
         super().init_model()
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
