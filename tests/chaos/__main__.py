@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios, by default all: {', '.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the kills' times (default: %(default)s)")
     parser.add_argument(
-        "--reference", type=Path, help="an earlier uninterrupted run (build/chaos/shared/reference), moved"
+        "--reference", type=Path, help="an earlier call's build/chaos/shared/reference, moved elsewhere"
     )
     parser.add_argument("--table", type=Path, default=report.TABLE, help="the Markdown file (default: %(default)s)")
     args = parser.parse_args()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -233,62 +232,6 @@ def start(
             words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **ours, **(environment or {})}
         )
     return Attempt(folder=folder, number=number, process=process, tag=tag)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kill:
-    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS`."""
-
-    phase: str
-    nth: int
-    delay_s: float
-    target: str
-
-    def strike(self, attempt: Attempt) -> bool:
-        """Wait for the moment and kill; False if the run had ended before."""
-        if self.phase != "start-up" and not attempt.reaches(self.phase, self.nth):
-            return False
-        if not attempt.sleep(self.delay_s):
-            return False
-        TARGETS[self.target](attempt)
-        return True
-
-
-# Seconds after a phase begins within which a kill may fall: about as long as the phase takes on two quiet cores, more for
-# those that a busy machine stretches.
-_WINDOW_S = {
-    "start-up": 14.0,
-    "load": 6.0,
-    "generation": 0.4,
-    "update": 0.3,
-    "save": 0.2,
-    "upload": 0.1,
-    "finish": 0.05,
-}
-
-
-# What dies: everything at once, as when a pod goes; the process that trains; the launcher above it. Weights of the dice.
-TARGETS = {"all": Attempt.kill_tree, "driver": Attempt.kill_driver, "launcher": Attempt.kill_launcher}
-_WEIGHTS = (6, 2, 2)
-
-
-def plan_kills(phases: Sequence[str], *, seed: int) -> list[Kill]:
-    """One kill a phase, in a random order; those of `finish` come last, since they end the training."""
-    dice = random.Random(seed)
-    early = [phase for phase in phases if phase != "finish"]
-    dice.shuffle(early)
-    kills = []
-    for phase in early + [phase for phase in phases if phase == "finish"]:
-        in_loop = phase in ("generation", "update", "save", "upload")
-        kills.append(
-            Kill(
-                phase=phase,
-                nth=dice.choice((1, 1, 2)) if in_loop else 1,
-                delay_s=dice.uniform(0.0, _WINDOW_S[phase]),
-                target=dice.choices(list(TARGETS), _WEIGHTS)[0],
-            )
-        )
-    return kills
 
 
 def _describe(process: psutil.Process) -> str:

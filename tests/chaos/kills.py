@@ -6,8 +6,9 @@ import shutil
 import signal
 from collections import Counter
 
-from tests.chaos.attempt import Kill, plan_kills, require
+from tests.chaos.attempt import require
 from tests.chaos.context import Case, Context
+from tests.chaos.kill_plan import Kill, plan_kills
 from tests.chaos.scenario import scenario
 
 from opd.runs.metrics import METRICS_FILE, parse_metrics

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.chaos import damage, kills  # noqa: F401 - the scenarios enter themselves
-from tests.chaos.attempt import TARGETS, plan_kills
 from tests.chaos.compare import Places, differences
 from tests.chaos.context import Context, Shared
+from tests.chaos.kill_plan import TARGETS, plan_kills
 from tests.chaos.report import Row, markdown
 from tests.chaos.scenario import SCENARIOS
 
