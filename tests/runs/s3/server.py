@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import shutil
@@ -16,11 +15,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-MODULE_FOLDER = Path(__file__).parent
-SERVER_PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
+import gotools
+
 ACCESS_KEY, SECRET_KEY = "opd-test", "opd-test-secret"
 BUCKET = "runs"
-BUILD_TIMEOUT_S = 800
 # Of the caller's shell, they would outrank what `environment` sets.
 FOREIGN_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy")
 
@@ -30,28 +28,15 @@ class NoGo(RuntimeError):
 
 
 def build_server() -> Path:
-    """The server's binary, built once per go.sum and cached outside the work tree.
+    """The server's binary, built once from this folder's go.mod and cached outside the work tree.
 
     Raises:
         NoGo: it is not cached and cannot be built here.
-        RuntimeError: it does not build; with the compiler's last words.
+        gotools.ToolError: it does not build; with the compiler's last words.
     """
-    version = hashlib.sha256((MODULE_FOLDER / "go.sum").read_bytes()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opd" / "versitygw"
-    binary = cache / version
-    if binary.exists():
-        return binary
-    go = shutil.which("go")
-    if go is None:
+    if shutil.which("go") is None and gotools.missing(["versitygw"]):
         raise NoGo("S3 UNTESTED: no Go on PATH to build versitygw with")
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = cache / f"{version}.{os.getpid()}"
-    command = [go, "build", "-mod=readonly", "-o", str(partial), SERVER_PACKAGE]
-    built = subprocess.run(command, cwd=MODULE_FOLDER, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
-    if built.returncode:
-        raise RuntimeError(f"versitygw does not build:\n{built.stderr[-2000:]}")
-    partial.rename(binary)
-    return binary
+    return gotools.install("versitygw")
 
 
 def free_port() -> int:
