@@ -20,12 +20,16 @@ from opd.training.seeds import TRAIN
 logger = logging.getLogger(__name__)
 
 
+def num_kept(config: Any) -> int:
+    """Conversations of a batch that a run keeps; none in a run without tools."""
+    return int((config.run.get("agent") or {}).get("num_kept_trajectories", 0))
+
+
 class DialogueKeeper:
     """Counts every conversation of a batch and keeps those with the lowest (data index, sample)."""
 
     def __init__(self, config: Any, tokenizer: Any, partition: str):
-        agent = config.run.get("agent") or {}
-        self._num_kept = int(agent.get("num_kept_trajectories", 0))
+        self._num_kept = num_kept(config)
         self._tokenizer = tokenizer
         self._partition = "train" if partition == TRAIN else "validation"
         self._kept: dict[tuple[int, int], Trajectory] = {}
@@ -75,15 +79,16 @@ def segments(dialogue: Dialogue, tokenizer: Any) -> Iterator[Segment]:
 class DialogueLog:
     """Writes kept conversations into the run directory; what the store does not take is offered again at the next batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_kept: int) -> None:
+        self._num_kept = num_kept
         self._waiting: set[str] = set()
 
     def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
-        """One file for each partition and step among them."""
+        """One file for each partition and step among them; each rollout process kept as many as the run is to keep."""
         ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
         for (partition, step), group in groupby(ordered, key=lambda item: (item.partition, item.step)):
             key = file_key(partition, step)
-            run.local.put(key, to_lines(group))
+            run.local.put(key, to_lines(list(group)[: self._num_kept]))
             self._waiting.add(key)
         if run.remote is None:
             self._waiting.clear()

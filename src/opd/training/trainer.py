@@ -24,7 +24,7 @@ from opd.pods import stop
 from opd.runs.metrics import read_metrics
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.training import checkpointing, step_counts, verl_patches
-from opd.training.dialogues import DialogueLog
+from opd.training.dialogues import DialogueLog, num_kept
 from opd.training.graceful import GracefulStop
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
@@ -43,7 +43,7 @@ class OrderedTrainer(PPOTrainerSync):
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
         self._stop = GracefulStop()
-        self._dialogues = DialogueLog()
+        self._dialogues = DialogueLog(num_kept(config))
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history), and MLflow's run is the same in all attempts.
         ours = ("console", "file", "mlflow") if run is not None else ("console",)
