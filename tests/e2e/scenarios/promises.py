@@ -79,7 +79,7 @@ def _store_is_whole(folder: Path) -> tuple[bool, str]:
 def _collect_prints(folder: Path) -> tuple[bool, str]:
     text = (folder / "collect.txt").read_text()
     row = next((line for line in text.splitlines() if "quickstart" in line), "")
-    return bool(row) and "6" in row, " ".join(row.split())
+    return "succeeded" in row and "6/6" in row, " ".join(row.split())
 
 
 def _gone_after_ttl(folder: Path) -> tuple[bool, str]:

@@ -11,6 +11,7 @@ from tests.e2e.cluster.kube import Kube, KubeError, Tree
 from tests.e2e.cluster.services import BUCKET
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios.evidence import Evidence
+from tests.e2e.scenarios.promises import STEP
 
 import gotools
 
@@ -82,7 +83,7 @@ def _watch(user: Kube, evidence: Evidence, log: Path, timeline: Timeline) -> Non
     """Until the RayJob ended; keeps the pods as they are at the first step."""
 
     def has_ended() -> bool:
-        if "first step" not in timeline.seen and " step  1/" in log.read_text(errors="replace"):
+        if "first step" not in timeline.seen and STEP.search(log.read_text(errors="replace")):
             timeline.mark("first step")
             evidence.tree("pods-running.json", user.items("pods", namespace=NAMESPACE, selector=_SELECTOR))
         status = user.get("rayjob", RUN, namespace=NAMESPACE).get("status", {})
