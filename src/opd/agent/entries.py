@@ -1,5 +1,6 @@
 """What the database holds: the records of every table, as the generator makes them and tools and constraints read them."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 Language = Literal["en", "zh"]
@@ -8,6 +9,10 @@ Mode = Literal["train", "flight"]
 PlaceKind = Literal["hotel", "restaurant", "attraction"]
 PLACE_KINDS: tuple[PlaceKind, ...] = ("hotel", "restaurant", "attraction")
 
+WEEKDAYS: Mapping[Language, tuple[str, ...]] = {
+    "en": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "zh": ("星期一", "星期二", "星期三", "星期四", "星期五", "星期六", "星期日"),
+}
 MINUTES_PER_DAY = 24 * 60
 NEVER_CLOSED = -1
 

@@ -95,6 +95,9 @@ def test_opening_hours_name_the_weekday_it_is_closed_and_answer_for_a_day(databa
         for place in database.places(city, "attraction")
         if place.closed_weekday == 0
     )
+    chinese = database.city_in("zh", city.id)
+    same = database.places(chinese, "attraction")[[p.id for p in database.places(city, "attraction")].index(place.id)]
+    assert call(database, "get_opening_hours", city=chinese.name, name=same.name)["closed_on"] == "星期一"
     hours = {"opens": clock(place.opens), "closes": clock(place.closes), "closed_on": "Monday"}
     assert call(database, "get_opening_hours", city=city.name, name=place.name) == hours
     for date, is_open in ((MONDAY, False), (MONDAY + datetime.timedelta(days=1), True)):

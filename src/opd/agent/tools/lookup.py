@@ -5,11 +5,9 @@ from typing import Any
 from pydantic import Field
 
 from opd.agent.database import Database
-from opd.agent.entries import NEVER_CLOSED, clock
+from opd.agent.entries import NEVER_CLOSED, WEEKDAYS, clock
 from opd.agent.tools.common import CityName, Date, PlaceName, find_city, find_place
 from opd.agent.tools.registry import Arguments, Tool
-
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class PlaceLookup(Arguments):
@@ -33,7 +31,7 @@ def _get_price(database: Database, arguments: PlaceLookup) -> dict[str, Any]:
 def _get_opening_hours(database: Database, arguments: HoursLookup) -> dict[str, Any]:
     city = find_city(database, "city", arguments.city)
     place = find_place(database, city, "name", arguments.name)
-    closed = None if place.closed_weekday == NEVER_CLOSED else _WEEKDAYS[place.closed_weekday]
+    closed = None if place.closed_weekday == NEVER_CLOSED else WEEKDAYS[city.language][place.closed_weekday]
     reply: dict[str, Any] = {"opens": clock(place.opens), "closes": clock(place.closes), "closed_on": closed}
     if arguments.date is not None:
         reply["open_that_day"] = arguments.date.weekday() != place.closed_weekday

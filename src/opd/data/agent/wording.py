@@ -4,16 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opd.agent.entries import Language
+from opd.agent.entries import WEEKDAYS, Language
 from opd.agent.task import HardConstraints, Question, Trip
 
 Message = dict[str, str]
 Words = Mapping[Language, str]
 
-_WEEKDAYS: Mapping[Language, tuple[str, ...]] = {
-    "en": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
-    "zh": ("星期一", "星期二", "星期三", "星期四", "星期五", "星期六", "星期日"),
-}
 _MODES: Mapping[Language, Mapping[str, str]] = {
     "en": {"train": "train", "flight": "plane"},
     "zh": {"train": "火车", "flight": "飞机"},
@@ -116,7 +112,7 @@ def trip_messages(trip: Trip, language: Language) -> list[Message]:
         origin=trip.origin,
         destinations=_THEN[language].join(trip.destinations),
         date=trip.start_date,
-        weekday=_WEEKDAYS[language][trip.start_date.weekday()],
+        weekday=WEEKDAYS[language][trip.start_date.weekday()],
         num_people=trip.num_people,
     )
     return [
