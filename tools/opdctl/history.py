@@ -54,11 +54,16 @@ def merge_tables(tables: Mapping[int, pa.Table]) -> pa.Table:
         return table
     columns = [pa.array(steps)]
     names = [name for name in table.column_names if name != "step"]
+    # Of repeated indices numpy keeps the last one, which is the latest line of the latest attempt.
     for name in names:
         column = table[name].combine_chunks()
+        if not column.null_count:  # logged in every line, as most metrics are
+            values = np.zeros(len(steps))
+            values[slots] = column.to_numpy()
+            columns.append(pa.array(values))
+            continue
         is_set = column.is_valid().to_numpy(zero_copy_only=False)
         values, is_missing = np.zeros(len(steps)), np.ones(len(steps), dtype=bool)
-        # Of repeated indices numpy keeps the last one, which is the latest line of the latest attempt.
         values[slots[is_set]] = column.fill_null(0.0).to_numpy(zero_copy_only=False)[is_set]
         is_missing[slots[is_set]] = False
         columns.append(pa.array(values, mask=is_missing))
