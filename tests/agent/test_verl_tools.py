@@ -1,0 +1,91 @@
+"""verl's own tools and tool-call syntaxes behind our protocols: state kept, calls answered, failures read by the model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.agent.talk import TOKENIZER, ids_of
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+from opd.agent.parsing import HermesParser
+from opd.agent.tools.registry import tool_schemas
+from opd.agent.verl_tools import VerlTools, call_parser
+
+SCHEMAS = tool_schemas()
+
+
+class Counter(BaseTool):
+    """Counts the calls of one conversation."""
+
+    def __init__(self):
+        schema = {"type": "function", "function": {"name": "counter", "description": "Counts."}}
+        super().__init__({}, OpenAIFunctionToolSchema.model_validate(schema))
+        self.counts: dict[str, int] = {}
+
+    async def create(self, instance_id=None, **kwargs):
+        name, response = await super().create(instance_id)
+        self.counts[name] = kwargs["create_kwargs"].get("start", 0)
+        return name, response
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        if parameters.get("raise"):
+            raise RuntimeError("broken")
+        if parameters.get("wait"):
+            await asyncio.sleep(60)
+        self.counts[instance_id] += 1
+        return ToolResponse(text=str(self.counts[instance_id])), 0.0, {}
+
+    async def release(self, instance_id, **kwargs):
+        del self.counts[instance_id]
+
+
+def test_an_instance_lives_as_long_as_its_conversation():
+    counter = Counter()
+
+    async def conversation(start: int) -> list[str]:
+        tools = VerlTools({"counter": counter}, {"counter": {"create_kwargs": {"start": start}}}, 5.0)
+        texts = [(await tools.call("counter", {})).text for _ in range(3)]
+        await tools.release()
+        return texts
+
+    async def both():
+        return await asyncio.gather(conversation(0), conversation(10))
+
+    assert asyncio.run(both()) == [["1", "2", "3"], ["11", "12", "13"]]
+    assert counter.counts == {}
+
+
+def test_a_tool_that_raises_or_waits_for_ever_is_an_error_that_the_model_reads():
+    async def run():
+        tools = VerlTools({"counter": Counter()}, {}, 0.05)
+        return await tools.call("counter", {"raise": True}), await tools.call("counter", {"wait": True})
+
+    raised, waited = asyncio.run(run())
+    assert raised.error == raised.text == "Error: counter failed: broken"
+    assert waited.error == "Error: counter did not answer within 0.05 s"
+    assert waited.seconds >= 0.05
+
+
+def parse(name: str, text: str):
+    parser = call_parser(name, TOKENIZER, SCHEMAS)
+    return asyncio.run(parser.parse(text, ids_of(text)))
+
+
+def test_a_syntax_of_verls_is_read():
+    text = "<tool_call>\n<function=get_price>\n<parameter=city>\n静州\n</parameter>\n<parameter=name>\nTea House\n</parameter>\n</function>\n</tool_call>"
+    (call,) = parse("qwen3_coder", text)
+    assert (call.name, call.arguments, call.problem) == ("get_price", {"city": "静州", "name": "Tea House"}, "")
+
+
+def test_a_call_that_verls_parser_drops_is_answered():
+    good = "<tool_call>\n<function=get_price>\n<parameter=city>\na\n</parameter>\n</function>\n</tool_call>"
+    calls = parse("qwen3_coder", good + "<tool_call>nothing</tool_call>")
+    assert [call.problem for call in calls] == ["", "a call is not in the format qwen3_coder"]
+
+
+def test_the_default_syntax_is_ours_and_an_unknown_one_is_refused_with_the_known():
+    assert isinstance(call_parser("hermes", TOKENIZER, SCHEMAS), HermesParser)
+    with pytest.raises(ValueError, match=r"agent.tool_format='xml': must be one of .*hermes.*qwen3_coder"):
+        call_parser("xml", TOKENIZER, SCHEMAS)
