@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ cluster-down: ## end it, also half a one, and put the machine back
 
 cluster-shell: ## a shell with kubectl and helm inside it, as the namespaced opd-user
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster shell $(ARGS)
+
+e2e: setup ## CPU image, cluster, scenarios as a user would run them, evidence in build/e2e (root; SCENARIO=name)
+	PYTHONPATH=tools $(BIN)/python -m tests.e2e run $(SCENARIO)
+
+e2e-verify: ## judge the last run's evidence again; fails on a broken promise or a tampered copy
+	PYTHONPATH=tools $(BIN)/python -m tests.e2e verify
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
 	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)

@@ -101,6 +101,13 @@ def _kept_after_uninstall(folder: Path) -> tuple[bool, str]:
     return is_bound and set(before) <= set(names) and not after["configmaps"], observed
 
 
+def _model_in_store(folder: Path) -> tuple[bool, str]:
+    status = _tree(folder, "convert-rayjob.json")["status"]
+    names = [name.rpartition("/")[2] for name in (folder / "s3-model.txt").read_text().split()]
+    is_whole = {"config.json", "model.safetensors", "tokenizer.json", "conversion.json"} <= set(names)
+    return is_whole and status["jobStatus"] == "SUCCEEDED", f"{status['jobStatus']}: {', '.join(names)}"
+
+
 PROMISES: dict[str, dict[str, Look]] = {
     "quickstart": {
         "head, worker and submitter pods run": _three_roles,
@@ -110,5 +117,6 @@ PROMISES: dict[str, dict[str, Look]] = {
         "opdctl collect prints the run": _collect_prints,
         "after the TTL RayJob, RayCluster and pods are gone; release, ConfigMap and claim remain": _gone_after_ttl,
         "helm uninstall keeps the checkpoint claim and the store": _kept_after_uninstall,
+        "the kind convert leaves the trained model in S3": _model_in_store,
     },
 }

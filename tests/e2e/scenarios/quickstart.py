@@ -27,9 +27,7 @@ def run(user: Kube, evidence: Evidence, image: Path, store: dict[str, str]) -> N
 
     Judges nothing: a step that does not come to its end within its time leaves evidence that breaks its promise.
     """
-    values = [ROOT / "manifests/experiments/quickstart.yaml", ROOT / "tests/e2e/overrides/quickstart.yaml", image]
-    flags = [word for path in values for word in ("-f", str(path))]
-    evidence.text("install.txt", _helm(user, "install", RUN, str(ROOT / "charts/opd"), *flags))
+    evidence.text("install.txt", _install(user, "opd", RUN, image))
     log, timeline = evidence.folder / "kubectl-logs.txt", Timeline(evidence)
     follower = _follow(user, log, timeline)
     _watch(user, evidence, log, timeline)
@@ -43,6 +41,26 @@ def run(user: Kube, evidence: Evidence, image: Path, store: dict[str, str]) -> N
     evidence.text("uninstall.txt", _helm(user, "uninstall", RUN))
     evidence.tree("after-uninstall.json", _left(user))
     evidence.text("s3-after.txt", "\n".join(_objects(store)))
+    _convert(user, evidence, image, store)
+
+
+def _convert(user: Kube, evidence: Evidence, image: Path, store: dict[str, str]) -> None:
+    """The trained student to a Hugging Face folder in the store, by the kind `convert`."""
+    evidence.text("convert-install.txt", _install(user, "convert", "convert", image))
+    user.until("the conversion ended", lambda: _phase(user, "convert") in _END, timeout_s=_RUN_TIMEOUT_S)
+    evidence.tree("convert-rayjob.json", user.get("rayjob", "convert", namespace=NAMESPACE))
+    evidence.text("s3-model.txt", "\n".join(name for name in _objects(store) if "/model/" in name))
+    evidence.text("convert-uninstall.txt", _helm(user, "uninstall", "convert"))
+
+
+def _install(user: Kube, kind: str, name: str, image: Path) -> str:
+    values = [ROOT / f"manifests/experiments/{name}.yaml", ROOT / f"tests/e2e/overrides/{name}.yaml", image]
+    flags = [word for path in values for word in ("-f", str(path))]
+    return _helm(user, "install", name, str(ROOT / "charts" / kind), *flags)
+
+
+def _phase(user: Kube, run: str) -> str:
+    return user.get("rayjob", run, namespace=NAMESPACE).get("status", {}).get("jobDeploymentStatus", "")
 
 
 class Timeline:
@@ -86,8 +104,7 @@ def _watch(user: Kube, evidence: Evidence, log: Path, timeline: Timeline) -> Non
         if "first step" not in timeline.seen and STEP.search(log.read_text(errors="replace")):
             timeline.mark("first step")
             evidence.tree("pods-running.json", user.items("pods", namespace=NAMESPACE, selector=_SELECTOR))
-        status = user.get("rayjob", RUN, namespace=NAMESPACE).get("status", {})
-        return status.get("jobDeploymentStatus") in _END
+        return _phase(user, RUN) in _END
 
     user.until("the RayJob ended", has_ended, timeout_s=_RUN_TIMEOUT_S)
     timeline.mark("ended")
