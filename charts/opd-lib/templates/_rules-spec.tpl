@@ -88,7 +88,18 @@
   "rule" "distillation takes the hidden states of a rank's whole rows, and no rank has a shared sequence whole"
   "fix" "set it to 1 (GRPO may share sequences)") -}}
 {{- end -}}
-{{- range $key, $size := dict "rollout.tensor_parallel_size" $values.rollout.tensor_parallel_size "actor.ulysses_sequence_parallel_size" $values.actor.ulysses_sequence_parallel_size -}}
+{{- $shares := dict "rollout.tensor_parallel_size" $values.rollout.tensor_parallel_size "actor.ulysses_sequence_parallel_size" $sharing -}}
+{{- if hasKey $values "opd" -}}
+{{- $_ := set $shares "opd.vocab_parallel_size" $values.opd.vocab_parallel_size -}}
+{{- else -}}
+{{- range $key := list "param_offload" "optimizer_offload" -}}
+{{- if eq (toString (get $values.actor $key)) "auto" -}}
+{{- include "opd.refuse" (dict "key" (printf "actor.%s" $key) "value" "auto"
+  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks" "fix" "use true or false") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $size := $shares -}}
 {{- if mod $sizes.ranks (int64 $size) -}}
 {{- include "opd.refuse" (dict "key" $key "value" $size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %d)" $sizes.ranks)
