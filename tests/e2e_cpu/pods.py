@@ -122,7 +122,7 @@ class Cluster:
             f"--head --port={self.gcs_port} --dashboard-host={ADDRESS} --dashboard-port={self.dashboard_port} "
             f"--ray-client-server-port={client} --dashboard-agent-listen-port={agent} --num-cpus=0 --num-gpus=0",
         )
-        self._wait("the head", self._head_answers)
+        self._wait("the head", lambda: self._num_nodes() == 1)
         for index in range(num_workers):
             self.start_worker(f"worker-{index}")
         self._wait("all nodes", lambda: self._num_nodes() == num_workers + 1)
@@ -227,14 +227,12 @@ class Cluster:
                 raise AssertionError(f"{what} did not come up:\n{logs}")
             time.sleep(0.2)
 
-    def _head_answers(self) -> bool:
-        try:
-            return "ray_version" in self._ask("/api/version")
-        except OSError:
-            return False
-
     def _num_nodes(self) -> int:
-        return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
+        """How many have joined; 0 while the head does not answer yet."""
+        try:
+            return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
+        except OSError:
+            return 0
 
 
 def _die_with_parent() -> None:

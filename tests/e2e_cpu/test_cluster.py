@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from tests.e2e_cpu import pods
-from tests.e2e_cpu.runs import SPECS, Outcome, finish, start
+from tests.e2e_cpu.runs import SPECS, finish, start
 from tests.runs.s3 import server as s3
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.task import write_parquet
 from opd.runs.metrics import read_metrics
+from opd.runs.resume import complete_steps
 from opd.runs.store_local import LocalStore
 from opd.spec import dump_spec, load_spec
 
@@ -115,16 +117,13 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
 @pytest.mark.timeout(2400)
 def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(tmp_path):
     """Model, teacher and data come from s3:// and everything goes there; head and one rank begin again with empty disks."""
-    sets = ("trainer.total_steps=4", "trainer.save_freq=1", "checkpoint.keep_last=2")
-    started = start(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2")
-    whole = finish(started, tmp_path / "whole", "opd", timeout_s=TIMEOUT_S).must_be_clean()
-
+    sets = ("trainer.total_steps=8", "trainer.save_freq=1", "checkpoint.keep_last=2")
     folder = tmp_path / "pods"
     with s3.running_server(tmp_path / "s3") as port:
         bucket = tmp_path / "s3" / "data" / s3.BUCKET
         environment = {**POD, **s3.environment(port), "OPD_CACHE_DIR": str(folder / "work" / "cache")}
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        inputs = _upload_inputs(bucket / "inputs", whole)
+        inputs = _upload_inputs(bucket / "inputs")
         url = f"s3://{s3.BUCKET}"
         folder.mkdir()
         experiment = mount(folder, "exp", *sets, "trainer.nnodes=2", f"store.url={url}/store", *inputs)
@@ -139,7 +138,10 @@ def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(t
             pods.wait_for(is_saved, TIMEOUT_S, "the second checkpoint", lambda: cluster.log("first"))
             disks = {name: pod.volume / "out" / "opd" / "checkpoints" for name, pod in cluster.pods.items()}
             cluster.stop()
-        on_disk = [sorted(path.name for path in disk.glob("global_step_2/actor/model_*")) for disk in disks.values()]
+        newest = complete_steps([LocalStore(stored)])[-1]
+        on_disk = [
+            sorted(path.name for path in disk.glob(f"global_step_{newest}/actor/model_*")) for disk in disks.values()
+        ]
         assert sorted(on_disk) == [[], ["model_world_size_2_rank_0.pt"], ["model_world_size_2_rank_1.pt"]]
         for name in ("head", "worker-1"):
             shutil.rmtree(folder / "pods" / name)
@@ -147,32 +149,33 @@ def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(t
         with pods.cluster(folder, num_workers=2, shared=False, environment=environment) as cluster:
             cluster.submit(*entrypoint(experiment), job="second")
             assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
-            assert "resuming from step" in cluster.log("second")
+            assert f"resuming from step {newest} (store)" in cluster.log("second")
             kept = {path.name for path in (stored / "checkpoints").iterdir()}
             for name, pod in cluster.pods.items():
                 left = {path.name for path in (pod.volume / "out" / "opd" / "checkpoints").glob("global_step_*")}
                 assert left <= kept, f"retention on the disk of {name}"
-                assert "global_step_4" in left
+                assert "global_step_8" in left
                 assert list((pod.volume / "cache" / "fetched").glob("student-*/model.safetensors")), name
 
+        one_machine = start(tmp_path / "whole", "opd", *sets, "trainer.gpus_per_node=2")
+        whole = finish(one_machine, tmp_path / "whole", "opd", timeout_s=TIMEOUT_S).must_be_clean()
         mine = steps_of(stored)
-        assert [row["training/global_step"] for row in mine] == [1, 2, 3, 4]
+        assert [row["training/global_step"] for row in mine] == list(range(1, 9))
         for row, expected in zip(mine, whole.steps, strict=True):
             assert (row["opd/loss"], row["opd/num_tokens"]) == (expected["opd/loss"], expected["opd/num_tokens"])
-        expected_shards = shards(whole.run_dir / "checkpoints" / "global_step_4")
-        found = shards(stored / "checkpoints" / "global_step_4")
+        expected_shards = shards(whole.run_dir / "checkpoints" / "global_step_8")
+        found = shards(stored / "checkpoints" / "global_step_8")
         assert found.keys() == expected_shards.keys()
         for name, state in found.items():
             for key, value in state.items():
                 assert torch.equal(value, expected_shards[name][key]), (name, key)
 
 
-def _upload_inputs(target: Path, whole: Outcome) -> list[str]:
-    """The bundled models and the other run's data as objects (the server keeps them as files); the keys that name them."""
+def _upload_inputs(target: Path) -> list[str]:
+    """The bundled models and data as objects (the server keeps them as files); the keys of the spec that name them."""
     for name, model in (("student", STUDENT_DIR), ("teacher", TEACHER_DIR)):
         shutil.copytree(model, target / name)
-    for name in ("train", "heldout"):
-        shutil.copy(whole.run_dir / "data" / f"{name}.parquet", target)
+    write_parquet(target, seed=3)
     base = f"s3://{s3.BUCKET}/{target.name}"
     return [
         f"model.path={base}/student",
