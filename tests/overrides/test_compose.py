@@ -80,6 +80,7 @@ def test_only_keys_that_verls_config_does_not_list_are_added():
         "++actor_rollout_ref.rollout.engine_kwargs.",
         "++actor_rollout_ref.actor.profiler.tool_config.torch.",
         "++data.apply_chat_template_kwargs.enable_thinking",
+        "++data.toolset",  # read by our own data set
         "++reward.custom_reward_function.reward_kwargs.",
         "++ray_kwargs.ray_init.",
         "++run.",
