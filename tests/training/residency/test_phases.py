@@ -73,6 +73,8 @@ def test_without_checkpointing_every_layers_activations_stay():
     found = parts(job(checkpointing=False), RESIDENT)["student"]
     assert found["activations"] == 2 * layer
     assert found["layer in backward"] == 40 * (8 * 8 + 96)
+    half = parts(job(checkpointing=False, activation_share=0.5), RESIDENT)["student"]
+    assert half["activations"] == layer
 
 
 def test_shards_are_divided_and_what_is_gathered_is_not():

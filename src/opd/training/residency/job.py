@@ -25,6 +25,7 @@ class Job:
         train_tokens, score_tokens: tokens of one micro-batch of the student and of the teacher, at their longest.
         mini_rows: rows of one optimizer update on one data-parallel rank.
         checkpointing: activations are recomputed in the backward, layer by layer.
+        activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`).
         fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
         workspace_bytes: what the fused form may take for logits.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
@@ -49,6 +50,7 @@ class Job:
     score_tokens: int
     mini_rows: int
     checkpointing: bool
+    activation_share: float = 1.0
     fused: bool = True
     workspace_bytes: int
     chunk_rows: int = 256

@@ -123,7 +123,8 @@ def _student(job: Job, choice: Choice) -> Phase:
     tokens = _share(job.train_tokens, job.sequence_ranks)
     shape, width = job.student, job.compute_bytes
     saved = tokens * shape.saved_bytes(width)
-    kept = tokens * shape.layers * width * shape.hidden if job.checkpointing else shape.layers * saved
+    inputs = tokens * shape.layers * width * shape.hidden
+    kept = inputs if job.checkpointing else int(shape.layers * saved * job.activation_share)
     return _phase(
         "student",
         _resting(job, choice)

@@ -111,6 +111,7 @@ def job_from_config(
         ),
         mini_rows=mini_rows,
         checkpointing=bool(config["model"]["enable_gradient_checkpointing"]),
+        activation_share=float(opd["activation_budget"]) if fsdp["use_torch_compile"] and on_gpu else 1.0,
         fused=on_gpu and width == teacher_width == 2,
         workspace_bytes=int(float(opd["workspace_gib"]) * GIB),
         chunk_rows=int(opd["chunk_size"]),
