@@ -30,6 +30,8 @@ def parse_attempt(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport
     table = _parse_fast(data[:whole_lines])
     if table is None:
         return _within_int64(*parse_metrics(data, attempt=attempt))
+    if whole_lines == len(data):
+        return table, AttemptReport(attempt=attempt, num_rows=table.num_rows, num_corrupt_lines=0, num_half_lines=0)
     # Blank lines are skipped, so that the cut line keeps its number in the report.
     last, tail = _within_int64(*parse_metrics(b"\n" * table.num_rows + data[whole_lines:], attempt=attempt))
     if last.num_rows:
