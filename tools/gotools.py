@@ -234,12 +234,21 @@ def _go(arguments: list[str], *, what: str, folder: Path | None = None, **enviro
     return done.stdout
 
 
+def _program_or_group(name: str) -> str:
+    """`choices` would refuse an empty list."""
+    if name not in {*GROUPS, *PROGRAMS}:
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is neither a group ({', '.join(GROUPS)}) nor one of {', '.join(PROGRAMS)}"
+        )
+    return name
+
+
 def main() -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     wanted = commands.add_parser("install", help=f"build what is missing; groups: {', '.join(GROUPS)}")
-    wanted.add_argument("names", nargs="*", default=["charts"], choices=[*GROUPS, *PROGRAMS], metavar="PROGRAM|GROUP")
+    wanted.add_argument("names", nargs="*", default=["charts"], type=_program_or_group, metavar="PROGRAM|GROUP")
     commands.add_parser("path", help="print where a program is").add_argument("name", choices=PROGRAMS)
     commands.add_parser("module", help="print where a module's sources are").add_argument("name", choices=MODULES)
     args = parser.parse_args()

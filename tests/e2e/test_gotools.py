@@ -66,3 +66,25 @@ def test_a_server_of_another_version_on_path_is_not_taken(tmp_path, monkeypatch)
     assert gotools.find("helm") == tmp_path / "helm"
     with pytest.raises(gotools.ToolError, match="make tools-fast-tier"):
         gotools.find("etcd")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], list(gotools.GROUPS["charts"])),
+        (["fast-tier", "helm"], list(gotools.GROUPS["fast-tier"])),
+        (["kwok"], ["kwok"]),
+    ],
+)
+def test_the_command_installs_the_charts_tools_or_what_is_named_once_each(words, wanted, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gotools.py", "install", *words])
+    monkeypatch.setattr(gotools, "install_all", lambda names: dict.fromkeys(names, Path("/x")))
+    assert gotools.main() == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == wanted
+
+
+def test_a_name_that_is_no_program_is_refused_with_those_there_are(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gotools.py", "install", "minikube"])
+    with pytest.raises(SystemExit):
+        gotools.main()
+    assert "'minikube' is neither a group (charts, fast-tier, cluster) nor one of helm" in capsys.readouterr().err
