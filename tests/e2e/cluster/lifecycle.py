@@ -169,8 +169,10 @@ def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
             break
         time.sleep(0.2)
     kept = gotools.cache_dir().parent / "cluster-logs"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(place / "logs", kept, dirs_exist_ok=True) if (place / "logs").is_dir() else None
+    if kept.exists():
+        shutil.rmtree(kept)
+    if (place / "logs").is_dir():
+        shutil.copytree(place / "logs", kept)
     last = (place / "inside.log").read_text()[-1000:]
     down(say)
     raise ClusterError(f"the cluster does not come up: {reason}\n{last}logs: {kept}")
