@@ -28,7 +28,9 @@ SPEC = {
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads what another one cached, nor a person's own cache."""
+    """No test reads what another one cached, nor a person's own cache, and none asks a person's own cluster."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("OPDCTL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("OPDCTL_STORE", raising=False)
     return tmp_path / "cache"
