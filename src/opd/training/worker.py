@@ -92,9 +92,10 @@ def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
 class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
 
-    One `update_opd` runs every optimizer update of a step. Phase 1 loads the teacher's trunk, caches its final hidden
-    states at the loss positions of this rank's rows and offloads it; phase 2 trains the student. With offload on, the
-    two trunks are never on the device together; the teacher's head stays for phase 2.
+    One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
+    positions of this rank's rows; phase 2 trains the student. The residency plan says what is on the device when: with
+    room everything, else the teacher's trunk only in phase 1 and the student's only in phase 2, while the teacher's head
+    stays for phase 2.
     """
 
     def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
