@@ -317,6 +317,20 @@ def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: 
     assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
 
 
+def test_a_store_that_is_gone_when_the_result_is_made_up_is_told_the_same_way(
+    open_run: Callable, tmp_path: Path
+) -> None:
+    with open_run(store_url=str(tmp_path / "store")) as run:
+        run.log(1, {"loss": 1.0})
+        assert [row["loss"] for row in run.history()] == [1.0]
+        (tmp_path / "store").rename(tmp_path / "gone")
+        (tmp_path / "store").write_text("no folder")
+        with pytest.raises(StoreError, match=rf"the run is done but its result .* complete in {tmp_path}/local/r"):
+            run.history()
+        (tmp_path / "store").unlink()
+        (tmp_path / "gone").rename(tmp_path / "store")
+
+
 def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []

@@ -132,7 +132,7 @@ class Run(RunWriter):
             Overtaken: a newer attempt owns the run; no result is written.
             StoreError: the store did not come back; everything is on the local disk.
         """
-        try:
+        with self.storing_the_end():
             self.check_owner()
             self.close()
             if self.remote is not None:
@@ -146,11 +146,6 @@ class Run(RunWriter):
                 attempt=self.handle.attempt,
                 spec_hash=self.handle.spec_hash,
             )
-        except StoreError as error:
-            raise type(error)(
-                f"the run is done but its result could not be stored: {error}; metrics, log and checkpoints are complete in "
-                f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
-            ) from error
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Marks the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""

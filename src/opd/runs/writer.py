@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,9 +12,10 @@ from typing import Any, Self
 
 from opd.runs.attempts import attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
+from opd.runs.errors import StoreError
 from opd.runs.lease import Watch
 from opd.runs.manifest import CHECKPOINTS_FOLDER
-from opd.runs.metrics import METRICS_FILE, MetricsWriter
+from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
 from opd.runs.store_local import LocalStore
 from opd.runs.stream import FileMirror, Streamer
@@ -91,6 +93,26 @@ class RunWriter:
         self._watch.raise_if_overtaken()
         self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
+
+    def history(self) -> list[Row]:
+        """The metrics of all attempts merged, for the result of a run whose work is done.
+
+        Raises:
+            StoreError: the store is away; the message says where everything is.
+        """
+        with self.storing_the_end():
+            return read_metrics(self.stores).rows
+
+    @contextlib.contextmanager
+    def storing_the_end(self) -> Iterator[None]:
+        """Around what follows the work: a store that fails now is told together with where the work is."""
+        try:
+            yield
+        except StoreError as error:
+            raise type(error)(
+                f"the run is done but its result could not be stored: {error}; metrics, log and checkpoints are complete in "
+                f"{self.local.root}, starting the run again on this machine uploads them and writes the result"
+            ) from error
 
     def start(self) -> None:
         self._watch.start()

@@ -21,7 +21,6 @@ from verl.utils.debug import marked_timer
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
 from opd.pods import stop
-from opd.runs.metrics import read_metrics
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.dialogues import DialogueLog, num_kept
@@ -95,7 +94,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def outcome(self) -> dict[str, Any]:
         """What `result.json` holds of a training run."""
-        history = [] if self.run is None else read_metrics(self.run.stores).rows
+        history = [] if self.run is None else self.run.history()
         scores = [found for row in history if (found := validation_scores(row))]
         return {
             "steps": self.total_training_steps,
