@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 import fsspec
 import torch
 
+from opd.agent.evidence import MODELS
 from opd.convert.errors import BadRequest, ConvertError
 from opd.data.toy import model_folder
 from opd.runs.store import open_store
@@ -75,7 +76,7 @@ def main_dtype(plan: Mapping[str, torch.dtype], num_elements: Mapping[str, int])
 
 
 def read_base(reference: str, revision: str | None = None) -> BaseDtypes:
-    """The dtypes of a model folder, a `toy://` model, a store URL or a Hugging Face id; weights are never downloaded.
+    """The dtypes of a model folder, a `toy://` or `agent://` model, a store URL or a Hugging Face id; weights are never downloaded.
 
     Of an id whose files are not in the local cache, only config.json is fetched.
 
@@ -83,7 +84,7 @@ def read_base(reference: str, revision: str | None = None) -> BaseDtypes:
         ConvertError: it is none of these, or cannot be read.
     """
     try:
-        path = model_folder(reference)
+        path = str(MODELS.get(reference) or model_folder(reference))
         if "://" in path:
             return _read_url(reference, path)
         folder = Path(path) if Path(path).is_dir() else _hub_folder(path, revision)

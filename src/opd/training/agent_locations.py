@@ -7,7 +7,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-PREFIX = "agent://"
+from opd.agent.evidence import PREFIX, STUDENT, TEACHER, model_folder
+
 _REWARD_DATABASE = "reward.custom_reward_function.reward_kwargs.database_dir"
 _PATHS = ("actor_rollout_ref.model.path", "opd.teacher.path", "run.agent.database_dir", _REWARD_DATABASE)
 _LISTS = ("data.train_files", "data.val_files")
@@ -36,7 +37,6 @@ def resolve_agent(config: DictConfig, folder: Path) -> None:
 def _resolved(path: str, config: DictConfig, folder: Path) -> str:
     if not path.startswith(PREFIX):
         return path
-    from opd.agent.evidence import STUDENT, TEACHER, model_folder
     from opd.agent.evidence.task import make_world, write_tasks
 
     database, seed = folder / "database", int(config.run.seed)

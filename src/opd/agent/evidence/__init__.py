@@ -10,3 +10,8 @@ TEACHER, STUDENT = "teacher", "student"
 def model_folder(name: str) -> Path:
     """The Hugging Face folder of `TEACHER`, which looks prices up, or `STUDENT`, which copies badly."""
     return ASSETS_DIR / name
+
+
+PREFIX = "agent://"
+MODELS = {PREFIX + name: model_folder(name) for name in (STUDENT, TEACHER)}
+"""The bundled models by the name that an experiment gives them."""
