@@ -54,7 +54,8 @@ def main() -> int:
             _say(
                 f"[{number}/{len(chosen)}] {one.name}: {'ok' if row.ok else 'FAILED'} in {row.seconds:.0f} s: {row.observed}"
             )
-            report.write([rows[name] for name in SCENARIOS if name in rows], summary, args.table)
+            not_run = [name for name in SCENARIOS if name not in rows]
+            report.write([rows[name] for name in SCENARIOS if name in rows], summary, args.table, not_run=not_run)
     finally:
         shared.end()
     failed = [one.name for one in chosen if not rows[one.name].ok]

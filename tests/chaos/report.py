@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -45,14 +46,14 @@ def read_rows(path: Path) -> dict[str, Row]:
     return {record["scenario"]: Row(**record) for record in json.loads(path.read_text())} if path.exists() else {}
 
 
-def write(rows: list[Row], path: Path, table: Path) -> None:
-    """Both files, from the same rows."""
+def write(rows: list[Row], path: Path, table: Path, *, not_run: Sequence[str] = ()) -> None:
+    """Both files, from the same rows; scenarios that have no row yet are named."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1, ensure_ascii=False) + "\n")
-    table.write_text(markdown(rows))
+    table.write_text(markdown(rows, not_run=not_run))
 
 
-def markdown(rows: list[Row]) -> str:
+def markdown(rows: list[Row], *, not_run: Sequence[str] = ()) -> str:
     """The table with what it was made with."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "ray"))
     lines = [
@@ -80,4 +81,6 @@ def markdown(rows: list[Row]) -> str:
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
                      + f" | {row.date}, {row.commit} |")  # fmt: skip
+    if not_run:
+        lines += ["", f"No result yet: {', '.join(not_run)}."]
     return "\n".join(lines) + "\n"
