@@ -1,0 +1,185 @@
+"""Distillation over turns with tools, end to end: scripted turns first, then the tiny student's own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.e2e_cpu import probe
+from tests.e2e_cpu.runs import ROOT, Outcome, command, finish
+from tests.e2e_cpu.test_tokens import _records, read_by_the_student, said_by_the_rollout
+from transformers import AutoTokenizer
+
+from opd.agent.evidence import STUDENT, model_folder
+from opd.agent.evidence.task import make_world, open_world, rows
+from opd.agent.tools.registry import tool_schemas
+from opd.agent.trajectories import from_lines
+from opd.data.agent.rows import AGENT_SCHEMA
+from opd.data.rows import write_files
+from opd.overrides.hydra_text import hydra_value
+
+TOOLSET = str(ROOT / "tests" / "agent" / "faulty_tools.py")
+SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
+BATCH = 16
+
+
+def call(name: str, /, **arguments) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}</tool_call>"
+
+
+SCRIPTED: dict[str, list[str | None]] = {
+    "probe_hang": [call("hang"), "<answer>0</answer>"],
+    "probe_raise": [call("raise"), "<answer>1</answer>"],
+    "probe_malformed": ['<tool_call>{"name": "get_price", </tool_call>', "<answer>2</answer>"],
+    "probe_long": [call("long"), "<answer>3</answer>"],
+    "probe_surplus": [call("ping") + call("ping"), "<answer>4</answer>"],
+    "probe_fifty": [call("ping")],
+    "probe_zh": [call("get_price", city="不存在的城市", name="明珠酒店"), "没有这座城市。<answer>无</answer>"],
+    "probe_then_sample": [call("ping"), None],
+}
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory) -> Outcome:
+    folder = tmp_path_factory.mktemp("agent")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(probe.FOLDER, str(folder))
+        patch.setenv("VERL_USE_EXTERNAL_MODULES", probe.__name__)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        return start(folder)
+
+
+def start(folder: Path) -> Outcome:
+    database = make_world(folder / "database")
+    write_files({folder / "train.parquet": tasks(database)}, {}, schema=AGENT_SCHEMA)
+    sets = [f"agent.database_dir={database}", f"agent.toolset={TOOLSET}", f"data.train=[{folder / 'train.parquet'}]"]
+    # The last text is in every prompt: what is not scripted is the model's.
+    raw = [f"{SCRIPT}.{key}={hydra_value(turns)}" for key, turns in (SCRIPTED | {"assistant": [None]}).items()]
+    with (folder / "run.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command("opd-agent", sets), "--", *raw], cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True
+        )
+    return finish(process, folder, "opd-agent", timeout_s=480).must_be_clean()
+
+
+def tasks(database: Path) -> list[dict]:
+    """Two batches: the first begins with a row for each script, all else is asked in earnest."""
+    table = rows(open_world(database), seed=3, split="train", num_rows=2 * BATCH)
+    for row, key in zip(table, SCRIPTED, strict=False):
+        row["prompt"][0]["content"] = f"{key} " + row["prompt"][0]["content"]
+        row["extra_info"]["tool_selection"] = ["get_price", "hang", "raise", "long", "ping"]
+    return table
+
+
+def trajectories(outcome: Outcome, step: int):
+    return from_lines((outcome.run_dir / "trajectories" / f"train-{step:06d}.jsonl").read_bytes())
+
+
+def scripted(outcome: Outcome) -> dict:
+    return dict(zip(SCRIPTED, trajectories(outcome, 1), strict=False))
+
+
+def rollouts(outcome: Outcome) -> list[dict]:
+    return _records(outcome.run_dir.parent.parent, "rollout")
+
+
+def test_masks_are_the_transcripts_token_by_token(outcome):
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(STUDENT))
+    schemas = {schema["function"]["name"]: schema for schema in tool_schemas(TOOLSET)}
+    found = {tuple(row["prompts"] + row["responses"]): row for row in rollouts(outcome)}
+    for key, item in scripted(outcome).items():
+        if None in SCRIPTED[key]:
+            continue
+        # The whole conversation, rendered and tokenised at once: an account that shares nothing with the loop's.
+        question = re.search(r"user\n(.*?)<\|im_end\|>", item.prompt, re.DOTALL)[1]
+        assert key in question
+        messages = [{"role": "user", "content": question}]
+        for k, calls in enumerate(item.calls):
+            messages.append({"role": "assistant", "content": SCRIPTED[key][min(k, len(SCRIPTED[key]) - 1)]})
+            messages += [{"role": "tool", "content": record["reply"]} for record in calls]
+        offered = [schema for name, schema in schemas.items() if name in ("get_price", "hang", "raise", "long", "ping")]
+        text = tokenizer.apply_chat_template(messages, tools=offered, tokenize=False).removesuffix("\n")
+        ids, mask = [], []
+        for i, piece in enumerate(re.split(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", text, flags=re.DOTALL)):
+            tokens = tokenizer(piece, add_special_tokens=False)["input_ids"]
+            ids, mask = ids + tokens, mask + [i % 2] * len(tokens)  # every second piece is a turn of the model
+        assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+        row = found[tuple(ids)]
+        assert row["response_mask"] == mask[len(row["prompts"]) :], key
+        assert not any(mask[: len(row["prompts"])])
+
+
+def test_the_student_trains_on_its_own_tokens_and_reads_all_of_them(outcome):
+    said, read = (
+        said_by_the_rollout(rollouts(outcome)),
+        read_by_the_student(_records(outcome.run_dir.parent.parent, "student")),
+    )
+    assert said == read
+    assert said.total() == sum(row["opd/num_tokens"] for row in outcome.steps)
+    assert said.total() == sum(row["tool_mask/llm_tokens"] for row in outcome.steps)
+
+
+def test_what_tools_did_is_counted_by_tool(outcome):
+    first, second = outcome.steps
+    for name, text in (("hang", "gave no answer in 3 s"), ("raise", "failed")):
+        assert first[f"agent/tool/{name}/calls"] == first[f"agent/tool/{name}/errors"] == 1
+        assert text in scripted(outcome)[f"probe_{name}"].calls[0][0]["reply"]
+        assert f"agent/tool/{name}/calls" not in second
+    assert first["agent/tool/hang/seconds_max"] >= 3
+    assert first["agent/malformed_calls"] == 1
+    assert first["agent/surplus_calls"] == 1
+    assert first["agent/truncated_replies"] >= 1
+    assert scripted(outcome)["probe_long"].calls[0][0]["truncated"]
+    assert first["rollout/failed"] == second["rollout/failed"] == 0
+
+
+def test_fifty_turns_end_as_fifty(outcome):
+    item, first = scripted(outcome)["probe_fifty"], outcome.steps[0]
+    assert item.ending == "max_assistant_turns"
+    assert len(item.calls) == 50
+    assert first["num_turns/max"] == first["opd/num_turns/max"] == 1 + 50 + 49
+    assert first["agent/ended/max_assistant_turns"] >= 1
+
+
+def test_chinese_text_survives_the_round_trip(outcome):
+    item = scripted(outcome)["probe_zh"]
+    assert item.segments[-1].text == "没有这座城市。<answer>无</answer><|im_end|>"
+    assert item.calls[0][0]["arguments"] == {"city": "不存在的城市", "name": "明珠酒店"}
+    assert "不存在的城市" in item.calls[0][0]["reply"]
+
+
+def test_after_the_script_the_model_speaks(outcome):
+    item = scripted(outcome)["probe_then_sample"]
+    assert [segment.trained for segment in item.segments[:3]] == [True, False, True]
+    assert trajectories(outcome, 2), "a second batch without any script"
+    assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in outcome.steps)
+
+
+def test_kept_conversations_are_in_the_store_too(outcome):
+    store = outcome.run_dir.parent / "store" / outcome.run_dir.name / "trajectories"
+    for name in ("train-000001.jsonl", "train-000002.jsonl", "validation-000000.jsonl"):
+        assert (store / name).read_bytes() == (outcome.run_dir / "trajectories" / name).read_bytes()
+        assert from_lines((store / name).read_bytes())
+    assert Counter(item.partition for item in trajectories(outcome, 1)) == {"train": 16}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", ["grpo", "eval"])
+def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind):
+    spec = "opd-agent-" + kind
+    process = subprocess.Popen(
+        command(spec, []), cwd=tmp_path, stdout=(tmp_path / "run.log").open("w"), stderr=subprocess.STDOUT, text=True
+    )
+    result = finish(process, tmp_path, spec).must_be_clean()
+    row = result.rows[0]
+    prefix = "" if "agent/tool/get_price/calls" in row else "val-aux/"
+    assert row[f"{prefix}agent/tool/get_price/calls"] > 0
+    assert row[f"{prefix}tool_mask/tool_tokens"] > 0
+    if kind == "eval":
+        (found,) = {name: value for name, value in result.result["eval"].items() if name == "travel_en"}.values()
+        assert found["num_problems"] == 8
+        assert 0 <= found["mean"] <= 1
