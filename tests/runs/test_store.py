@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,15 @@ def test_a_transient_failure_is_retried_until_it_is_over(tmp_path: Path) -> None
     store.failures = 4
     store.put("key", b"data")
     assert store.get("key") == b"data"
+
+
+def test_retries_leave_the_global_random_generator_alone(tmp_path: Path) -> None:
+    # It is saved with a rank's checkpoint: an outage must not make a run another one.
+    store = FlakyStore(tmp_path, policy=RetryPolicy(max_elapsed_s=30, first_wait_s=0.001, max_wait_s=0.01))
+    store.failures = 4
+    before = random.getstate()
+    store.put("key", b"data")
+    assert random.getstate() == before
 
 
 def test_a_transient_failure_that_lasts_ends_in_store_unavailable_within_the_policy(tmp_path: Path) -> None:

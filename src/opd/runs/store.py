@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from opd.runs.errors import (
     AlreadyExists,
@@ -28,6 +29,8 @@ from opd.runs.errors import (
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+# A generator of its own: an outage must not move the global one, which is part of a rank's checkpoint.
+_JITTER = random.Random()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +263,7 @@ class Store(ABC):
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
             wait=wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
-            + wait_random(0, policy.first_wait_s),
+            + (lambda state: _JITTER.uniform(0, policy.first_wait_s)),
             stop=stop_after_delay(policy.max_elapsed_s),
             before_sleep=lambda state: (
                 logger.warning("retry %d: %s", state.attempt_number, state.outcome.exception())
