@@ -153,6 +153,7 @@ def test_distillation_reaches_our_group():
         "opd.chunk_size": "256",
         "opd.max_length": "10240",
         "opd.workspace_gib": "1.1",
+        "opd.activation_budget": "1.0",
         "opd.vocab_parallel_size": "1",
         "opd.reward_beta": "0.5",
         "opd.teacher.path": "t",

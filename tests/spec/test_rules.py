@@ -111,6 +111,20 @@ RULES = [
         "CUDA",
         {"model.attn_implementation": "eager"},
     ),
+    (
+        "opd",
+        {"model.attn_implementation": "varlen", "actor.use_remove_padding": False},
+        "model.attn_implementation",
+        "packed rows",
+        {"actor.use_remove_padding": True},
+    ),
+    (
+        "grpo",
+        {"model.attn_implementation": "varlen", "actor.ulysses_sequence_parallel_size": 2},
+        "model.attn_implementation",
+        "exchange heads",
+        {"model.attn_implementation": "flash_attention_2"},
+    ),
     ("opd", {"data.filter_overlong": False}, "data.truncation", "refused", {"data.truncation": "error"}),
 ]
 

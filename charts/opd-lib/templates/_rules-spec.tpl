@@ -25,9 +25,18 @@
   "rule" (printf "device %s has its own rollout server" .Values.device)
   "fix" "remove rollout.name, or change device") -}}
 {{- end -}}
-{{- if and (eq .Values.device "cpu") (eq .Values.model.attn_implementation "flash_attention_2") -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" .Values.model.attn_implementation
+{{- $attention := .Values.model.attn_implementation | default "" -}}
+{{- if and (eq .Values.device "cpu") (has $attention (list "flash_attention_2" "varlen")) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
   "rule" "flash attention needs a CUDA device" "fix" "use sdpa") -}}
+{{- end -}}
+{{- if and (eq $attention "varlen") (eq (toString .Values.actor.use_remove_padding) "false") -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
+  "rule" "varlen takes packed rows, and actor.use_remove_padding is false" "fix" "use sdpa, or actor.use_remove_padding: true") -}}
+{{- end -}}
+{{- if and (eq $attention "varlen") (gt (int64 .Values.actor.ulysses_sequence_parallel_size) 1) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
+  "rule" "ranks that share a sequence exchange heads inside flash attention's own function" "fix" "use flash_attention_2") -}}
 {{- end -}}
 {{- end -}}
 

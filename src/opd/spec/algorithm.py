@@ -47,7 +47,9 @@ class Actor(Section):
         description="Move the optimizer's state to host memory outside the update; `auto` likewise."
     )
     dtype: Dtype = Field(description="Compute precision; master weights and reductions stay float32.")
-    torch_compile: bool = Field(description="Compile verl's log-probability and entropy kernels.")
+    torch_compile: bool = Field(
+        description="Compile a distillation's decoder layers and verl's log-probability kernels."
+    )
     ulysses_sequence_parallel_size: Count = Field(default=1, description="Ranks that share one sequence.")
 
 
@@ -93,6 +95,13 @@ class Opd(Section):
     )
     vocab_parallel_size: Count = Field(
         default=1, description="Ranks that share the two output heads by vocabulary, and each other's tokens."
+    )
+    activation_budget: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of a compiled layer's activations that its backward finds again instead of recomputing; for "
+        "`actor.gradient_checkpointing: false`.",
     )
     reward_beta: float | None = Field(
         default=None,

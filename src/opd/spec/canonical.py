@@ -36,6 +36,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.chunk_size",
     "opd.cache_gib",
     "opd.workspace_gib",
+    "opd.activation_budget",
     "opd.gpu_memory_gib",
     "opd.vocab_parallel_size",
     "reward.num_workers",

@@ -146,6 +146,18 @@ def _offload(look: Lookup) -> bool | str:
 
 _OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
 
+
+def _attention(look: Lookup) -> str:
+    if not look.on_gpu or not look.get("actor.use_remove_padding", bool):
+        return "sdpa"
+    if look.get("actor.ulysses_sequence_parallel_size", int) > 1:
+        return "flash_attention_2"  # the one whose function verl replaces to exchange heads between ranks
+    sixteen_bit = look.get("actor.dtype", str) != "fp32"
+    if look.kind in DISTILS:
+        sixteen_bit = sixteen_bit and look.get("teacher.dtype", str) != "fp32"
+    return "varlen" if sixteen_bit else "sdpa"
+
+
 DEFAULTS: tuple[Default, ...] = (
     Default("model.name", RUNS, _basename, "last part of model.path"),
     _per_kind("data.train_batch_size", grpo=512, opd=256, opd_agent=256, eval=64),
@@ -187,6 +199,12 @@ DEFAULTS: tuple[Default, ...] = (
     _per_device("actor.dtype", "bf16", "fp32"),
     _per_device("teacher.dtype", "bf16", "fp32", DISTILS),
     Default("teacher.offload", DISTILS, _offload, "cuda: auto, cpu: false"),
+    Default(
+        "model.attn_implementation",
+        RUNS,
+        _attention,
+        "cuda: varlen (flash_attention_2 with ulysses_sequence_parallel_size above 1; sdpa in fp32 or on padded rows), cpu: sdpa",
+    ),
     Default("opd.max_length", DISTILS, lambda look: look.row_length, "data.max_prompt_length + max_response_length"),
     Default(
         "opd.beta",

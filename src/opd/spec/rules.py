@@ -58,12 +58,27 @@ def _device(spec: RunSpec) -> Iterator[Problem]:
             rule="the rollout server `cpu` belongs to device cpu",
             fix="set device: cpu, or rollout.name: vllm",
         )
-    if spec.device == "cpu" and spec.model.attn_implementation == "flash_attention_2":
+    attention = spec.model.attn_implementation
+    if spec.device == "cpu" and attention in ("flash_attention_2", "varlen"):
         yield Problem(
             path="model.attn_implementation",
-            value=spec.model.attn_implementation,
+            value=attention,
             rule="flash attention needs a CUDA device",
             fix="use sdpa",
+        )
+    elif attention == "varlen" and not spec.actor.use_remove_padding:
+        yield Problem(
+            path="model.attn_implementation",
+            value=attention,
+            rule="varlen takes packed rows, and actor.use_remove_padding is false",
+            fix="use sdpa, or actor.use_remove_padding: true",
+        )
+    elif attention == "varlen" and spec.actor.ulysses_sequence_parallel_size > 1:
+        yield Problem(
+            path="model.attn_implementation",
+            value=attention,
+            rule="ranks that share a sequence exchange heads inside flash attention's own function",
+            fix="use flash_attention_2",
         )
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from opd.spec.base import Count, Dtype, Extras, Natural, Offload, Paths, Probability, Section, Text, TopK
 
-Attention = Literal["sdpa", "flash_attention_2", "eager"]
+Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
 
 
@@ -19,7 +19,9 @@ class Model(Section):
     name: Text = Field(description="Label in logs and tables; never decides behaviour.")
     revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
     trust_remote_code: bool = Field(default=False, description="Run code that the model's repository ships.")
-    attn_implementation: Attention = Field(default="sdpa", description="Attention kernel of the trainer's forward.")
+    attn_implementation: Attention = Field(
+        description="Attention kernel of the trainer's forward; `varlen`: torch's flash kernel over packed rows."
+    )
 
 
 class Teacher(Section):

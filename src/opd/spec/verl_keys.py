@@ -90,6 +90,7 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.max_length", "opd.max_length"),
     ("opd.cache_gib", "opd.cache_gib"),
     ("opd.workspace_gib", "opd.workspace_gib"),
+    ("opd.activation_budget", "opd.activation_budget"),
     ("opd.gpu_memory_gib", "opd.gpu_memory_gib"),
     ("opd.vocab_parallel_size", "opd.vocab_parallel_size"),
     ("opd.reward_beta", "opd.reward_beta"),
