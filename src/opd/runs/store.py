@@ -260,10 +260,10 @@ class Store(ABC):
                 raise self._translate(error, what) from error
 
         policy = self.policy
+        exponential = wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
         retrying = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_exponential(multiplier=policy.first_wait_s, max=policy.max_wait_s)
-            + (lambda state: _JITTER.uniform(0, policy.first_wait_s)),
+            wait=lambda state: exponential(state) + _JITTER.uniform(0, policy.first_wait_s),
             stop=stop_after_delay(policy.max_elapsed_s),
             before_sleep=lambda state: (
                 logger.warning("retry %d: %s", state.attempt_number, state.outcome.exception())
