@@ -27,9 +27,10 @@ RUN = RunFacts(run_id="r", run_dir="/runs/r")
             "opd.workspace_gib=2.34",
             "opd.vocab_parallel_size=2",
         ],
-        ["actor.gradient_checkpointing=false", "actor.dtype=fp32", "rollout.free_cache_engine=false"],
+        ["actor.gradient_checkpointing=false", "opd.activation_budget=0.35", "rollout.free_cache_engine=false"],
+        ["actor.gradient_checkpointing=false", "actor.dtype=fp32", "actor.torch_compile=false"],
     ],
-    ids=["defaults", "dynamic", "wishes", "precise"],
+    ids=["defaults", "dynamic", "wishes", "share", "precise"],
 )
 def test_the_workers_config_gives_the_job_of_its_spec(sets):
     spec = load_spec(EXAMPLE, sets=sets).spec

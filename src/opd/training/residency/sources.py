@@ -50,6 +50,7 @@ def job_from_spec(
         ),
         mini_rows=mini_rows,
         checkpointing=actor.gradient_checkpointing,
+        activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
         fused=on_gpu and "fp32" not in (actor.dtype, spec.teacher.dtype),
         workspace_bytes=int(spec.opd.workspace_gib * GIB),
         chunk_rows=spec.opd.chunk_size,
