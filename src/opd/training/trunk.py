@@ -69,8 +69,8 @@ def varlen_attention(
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     longest = q.shape[0]  # a bound: reading the longest row back would wait for the device
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
-    out = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, longest, longest, scale=scaling, window_size=window)
-    return out[None], None  # type: ignore[index]  # a tensor: no auxiliary output was asked for
+    out: Any = varlen_attn(q, k, v, cu_seq_lens_q, cu_seq_lens_q, longest, longest, scale=scaling, window_size=window)
+    return out[None], None
 
 
 def _bounds_of(position_ids: Tensor) -> Tensor:
