@@ -86,7 +86,7 @@ def play(one: Scenario, shared: Shared, folder: Path) -> Row:
         scenario=one.name,
         done=one.done,
         promised=one.promised,
-        observed=observed,
+        observed=observed.replace(f"{ROOT}/", ""),
         seconds=seconds,
         ok=ok,
         date=date,
