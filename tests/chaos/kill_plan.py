@@ -18,14 +18,15 @@ class Kill:
     delay_s: float
     target: str
 
-    def strike(self, attempt: Attempt) -> bool:
-        """Wait for the moment and kill; False if the run had ended before."""
+    def strike(self, attempt: Attempt) -> str | None:
+        """Wait for the moment and kill; the phase that was struck, None if the run had ended before."""
         if self.phase != "start-up" and not attempt.reaches(self.phase, self.nth):
-            return False
+            return None
         if not attempt.sleep(self.delay_s):
-            return False
+            return None
+        phase = attempt.phase
         TARGETS[self.target](attempt)
-        return True
+        return phase
 
 
 # Seconds after a phase begins within which a kill may fall: about as long as the phase takes on two quiet cores, more for

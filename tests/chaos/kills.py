@@ -50,7 +50,8 @@ def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: 
             newest = case.newest_complete()
             attempt = case.start()
             kill = waiting[0]
-            if not kill.strike(attempt):
+            phase = kill.strike(attempt)
+            if phase is None:
                 if attempt.was_given_up_by_ray:
                     context.say("Ray did not start in time: again")
                     continue
@@ -59,9 +60,9 @@ def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: 
                 break
             attempt.must_leave_nothing()
             waiting.pop(0)
-            phases[attempt.phase.split()[0]] += 1
+            phases[phase.split()[0]] += 1
             targets[kill.target] += 1
-            context.say(f"kill {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {attempt.phase}")
+            context.say(f"kill {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {phase}")
             if any(line.startswith("generation") for line in attempt.phases):
                 case.must_have_resumed(attempt, newest)
             if len(kills) - len(waiting) in lost_after:
