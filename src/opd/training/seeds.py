@@ -37,7 +37,7 @@ class SeededRank:
     rank: int
 
     def __init__(self, config, *args, **kwargs):
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the next class is verl's worker
         seed = process_seed(int(config.actor.fsdp_config.seed), self.rank)
         random.seed(seed)
         np.random.seed(seed)

@@ -61,6 +61,7 @@ def make_model(
     model = build_model(recipe, tokenizer, seed=seed)
     teach(model, right, guessed, recipe, pad=tokenizer.pad_token_id, seed=seed, on_step=report)
     model.save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone; a pod runs as another user
     tokenizer.save_pretrained(out)
     return {
         "recipe": asdict(recipe),

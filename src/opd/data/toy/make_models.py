@@ -67,6 +67,7 @@ def make_model(
     train_sft(model, tokenizer, problems, config, report)
     model.to(shape.dtype)  # type: ignore[arg-type]  # transformers wraps Module.to without its types
     model.save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone; a pod runs as another user
     tokenizer.save_pretrained(out)
     validation, heldout = (saved_accuracy(out, side) for side in (splits.validation, splits.heldout))
     print(f"{name}: greedy accuracy {validation:.3f} on validation, {heldout:.3f} held out; written to {out}")
