@@ -186,7 +186,16 @@ class Cluster:
     def _environment(self) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, **quiet, "PATH": path, "HOME": str(self.folder), **self.environment}
+        # An earlier ray.init of this process may have left its own settings (RAY_AUTH_MODE=token where a token file is).
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return {
+            **inherited,
+            "RAY_AUTH_MODE": "disabled",
+            **quiet,
+            "PATH": path,
+            "HOME": str(self.folder),
+            **self.environment,
+        }
 
     def _start_pod(self, name: str, options: str) -> None:
         own = self.folder / "pods" / name
