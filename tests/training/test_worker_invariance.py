@@ -33,6 +33,9 @@ HEADS = [("untied", "untied"), ("tied", "untied"), ("untied", "tied"), ("tied", 
 SHARED = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]  # chunks of six tokens, three from each rank
 
 
+ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
+
+
 @pytest.fixture(scope="module")
 def one_rank(folders) -> dict[str, dict]:
     """All one-rank cases in one process (a start costs seconds, a case a fraction of one)."""
@@ -84,6 +87,10 @@ def two_ranks(folders) -> dict[str, dict]:
         f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=SHARED)
         for s, t in HEADS
     }
+    cases |= {
+        f"shared sequence {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=ULYSSES)
+        for s, t in HEADS
+    }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
 
 
@@ -105,7 +112,7 @@ def test_padding_removal_does_not_change_loss_or_gradient(one_rank, heads):
 
 
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("mode", ["heads", "shared vocabulary"])
+@pytest.mark.parametrize("mode", ["heads", "shared vocabulary", "shared sequence"])
 def test_two_ranks_give_the_loss_and_gradient_of_one(one_rank, two_ranks, heads, mode):
     # The original averages micro-batch means and then ranks (defect 5): uneven rows make that differ.
     alone, two = one_rank[f"heads {heads[0]}-{heads[1]}"], two_ranks[f"{mode} {heads[0]}-{heads[1]}"]
