@@ -80,7 +80,7 @@ def tensordict(rows: list[dict[str, Any]]) -> TensorDict:
             "loss_mask": nested(masks),
             "input_ids": nested(inputs),
             "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
-            "rollout_log_probs": nested([torch.zeros(len(r)) for r in responses]),
+            "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
             "sample_weights": torch.tensor([r["weight"] for r in rows]),
         },
         batch_size=len(rows),

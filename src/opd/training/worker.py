@@ -129,11 +129,20 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         keep_activations(float(self.opd.activation_budget))
         # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
         super().init_model()
+        self._check_sharing()
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
         self._follow_plan()
         self._vocab_group = vocab_group(int(self.opd.vocab_parallel_size))
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    def _check_sharing(self) -> None:
+        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.teacher_engine))
+        if student != teacher:
+            raise ValueError(
+                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
+                f"alike, the actor's is {student}; remove the override"
+            )
 
     def _follow_plan(self) -> None:
         """Make the residency plan and put student and teacher where it wants them.
