@@ -63,7 +63,7 @@ def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torc
 
     Sums are added; maxima and everything else is the largest, and so is the number of rows, which all of them see.
     """
-    names = {True: [], False: []}
+    names: dict[bool, list[str]] = {True: [], False: []}
     for name in counts:
         names[name.startswith("sum/") and name != "sum/rows"].append(name)
     total: dict[str, float] = {}
