@@ -106,6 +106,12 @@ def two_ranks(folders) -> dict[str, dict]:
     other_cuts = [*ULYSSES, *DYNAMIC, *CHECKPOINTING]
     cases |= {
         "shared sequence, other cuts": _case(folders, rows=uneven_rows(), overrides=other_cuts),
+        "shared sequence, teacher cut otherwise": _case(
+            folders,
+            rows=uneven_rows(),
+            micro_batch=2,
+            overrides=[*ULYSSES, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"],
+        ),
         "shared sequence, one key head": _case(
             folders, "one key head", "one key head", rows=uneven_rows(), micro_batch=2, overrides=ULYSSES
         ),
@@ -194,7 +200,10 @@ def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folde
     _same(two_ranks["empty rank, shared vocabulary"], alone)
 
 
-@pytest.mark.parametrize("mode", ["sequence untied-untied", "sequence, other cuts", "sequence and vocabulary"])
+@pytest.mark.parametrize(
+    "mode",
+    ["sequence untied-untied", "sequence, other cuts", "sequence, teacher cut otherwise", "sequence and vocabulary"],
+)
 def test_ranks_that_share_each_sequence_count_each_token_once(one_rank, two_ranks, mode):
     shared, alone = two_ranks[f"shared {mode}"], one_rank["heads untied-untied"]
     _same_counts(shared, alone)
@@ -211,6 +220,21 @@ def test_a_rank_whose_tokens_are_all_untrained_neither_hangs_nor_changes_the_mea
     shared, alone = two_ranks["shared sequence, empty rank"], one_rank["half masked"]
     _same_counts(shared, alone)
     _same_gradients(shared, alone)
+    cached = "perf/teacher_cache_mb"
+    assert shared["metrics"][cached] == alone["metrics"][cached], "the first rank should hold all trained tokens"
+
+
+def test_hidden_states_are_exchanged_only_where_the_teacher_cut_the_batch_otherwise(two_ranks):
+    # Attention exchanges twice a layer: in the teacher's three, and forward and backward in the student's two.
+    scored, trained, num_micro_batches = 2 * 3, 2 * 2 * 2, 4
+
+    def exchanges(case):
+        return sum(n for op, n in two_ranks[case]["collectives"].items() if "alltoall" in op)
+
+    assert exchanges("shared sequence untied-untied") == num_micro_batches * (scored + trained)
+    # One micro-batch for the teacher, and one exchange of its hidden states for each of the student's.
+    otherwise = exchanges("shared sequence, teacher cut otherwise")
+    assert otherwise == scored + num_micro_batches * (trained + 1)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def _bounds_of(position_ids: Tensor) -> Tensor:
 def no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
     """transformers asks for a mask: packed rows need none, and padding would be silently attended to."""
     if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError(f"attn_implementation={VARLEN} takes packed rows without padding; use sdpa for padded ones")
+        raise ValueError("attention over packed rows takes no padding: set actor.use_remove_padding: true, or use sdpa")
 
 
 def compile_layers(model: nn.Module) -> int:
