@@ -34,18 +34,23 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
     assert (outcome.run_dir / "checkpoints" / "global_step_3" / "COMPLETE").exists()
 
 
-@pytest.mark.matrix
-def test_two_ranks_with_everything_offloaded_train_like_one(tmp_path):
-    one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
-    two = run(
-        tmp_path / "two",
-        "opd",
-        "trainer.gpus_per_node=2",
+TWO_RANKS = {
+    "everything offloaded": [
         "actor.param_offload=true",
         "actor.optimizer_offload=true",
         "teacher.offload=true",
-        "actor.ppo_mini_batch_size=16",
         "actor.use_remove_padding=false",
+    ],
+    "sequences shared": ["actor.ulysses_sequence_parallel_size=2", "actor.use_remove_padding=true"],
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", TWO_RANKS)
+def test_two_ranks_train_like_one(tmp_path, mode):
+    one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
+    two = run(
+        tmp_path / "two", "opd", "trainer.gpus_per_node=2", "actor.ppo_mini_batch_size=16", *TWO_RANKS[mode]
     ).must_be_clean()
     assert one.accuracy()[0] == two.accuracy()[0]
     first, second = one.steps[0], two.steps[0]

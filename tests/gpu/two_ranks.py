@@ -1,4 +1,4 @@
-"""Two ranks on two GPUs against one, through the worker: data-parallel and vocab-parallel, tied and untied heads, fp32.
+"""Two ranks on two GPUs against one, through the worker: data-, vocab- and sequence-parallel, tied and untied heads, fp32.
 
     python -m tests.gpu.two_ranks
 
@@ -16,7 +16,11 @@ from tests.training.models import save_model
 from tests.training.workers import Case, run_cases
 
 LIMIT = 1e-5
-MODES = {"data-parallel": [], "vocab-parallel": ["opd.vocab_parallel_size=2"]}
+MODES = {
+    "data-parallel": [],
+    "vocab-parallel": ["opd.vocab_parallel_size=2"],
+    "sequence-parallel": ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
+}
 
 
 def worst_error(found: dict, expected: dict) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 VOCAB = 61
 
 
-def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, seed: int) -> str:
+def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, seed: int, key_heads: int = 2) -> str:
     """A random model with a peaked enough output to make divergences worth comparing; returns its path."""
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -19,7 +19,7 @@ def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, s
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=key_heads,
         head_dim=16,
         max_position_embeddings=256,
         tie_word_embeddings=tied,

@@ -14,7 +14,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, str]:
     base = tmp_path_factory.mktemp("models")
-    return {
+    one_key_head = {
+        f"{role}_one key head": save_model(
+            base / f"{role}1", hidden=hidden, layers=2, rows=rows, tied=True, seed=seed, key_heads=1
+        )
+        for role, hidden, rows, seed in (("student", 32, 64, 3), ("teacher", 48, 96, 4))
+    }
+    return one_key_head | {
         f"{role}_{'tied' if tied else 'untied'}": save_model(
             base / f"{role}{tied}", hidden=hidden, layers=layers, rows=rows, tied=tied, seed=seed
         )
@@ -30,21 +36,27 @@ def _case(folders, student="untied", teacher="untied", **kwargs) -> Case:
 HEADS = [("untied", "untied"), ("tied", "untied"), ("untied", "tied"), ("tied", "tied")]
 
 
+# The untrained half is the longer one.
+HALF_MASKED = uneven_rows(2) + [r | {"mask": [0] * len(r["mask"])} for r in uneven_rows(3, seed=9)[1:]]
 SHARED = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]  # chunks of six tokens, three from each rank
+
+
+DYNAMIC = [
+    "actor_rollout_ref.actor.use_dynamic_bsz=True",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32",
+    "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=32",
+    "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=48",
+]
+MODEL = "actor_rollout_ref.model"
+CHECKPOINTING = [f"{MODEL}.enable_gradient_checkpointing=True"]
+ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
 
 
 @pytest.fixture(scope="module")
 def one_rank(folders) -> dict[str, dict]:
     """All one-rank cases in one process (a start costs seconds, a case a fraction of one)."""
-    dynamic = [
-        "actor_rollout_ref.actor.use_dynamic_bsz=True",
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32",
-        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
-        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=32",
-        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True",
-        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=48",
-    ]
-    checkpointing = ["actor_rollout_ref.model.enable_gradient_checkpointing=True"]
     offload = [f"actor_rollout_ref.actor.fsdp_config.{k}_offload=True" for k in ("param", "optimizer")]
     cases = {f"heads {s}-{t}": _case(folders, s, t, rows=uneven_rows()) for s, t in HEADS}
     cases |= {
@@ -53,14 +65,16 @@ def one_rank(folders) -> dict[str, dict]:
     }
     cases |= {
         "8 micro-batches": _case(folders, rows=uneven_rows(), micro_batch=1),
-        "token budget": _case(folders, rows=uneven_rows(), overrides=dynamic),
+        "token budget": _case(folders, rows=uneven_rows(), overrides=DYNAMIC),
         "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
-        "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=checkpointing),
+        "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(
             folders, rows=uneven_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
         ),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
+        "one key head": _case(folders, "one key head", "one key head", rows=uneven_rows()),
+        "half masked": _case(folders, rows=HALF_MASKED, micro_batch=4),
         "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in uneven_rows()]),
         "teacher is student": Case(
             student=folders["student_tied"], teacher=folders["student_tied"], rows=uneven_rows()
@@ -84,6 +98,36 @@ def two_ranks(folders) -> dict[str, dict]:
         f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=SHARED)
         for s, t in HEADS
     }
+    cases |= {
+        f"shared sequence {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=ULYSSES)
+        for s, t in HEADS
+    }
+    # Rows are cut elsewhere for the teacher than for the student, and the last ranks' tokens may all be untrained.
+    other_cuts = [*ULYSSES, *DYNAMIC, *CHECKPOINTING]
+    cases |= {
+        "shared sequence, other cuts": _case(folders, rows=uneven_rows(), overrides=other_cuts),
+        "shared sequence, teacher cut otherwise": _case(
+            folders,
+            rows=uneven_rows(),
+            micro_batch=2,
+            overrides=[*ULYSSES, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"],
+        ),
+        "shared sequence, one key head": _case(
+            folders, "one key head", "one key head", rows=uneven_rows(), micro_batch=2, overrides=ULYSSES
+        ),
+        "shared sequence and vocabulary": _case(
+            folders, rows=uneven_rows(), micro_batch=2, overrides=[*ULYSSES, *SHARED]
+        ),
+        "shared sequence, no exchange": _case(
+            folders, rows=uneven_rows(), overrides=[*ULYSSES, f"{MODEL}.override_config.attn_implementation=eager"]
+        ),
+        "shared sequence, teacher alone": _case(
+            folders,
+            rows=uneven_rows(),
+            overrides=[*ULYSSES, "actor_rollout_ref.ref.ulysses_sequence_parallel_size=1"],
+        ),
+        "shared sequence, empty rank": _case(folders, rows=HALF_MASKED, micro_batch=4, overrides=ULYSSES),
+    }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
 
 
@@ -92,6 +136,19 @@ def _same(result: dict, reference: dict) -> None:
         assert result["metrics"][key] == pytest.approx(reference["metrics"][key], rel=1e-5), key
     for key in ("opd/num_tokens", "opd/batch_size"):
         assert result["metrics"][key] == reference["metrics"][key], key
+
+
+def _same_gradients(result: dict, reference: dict) -> None:
+    for key, gradient in reference["gradients"].items():
+        error = float((result["gradients"][key] - gradient).norm() / gradient.norm().clamp_min(1e-12))
+        assert error < 1e-5, f"{key}: relative error {error:.1e}"
+
+
+def _same_counts(result: dict, reference: dict) -> None:
+    """Everything that a step counts, its times and memory apart."""
+    for key, value in reference["metrics"].items():
+        if not key.startswith(("timing/", "perf/")):
+            assert result["metrics"][key] == pytest.approx(value, rel=1e-5, nan_ok=True), key
 
 
 @pytest.mark.parametrize("cut", ["8 micro-batches", "token budget", "chunk of 3", "gradient checkpointing", "offload"])
@@ -105,14 +162,12 @@ def test_padding_removal_does_not_change_loss_or_gradient(one_rank, heads):
 
 
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("mode", ["heads", "shared vocabulary"])
+@pytest.mark.parametrize("mode", ["heads", "shared vocabulary", "shared sequence"])
 def test_two_ranks_give_the_loss_and_gradient_of_one(one_rank, two_ranks, heads, mode):
     # The original averages micro-batch means and then ranks (defect 5): uneven rows make that differ.
     alone, two = one_rank[f"heads {heads[0]}-{heads[1]}"], two_ranks[f"{mode} {heads[0]}-{heads[1]}"]
     _same(two, alone)
-    for key, gradient in alone["gradients"].items():
-        error = float((two["gradients"][key] - gradient).norm() / gradient.norm().clamp_min(1e-12))
-        assert error < 1e-5, f"{key}: relative error {error:.1e}"
+    _same_gradients(two, alone)
     # Adam's first update is lr * sign(gradient), 1e-3, but where the gradient is noise: hence the tolerance.
     for key, weight in alone["weights"].items():
         torch.testing.assert_close(two["weights"][key], weight, rtol=1e-4, atol=5e-5)
@@ -143,6 +198,67 @@ def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folde
     alone = run_cases([_case(folders, rows=uneven_rows(4), micro_batch=1)])[0]
     _same(two_ranks["empty rank"], alone)
     _same(two_ranks["empty rank, shared vocabulary"], alone)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["sequence untied-untied", "sequence, other cuts", "sequence, teacher cut otherwise", "sequence and vocabulary"],
+)
+def test_ranks_that_share_each_sequence_count_each_token_once(one_rank, two_ranks, mode):
+    shared, alone = two_ranks[f"shared {mode}"], one_rank["heads untied-untied"]
+    _same_counts(shared, alone)
+    _same_gradients(shared, alone)
+
+
+def test_a_key_head_that_two_ranks_share_gets_the_gradient_of_both(one_rank, two_ranks):
+    shared, alone = two_ranks["shared sequence, one key head"], one_rank["one key head"]
+    _same_counts(shared, alone)
+    _same_gradients(shared, alone)
+
+
+def test_a_rank_whose_tokens_are_all_untrained_neither_hangs_nor_changes_the_mean(one_rank, two_ranks):
+    shared, alone = two_ranks["shared sequence, empty rank"], one_rank["half masked"]
+    _same_counts(shared, alone)
+    _same_gradients(shared, alone)
+    cached = "perf/teacher_cache_mb"
+    assert shared["metrics"][cached] == alone["metrics"][cached], "the first rank should hold all trained tokens"
+
+
+def test_hidden_states_are_exchanged_only_where_the_teacher_cut_the_batch_otherwise(two_ranks):
+    # Attention exchanges twice a layer: in the teacher's three, and forward and backward in the student's two.
+    scored, trained, num_micro_batches = 2 * 3, 2 * 2 * 2, 4
+
+    def exchanges(case):
+        return sum(n for op, n in two_ranks[case]["collectives"].items() if "alltoall" in op)
+
+    assert exchanges("shared sequence untied-untied") == num_micro_batches * (scored + trained)
+    # One micro-batch for the teacher, and one exchange of its hidden states for each of the student's.
+    otherwise = exchanges("shared sequence, teacher cut otherwise")
+    assert otherwise == scored + num_micro_batches * (trained + 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("no exchange", "needs attn_implementation varlen or sdpa, got eager"),
+        ("teacher alone", "ref.ulysses_sequence_parallel_size=1: student and teacher must share sequences alike"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_before_any_update(two_ranks, case, words):
+    assert words in two_ranks[f"shared sequence, {case}"]["error"]
+
+
+def test_a_rank_caches_the_hidden_states_of_its_own_tokens_only(one_rank, two_ranks):
+    whole = one_rank["heads untied-untied"]["metrics"]["perf/teacher_cache_mb"]
+    for case in ("shared sequence untied-untied", "shared sequence, other cuts"):
+        larger_share = two_ranks[case]["metrics"]["perf/teacher_cache_mb"]
+        assert whole / 2 <= larger_share < 0.75 * whole
+
+
+def test_two_pairs_of_ranks_each_sharing_its_sequences_give_the_gradient_of_one(folders, one_rank):
+    shared = run_cases([_case(folders, rows=uneven_rows(), micro_batch=2, overrides=ULYSSES)], world=4)[0]
+    _same_counts(shared, one_rank["heads untied-untied"])
+    _same_gradients(shared, one_rank["heads untied-untied"])
 
 
 def test_counts_over_ranks_and_mini_batches_equal_the_hand_count(one_rank, two_ranks):

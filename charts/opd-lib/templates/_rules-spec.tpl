@@ -11,6 +11,7 @@
 {{- include "opd.checkLengths" (list . $sizes) -}}
 {{- include "opd.checkBatches" (list . $sizes) -}}
 {{- include "opd.checkRanks" (list . $sizes) -}}
+{{- include "opd.checkSequenceSharing" . -}}
 {{- include "opd.checkReward" . -}}
 {{- include "opd.checkOverrides" . -}}
 {{- if hasKey .Values "opd" -}}
@@ -33,10 +34,6 @@
 {{- if and (eq $attention "varlen") (eq (toString .Values.actor.use_remove_padding) "false") -}}
 {{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
   "rule" "varlen takes packed rows, and actor.use_remove_padding is false" "fix" "use sdpa, or actor.use_remove_padding: true") -}}
-{{- end -}}
-{{- if and (eq $attention "varlen") (gt (int64 .Values.actor.ulysses_sequence_parallel_size) 1) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
-  "rule" "ranks that share a sequence exchange heads inside flash attention's own function" "fix" "use flash_attention_2") -}}
 {{- end -}}
 {{- end -}}
 
@@ -92,11 +89,6 @@
 {{- define "opd.checkRanks" -}}
 {{- $values := (index . 0).Values -}}{{- $sizes := index . 1 -}}
 {{- $sharing := int64 $values.actor.ulysses_sequence_parallel_size -}}
-{{- if and (has $values.kind (list "opd" "opd-agent")) (gt $sharing 1) -}}
-{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" $sharing
-  "rule" "distillation takes the hidden states of a rank's whole rows, and no rank has a shared sequence whole"
-  "fix" "set it to 1 (GRPO may share sequences)") -}}
-{{- end -}}
 {{- $shares := dict "rollout.tensor_parallel_size" $values.rollout.tensor_parallel_size "actor.ulysses_sequence_parallel_size" $sharing -}}
 {{- if hasKey $values "opd" -}}
 {{- $_ := set $shares "opd.vocab_parallel_size" $values.opd.vocab_parallel_size -}}
@@ -120,6 +112,29 @@
 {{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" $values.actor.ppo_mini_batch_size
   "rule" (printf "a mini-batch's rows (x rollout.num_samples = %d) must divide evenly over the %d data-parallel ranks" $rows $sizes.groups)
   "fix" (printf "use a multiple of %d" $sizes.groups)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What exchanges heads for tokens: distillation around torch's kernels, verl inside the flash-attn package's function.
+     The spec's default attention does, but on a CPU, where it is sdpa for every kind. */ -}}
+{{- define "opd.checkSequenceSharing" -}}
+{{- $actor := .Values.actor -}}
+{{- if gt (int64 $actor.ulysses_sequence_parallel_size) 1 -}}
+{{- $packed := eq .Values.device "cuda" -}}
+{{- if hasKey $actor "use_remove_padding" -}}{{- $packed = $actor.use_remove_padding -}}{{- end -}}
+{{- if not $packed -}}
+{{- include "opd.refuse" (dict "key" "actor.use_remove_padding" "value" false
+  "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
+  "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
+{{- end -}}
+{{- $exchanging := ternary (list "varlen" "sdpa") (list "flash_attention_2") (has .Values.kind (list "opd" "opd-agent")) -}}
+{{- $default := ternary "sdpa" (first $exchanging) (eq .Values.device "cpu") -}}
+{{- $attention := .Values.model.attn_implementation | default $default -}}
+{{- if not (has $attention $exchanging) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
+  "rule" (printf "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, and kind %s can with %s only" .Values.kind (join " and " $exchanging))
+  "fix" (printf "use %s, or actor.ulysses_sequence_parallel_size: 1" (join " or " $exchanging))) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -50,7 +50,11 @@ class Actor(Section):
     torch_compile: bool = Field(
         description="Compile a distillation's decoder layers and verl's log-probability kernels."
     )
-    ulysses_sequence_parallel_size: Count = Field(default=1, description="Ranks that share one sequence.")
+    ulysses_sequence_parallel_size: Count = Field(
+        default=1,
+        description="Ranks that share one sequence: a slice of its tokens each, and inside attention a slice of the heads, "
+        "which it must divide.",
+    )
 
 
 class Grpo(Section):

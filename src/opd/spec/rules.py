@@ -18,6 +18,7 @@ def check(spec: AnySpec) -> list[Problem]:
         *_data(spec),
         *_batches(spec),
         *_ranks(spec),
+        *_sequence_sharing(spec),
         *_offload(spec),
         *_reward(spec),
     ]
@@ -72,13 +73,6 @@ def _device(spec: RunSpec) -> Iterator[Problem]:
             value=attention,
             rule="varlen takes packed rows, and actor.use_remove_padding is false",
             fix="use sdpa, or actor.use_remove_padding: true",
-        )
-    elif attention == "varlen" and spec.actor.ulysses_sequence_parallel_size > 1:
-        yield Problem(
-            path="model.attn_implementation",
-            value=attention,
-            rule="ranks that share a sequence exchange heads inside flash attention's own function",
-            fix="use flash_attention_2",
         )
 
 
@@ -147,14 +141,6 @@ def _num_data_parallel(spec: RunSpec) -> int:
 
 
 def _ranks(spec: RunSpec) -> Iterator[Problem]:
-    if isinstance(spec, OpdSpec | OpdAgentSpec) and spec.actor.ulysses_sequence_parallel_size > 1:
-        yield Problem(
-            path="actor.ulysses_sequence_parallel_size",
-            value=spec.actor.ulysses_sequence_parallel_size,
-            rule="distillation takes the hidden states of a rank's whole rows, and no rank has a shared sequence whole",
-            fix="set it to 1 (GRPO may share sequences)",
-        )
-        return
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     shares = {
         "rollout.tensor_parallel_size": spec.rollout.tensor_parallel_size,
@@ -180,6 +166,30 @@ def _ranks(spec: RunSpec) -> Iterator[Problem]:
             rule=f"a mini-batch's rows (x rollout.num_samples = {rows}) must divide evenly over the "
             f"{_num_data_parallel(spec)} data-parallel ranks",
             fix=f"use a multiple of {_num_data_parallel(spec)}",
+        )
+
+
+def _sequence_sharing(spec: RunSpec) -> Iterator[Problem]:
+    if spec.actor.ulysses_sequence_parallel_size == 1:
+        return
+    if not spec.actor.use_remove_padding:
+        yield Problem(
+            path="actor.use_remove_padding",
+            value=False,
+            rule="ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows",
+            fix="set it to true, or actor.ulysses_sequence_parallel_size: 1",
+        )
+        return
+    # Distillation's own exchange is around torch's kernels, verl's inside the flash-attn package's function.
+    distils = isinstance(spec, OpdSpec | OpdAgentSpec)
+    exchanging = ("varlen", "sdpa") if distils else ("flash_attention_2",)
+    if spec.model.attn_implementation not in exchanging:
+        yield Problem(
+            path="model.attn_implementation",
+            value=spec.model.attn_implementation,
+            rule="ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around "
+            f"attention, and kind {spec.kind} can with {' and '.join(exchanging)} only",
+            fix=f"use {' or '.join(exchanging)}, or actor.ulysses_sequence_parallel_size: 1",
         )
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import distributed
 from torch.distributed.tensor import DTensor
+from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -21,13 +23,15 @@ from verl.workers.engine.utils import prepare_micro_batches
 from opd.batch import padded_row_starts
 from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
 from opd.training.hidden_cache import HiddenCache
-from opd.training.trunk import VARLEN, compile_layers, packed_arguments
+from opd.training.step_counts import over_sequence
+from opd.training.trunk import compile_layers
+from opd.training.ulysses import SHARED, Slice, check_shareable, shared_arguments
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
-TaskBuilder = Callable[[TensorDict, torch.Tensor], DivergenceTask]
+TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
 
 
 class _HeadEngine(FSDPEngineWithLMHead):
@@ -38,11 +42,15 @@ class _HeadEngine(FSDPEngineWithLMHead):
     def _build_module(self):
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
         own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        if self.use_ulysses_sp:
+            check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
         try:
             module = super()._build_module()
         finally:
             self.model_config.model_type = own
         self.head = DistillationHead.replace(module)
+        if self.use_ulysses_sp:
+            module.config._attn_implementation = SHARED[module.config._attn_implementation]
         if self.engine_config.use_torch_compile and self.device.type == "cuda":
             compile_layers(module)
         return module
@@ -70,29 +78,53 @@ class _HeadEngine(FSDPEngineWithLMHead):
                 grad=offload_params is parked,
             )
 
-    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
-        """verl's packed or padded inputs of a micro-batch (keys of the model's forward)."""
-        inputs = self.prepare_model_inputs(micro_batch=micro_batch)[0]
-        return inputs | self._row_bounds(micro_batch["input_ids"].offsets())
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """verl's inputs, of this rank's tokens where ranks share a sequence, with what our attention must know of rows."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch=micro_batch)
+        bounds = micro_batch["input_ids"].offsets()
+        if output_args.get("pad_size"):  # its tokens are a row of their own, so that none is attended to
+            bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
+        return inputs | self._row_bounds(bounds, inputs["input_ids"].shape[-1]), output_args
 
-    def _row_bounds(self, bounds: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Arguments that tell the attention of `opd.training.trunk` where packed rows begin; others read positions."""
-        takes_them = self.use_remove_padding and self.model_config.hf_config._attn_implementation == VARLEN
-        return packed_arguments(bounds) if takes_them else {}
+    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
+        """The packed or padded inputs of a micro-batch (keys of the model's forward)."""
+        return self.prepare_model_inputs(micro_batch=micro_batch)[0]
+
+    def _row_bounds(self, bounds: torch.Tensor, num_own_tokens: int) -> dict[str, Any]:
+        if not self.use_remove_padding:
+            return {}
+        name = self.module.config._attn_implementation
+        return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
 
     def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
-        """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded)."""
+        """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded).
+
+        Where ranks share a sequence: in the packed tokens of all of them, of which this one has its `own_slice`.
+        """
         offsets = micro_batch["input_ids"].offsets().to(torch.int64)
         num_rows, width = inputs["input_ids"].shape
         if not self.use_remove_padding:
             return padded_row_starts(num_rows, width, device=offsets.device)
-        if width < int(offsets[-1]):
-            raise ValueError("ulysses_sequence_parallel_size > 1: distillation needs a rank's rows whole")
         return offsets[:-1]
+
+    def own_slice(self, inputs: dict[str, Any]) -> Slice | None:
+        """This rank's part of the packed tokens; None: it has them all."""
+        if not self.use_ulysses_sp:
+            return None
+        return Slice(
+            group=self.ulysses_parallel_group,
+            rank=distributed.get_rank(self.ulysses_parallel_group),
+            size=self.ulysses_sequence_parallel_size,
+            num_tokens=inputs["input_ids"].shape[1],
+        )
 
     def check_head(self, name: str) -> None:
         """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
         ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
+        first, total = 0, 4
+        if self.use_ulysses_sp:  # one row over all ranks of the group, four tokens on each
+            first = 4 * distributed.get_rank(self.ulysses_parallel_group)
+            total = 4 * self.ulysses_sequence_parallel_size
         with self.eval_mode(), self.autocast():
             check_head_is_plain(
                 self.module,
@@ -100,8 +132,8 @@ class _HeadEngine(FSDPEngineWithLMHead):
                 name,
                 input_ids=ids,
                 attention_mask=None,
-                position_ids=torch.arange(4, device=ids.device)[None],
-                **self._row_bounds(torch.tensor([0, 4], device=ids.device)),
+                position_ids=first + torch.arange(4, device=ids.device)[None],
+                **self._row_bounds(torch.tensor([0, total], device=ids.device), num_own_tokens=4),
             )
 
 
@@ -127,17 +159,19 @@ class TeacherEngine(_HeadEngine):
     def collect_hidden(
         self,
         data: TensorDict,
-        positions_of: Callable[[TensorDict, torch.Tensor], tuple[torch.Tensor, list[int]]],
+        positions_of: Callable[[TensorDict, torch.Tensor, Slice | None], tuple[torch.Tensor, list[int]]],
         cache: HiddenCache,
     ) -> None:
         """Final hidden states of every row at its loss positions (one forward per micro-batch; a collective call).
 
         Args:
             data: rows as verl's workers see them, with a field `opd_row` [B] numbering them.
-            positions_of: (micro-batch, start of each row in the flattened input [B]) -> ([N] positions, count a row).
-            cache: gets each row's [n_i, d_T], in the teacher's compute dtype; what spills is copied to the host beside
-                the next micro-batch's forward.
+            positions_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> ([N]
+                positions in this rank's tokens, count a row).
+            cache: gets each row's [n_i, d_T] of this rank's tokens, in the teacher's compute dtype; what spills is
+                copied to the host beside the next micro-batch's forward.
         """
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
         micro_batches, _ = prepare_micro_batches(
             data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
         )
@@ -145,7 +179,9 @@ class TeacherEngine(_HeadEngine):
             for micro_batch in micro_batches:
                 micro_batch = micro_batch.to(get_device_id())
                 inputs = self.model_inputs(micro_batch)
-                positions, counts = positions_of(micro_batch, self.row_starts(micro_batch, inputs))
+                positions, counts = positions_of(
+                    micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs)
+                )
                 with self.autocast():
                     hidden = run_with_task(self.module, self.head, CollectTask(positions), **inputs)
                 for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
@@ -196,12 +232,16 @@ class StudentEngine(_HeadEngine):
             return super().forward_step(micro_batch, loss_function, forward_only)
         micro_batch = micro_batch.to(get_device_id())
         inputs = self.model_inputs(micro_batch)
-        task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs))
+        task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
         with self.autocast():
             output = run_with_task(self.module, self.head, task, **inputs)
-        # FSDP averages gradients over ranks and verl all-reduces the token count over them: one division, here.
-        loss = output.loss_sum * (micro_batch["dp_size"] / max(micro_batch["batch_num_tokens"], 1))
+        # FSDP averages gradients over all ranks and verl all-reduces the token count over those with different rows: one
+        # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
+        num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
+        loss = output.loss_sum * (num_ranks / max(micro_batch["batch_num_tokens"], 1))
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
+        if self.use_ulysses_sp:
+            metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
     def optimizer_step(self):
@@ -216,8 +256,8 @@ class DivergenceLoss:
     def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]]):
         self._build, self._count = build, count
 
-    def task(self, micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
-        return self._build(micro_batch, starts)
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+        return self._build(micro_batch, starts, own)
 
     def metrics(self, micro_batch: TensorDict, task: DivergenceTask, output, *, first_update: bool) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)

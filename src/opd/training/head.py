@@ -40,6 +40,8 @@ class DivergenceTask:
         teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
+        own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
+            all.
     """
 
     positions: torch.Tensor
@@ -54,6 +56,7 @@ class DivergenceTask:
     valid_vocab: int
     workspace_gib: float
     vocab_group: ProcessGroup | None = None
+    own: torch.Tensor | None = None
 
     def divergence(self, hidden: torch.Tensor, weight: torch.Tensor) -> HeadDivergence:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import distributed
+from torch.distributed import ProcessGroup
 
 from opd.training.head import DivergenceTask
 from opd.training.hidden_cache import HiddenCache
@@ -52,8 +54,24 @@ def micro_batch_counts(
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.student_log_prob))
+        sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
     return sums
+
+
+def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torch.device) -> dict[str, float]:
+    """Counts of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
+
+    Sums are added; maxima and everything else is the largest, and so is the number of rows, which all of them see.
+    """
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for name in counts:
+        names[name.startswith("sum/") and name != "sum/rows"].append(name)
+    total: dict[str, float] = {}
+    for is_sum, some in names.items():
+        values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
+        distributed.all_reduce(values, distributed.ReduceOp.SUM if is_sum else distributed.ReduceOp.MAX, group=group)
+        total.update(zip(some, values.tolist(), strict=True))
+    return total
 
 
 def cache_counts(cache: HiddenCache) -> dict[str, float]:
@@ -65,10 +83,12 @@ def cache_counts(cache: HiddenCache) -> dict[str, float]:
     }
 
 
-def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor) -> dict[str, float]:
+def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, own: torch.Tensor | None) -> dict[str, float]:
     """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
+    if own is not None:
+        rollout = rollout[own.to(rollout.device)]
     x, y = rollout.double().exp(), log_prob.double().exp().to(rollout.device)
     diff = (x - y).abs()
     return {

@@ -85,10 +85,10 @@ def _bounds_of(position_ids: Tensor) -> Tensor:
     return bounds
 
 
-def _no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
+def no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
     """transformers asks for a mask: packed rows need none, and padding would be silently attended to."""
     if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError(f"attn_implementation={VARLEN} takes packed rows without padding; use sdpa for padded ones")
+        raise ValueError("attention over packed rows takes no padding: set actor.use_remove_padding: true, or use sdpa")
 
 
 def compile_layers(model: nn.Module) -> int:
@@ -116,4 +116,4 @@ def keep_activations(share: float) -> None:
 
 
 AttentionInterface.register(VARLEN, varlen_attention)
-AttentionMaskInterface.register(VARLEN, _no_mask)
+AttentionMaskInterface.register(VARLEN, no_mask)

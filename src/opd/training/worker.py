@@ -31,8 +31,10 @@ from opd.training.residency import Plan
 from opd.training.residency.follow import worker_plan
 from opd.training.residency.job import GIB
 from opd.training.seeds import SeededRank
-from opd.training.step_counts import cache_counts, micro_batch_counts
+from opd.training.shared_hidden import Holders, Regrouped
+from opd.training.step_counts import cache_counts, micro_batch_counts, over_sequence
 from opd.training.trunk import keep_activations
+from opd.training.ulysses import Slice
 
 
 def trained_positions(
@@ -105,6 +107,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self.plan: Plan | None = None
         self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
+        self._holders = Holders()
         self._vocab_group: ProcessGroup | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
@@ -126,11 +129,20 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         keep_activations(float(self.opd.activation_budget))
         # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
         super().init_model()
+        self._check_sharing()
         self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
         self._follow_plan()
         self._vocab_group = vocab_group(int(self.opd.vocab_parallel_size))
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    def _check_sharing(self) -> None:
+        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.teacher_engine))
+        if student != teacher:
+            raise ValueError(
+                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
+                f"alike, the actor's is {student}; remove the override"
+            )
 
     def _follow_plan(self) -> None:
         """Make the residency plan and put student and teacher where it wants them.
@@ -174,6 +186,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         finally:
             self.actor.set_loss_fn(self.loss_fn)
             cache.clear()
+            self._holders.clear()
+        if self.student_engine.use_ulysses_sp:
+            moved = over_sequence(moved, self.student_engine.ulysses_parallel_group, self.student_engine.device)
         self._note_residency("done")
         if output is None:
             return None
@@ -212,11 +227,16 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         )
         engine = self.teacher_engine
 
-        def positions_of(micro_batch: TensorDict, starts: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        def positions_of(
+            micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None
+        ) -> tuple[torch.Tensor, list[int]]:
             mine, found = trained_positions(rows, micro_batch, starts)
             if not self.residency or self.residency[-1]["phase"] != "teacher":
                 self._note_residency("teacher")
-            return found.flat_index, mine.num_trained_tokens.tolist()
+            if own is None:
+                return found.flat_index, mine.num_trained_tokens.tolist()
+            counts = self._holders.note(micro_batch["opd_row"].tolist(), found, own)
+            return own.select(found)[0].flat_index, counts
 
         engine.collect_hidden(inputs, positions_of, cache)
 
@@ -224,12 +244,17 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         opd = self.opd
         temperature = float(self.config.rollout.temperature)
 
-        def build(micro_batch: TensorDict, starts: torch.Tensor) -> DivergenceTask:
+        def build(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
             mine, found = trained_positions(rows, micro_batch, starts)
             if self.residency[-1]["phase"] != "student":
                 self._note_residency("student", teacher_head=teacher_weight)
             # Asked for here, before the trunk's forward is queued: copies from the host run beside it.
-            hidden = cache.fetch(micro_batch["opd_row"].tolist())
+            numbers, is_own = micro_batch["opd_row"].tolist(), None
+            hidden = cache.fetch(numbers)
+            if own is not None:
+                needed = own.holders(found.flat_index).cpu()
+                hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
+                found, is_own = own.select(found)
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
@@ -243,6 +268,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 valid_vocab=int(opd.valid_vocab),
                 workspace_gib=float(opd.workspace_gib),
                 vocab_group=self._vocab_group,
+                own=is_own,
             )
 
         return build

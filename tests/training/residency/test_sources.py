@@ -29,8 +29,9 @@ RUN = RunFacts(run_id="r", run_dir="/runs/r")
         ],
         ["actor.gradient_checkpointing=false", "opd.activation_budget=0.35", "rollout.free_cache_engine=false"],
         ["actor.gradient_checkpointing=false", "actor.dtype=fp32", "actor.torch_compile=false"],
+        ["actor.ulysses_sequence_parallel_size=2", "actor.use_dynamic_bsz=true"],
     ],
-    ids=["defaults", "dynamic", "wishes", "share", "precise"],
+    ids=["defaults", "dynamic", "wishes", "share", "precise", "shared sequences"],
 )
 def test_the_workers_config_gives_the_job_of_its_spec(sets):
     spec = load_spec(EXAMPLE, sets=sets).spec
