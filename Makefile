@@ -106,8 +106,8 @@ test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
 bench-gpu: setup ## fused divergence against its floor and its peers, whole update against the original; tables and JSON
-	$(BIN)/python tests/benchmarks/gpu/bench_divergence.py $(ARGS)
-	$(BIN)/python tests/benchmarks/gpu/bench_update.py
+	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
+	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 # vLLM comes with the `gpu` extra, which `setup` would take away again.
 $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
@@ -115,7 +115,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	@touch $@
 
 gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, three runs and their promises (ARGS="--only opd")
-	$(BIN)/python tests/gpu_smoke/smoke.py $(ARGS)
+	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,3 +87,7 @@ def make_assets(folder: Path, device: str = "cuda") -> None:
     for name, shape in (("student", STUDENT), ("teacher", TEACHER)):
         print(save_model(folder / name, shape, tokenizer, device), flush=True)
     (folder / "done").touch()
+
+
+if __name__ == "__main__":
+    make_assets(Path(sys.argv[1]))

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from promises import Promise, promises, step_parts
+from tests.gpu.facts import machine
+from tests.gpu_smoke.promises import Promise, promises, step_parts
 
 from opd.runs.metrics import read_metrics
 from opd.runs.store_local import LocalStore
@@ -152,11 +152,9 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
     if "opd" in names:
-        code = (
-            f"from pathlib import Path; from assets import make_assets; make_assets(Path({str(folder / 'assets')!r}))"
-        )
-        subprocess.run([sys.executable, "-c", code], cwd=HERE, check=True)  # its GPU memory ends with it
-    facts = {"device": torch.cuda.get_device_name(), **{name: metadata.version(name) for name in PACKAGES}}
+        words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
+        subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
+    facts = machine(*PACKAGES)
     outcomes = []
     for name in names:
         outcomes.append(run(name, folder, arguments.timeout_s, arguments.set))

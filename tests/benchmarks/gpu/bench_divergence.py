@@ -6,16 +6,14 @@ Memory: peak beyond both gradients, heads and hidden states. Error: of both grad
 
 import argparse
 import json
-import platform
-import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from candidates import BASELINES, LIGER_CHUNKED, Batch, Ours, exact_gradients
-from measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
+from tests.benchmarks.gpu.candidates import BASELINES, LIGER_CHUNKED, Batch, Ours, exact_gradients
+from tests.benchmarks.gpu.measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
+from tests.gpu.facts import machine
 
 from opd.losses.divergence import DIVERGENCE_KINDS
 
@@ -138,32 +136,10 @@ def shapes_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
         measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, "reverse_kl"))
 
 
-def environment() -> dict[str, Any]:
-    driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip().splitlines()[0]  # fmt: skip
-    packages = {name: _version(name) for name in ("torch", "triton", "liger-kernel", "cuda-bindings")}
-    return {
-        "device": torch.cuda.get_device_name(),
-        "driver_and_power_limit": driver,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        **packages,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default="main,peaked,kinds,tokens,shapes,baselines", help="comma-separated")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/divergence.json"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -171,7 +147,8 @@ def main() -> None:
             "bench-gpu: no CUDA device here; this benchmark measures a GPU and has nothing to report without one"
         )
     chosen = set(arguments.sections.split(","))
-    report, floor, facts = Report(), Floor(), environment()
+    report, floor = Report(), Floor()
+    facts = machine("torch", "triton", "liger-kernel", "cuda-bindings")
     print(facts, flush=True)
     main_sections(report, floor, arguments.rounds, chosen)
     if "kinds" in chosen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from measure import Step
+from tests.benchmarks.gpu.measure import Step
 from torch import Tensor
 
 from opd.losses.chunked import chunked_divergence

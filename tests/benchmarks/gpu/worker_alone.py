@@ -90,7 +90,7 @@ def prepare(folder: Path) -> None:
     from verl.workers.rollout import base
 
     verl_model.get_hf_auto_model_class = lambda hf_config: _RandomWeights
-    base._ROLLOUT_REGISTRY[("none", "async")] = "worker_alone.NoRollout"
+    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.benchmarks.gpu.worker_alone.NoRollout"
     tokenizer = build_tokenizer()
     for name, shape in (("student", QWEN3_1_7B), ("teacher", QWEN3_8B)):
         shape.config().save_pretrained(folder / name)
