@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
+import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.e2e import table
 from tests.e2e.cluster import images, lifecycle
+from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
 from tests.e2e.cluster.kube import Kube, KubeError
-from tests.e2e.cluster.services import S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
-from tests.e2e.scenarios import quickstart
+from tests.e2e.promises.common import judge
 from tests.e2e.scenarios.evidence import Evidence, hashes
-from tests.e2e.scenarios.promises import PROMISES, judge
+from tests.e2e.scenarios.registry import SCENARIOS
+from tests.e2e.scenarios.run import Run
+from tests.e2e.scenarios.scene import Scene
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "e2e"
-SCENARIOS = {"quickstart": quickstart.run}
-_SUMMARY, _IMAGE = "summary.json", "image.yaml"
+_SUMMARY, _HASHES, _IMAGE = "summary.json", "hashes.json", "image.yaml"
 
 
 def main() -> int:
@@ -39,7 +42,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.command == "run":
         return _run(args.names or list(SCENARIOS))
-    return _inside(args.names) if args.command == "inside" else verify(BUILD)
+    return play(args.names, BUILD) if args.command == "inside" else verify(BUILD)
 
 
 def _scenario(name: str) -> str:
@@ -49,70 +52,105 @@ def _scenario(name: str) -> str:
 
 
 def _run(names: list[str]) -> int:
-    """Build what is missing, bring the cluster up, run inside it, end it."""
-    say = lambda line: print(line, flush=True)  # noqa: E731
+    """Build what is missing, bring the cluster up, run inside it, end it; the table is written after a run of all."""
+    begin = time.monotonic()
+    say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
     try:
-        image = images.build_cpu_image()
+        image = images.build_cpu_image(say)
         BUILD.mkdir(parents=True, exist_ok=True)
         (BUILD / _IMAGE).write_text(yaml.safe_dump({"cluster": {"image": {"ref": image.ref, "local": True}}}))
         lifecycle.down(say)  # what a run before this one may have left half way
         lifecycle.up(say, archives=(image.archive,))
         try:
-            return lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
+            code = lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
         finally:
             lifecycle.down(say)
     except (lifecycle.ClusterError, images.ImageError) as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1
+    seconds = time.monotonic() - begin
+    say(f"{len(names)} scenarios: {'every promise kept' if code == 0 else 'see above for what broke'}")
+    if names == list(SCENARIOS):
+        table.write(json.loads((BUILD / _SUMMARY).read_text()), seconds=seconds)
+    return code
 
 
-def _inside(names: list[str]) -> int:
-    """Run scenarios one after the other; one that raises leaves its traceback beside its evidence."""
-    place = lifecycle.folder()
-    user = Kube(kubeconfig=place / lifecycle.USER_KUBECONFIG)
-    store = _store_of(user)
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        evidence = Evidence(BUILD / name)
+def play(names: list[str], build: Path) -> int:
+    """Play scenarios one after the other and judge each; one that raises leaves its traceback beside its evidence.
+
+    The summary keeps the rows of scenarios that an earlier call played.
+    """
+    rows: list[dict[str, Any]] = [row for row in _read(build / _SUMMARY, []) if row["scenario"] not in names]
+    recorded: dict[str, dict[str, str]] = {
+        name: found for name, found in _read(build / _HASHES, {}).items() if name in SCENARIOS and name not in names
+    }
+    is_whole = True
+    for number, name in enumerate(names, start=1):
+        evidence = Evidence(build / name)
+        scene = _scene(name, evidence, build / _IMAGE)
+        scene.say(f"scenario {number} of {len(names)}")
         try:
-            SCENARIOS[name](user, evidence, BUILD / _IMAGE, store)
-        except (TimeoutError, KubeError, OSError):
+            SCENARIOS[name].play(scene)
+        except (TimeoutError, KubeError, OSError, ValueError, LookupError, subprocess.SubprocessError):
             evidence.text("traceback.txt", traceback.format_exc())
-        found = judge(name, evidence.folder)
-        rows += [promise.row(name, evidence.seconds) for promise in found]
-        for promise in found:
-            print(f"{'kept  ' if promise.ok else 'BROKEN'}  {name}: {promise.promise} ({promise.observed})", flush=True)
-    evidence_hashes = {name: hashes(BUILD / name) for name in names}
-    (BUILD / _SUMMARY).write_text(json.dumps(rows, indent=1))
-    (BUILD / "hashes.json").write_text(json.dumps(evidence_hashes, indent=1))
-    return 0 if all(row["ok"] for row in rows) else 1
+            scene.say(traceback.format_exc().splitlines()[-1])
+            _clear(scene)
+        for promise in judge(SCENARIOS[name].promises, evidence.folder):
+            rows.append(promise.row(name, evidence.seconds))
+            is_whole = is_whole and promise.ok
+            scene.say(f"{'kept  ' if promise.ok else 'BROKEN'}  {promise.promise} ({promise.observed})")
+        recorded[name] = hashes(evidence.folder)
+        (build / _SUMMARY).write_text(json.dumps(rows, indent=1))
+        (build / _HASHES).write_text(json.dumps(recorded, indent=1))
+    return 0 if is_whole else 1
 
 
 def verify(folder: Path) -> int:
     """Whether the evidence is what was judged, and whether judging it again gives the summary; prints each difference."""
-    rows = json.loads((folder / _SUMMARY).read_text())
-    recorded = json.loads((folder / "hashes.json").read_text())
+    rows, recorded = _read(folder / _SUMMARY, None), _read(folder / _HASHES, None)
+    if rows is None or recorded is None:
+        print(f"nothing to verify in {folder}: make e2e")
+        return 1
     faults = []
     for name in recorded:
         if hashes(folder / name) != recorded[name]:
             faults.append(f"{name}: the evidence is not what was judged")
-        again = {promise.promise: (promise.ok, promise.observed) for promise in judge(name, folder / name)}
+        found = judge(SCENARIOS[name].promises, folder / name)
+        again = {promise.promise: (promise.ok, promise.observed) for promise in found}
         before = {row["promise"]: (row["ok"], row["observed"]) for row in rows if row["scenario"] == name}
         faults += [
-            f"{name}: {key}: summary {before.get(key)}, evidence {again[key]}"
-            for key in again
-            if before.get(key) != again[key]
+            f"{name}: {key}: summary {before.get(key)}, evidence {again.get(key)}"
+            for key in {**again, **before}
+            if before.get(key) != again.get(key)
         ]
         faults += [f"{name}: {key}: broken" for key, (ok, _) in again.items() if not ok]
     faults += [f"{name}: no evidence" for name in {row["scenario"] for row in rows} - set(recorded)]
-    print("\n".join(faults) or f"{len(rows)} promises of {len(recorded)} of {len(PROMISES)} scenarios: kept")
+    print("\n".join(faults) or f"{len(rows)} promises of {len(recorded)} of {len(SCENARIOS)} scenarios: kept")
     return 1 if faults else 0
 
 
-def _store_of(user: Kube) -> dict[str, str]:
-    """The variables of the Secret that the runs use too."""
-    data = user.get("secret", S3_SECRET, namespace=NAMESPACE)["data"]
-    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+def _scene(name: str, evidence: Evidence, image: Path) -> Scene:
+    place = lifecycle.folder()
+    return Scene(
+        name=name,
+        user=Kube(kubeconfig=place / USER_KUBECONFIG),
+        admin=Kube(kubeconfig=place / ADMIN_KUBECONFIG),
+        evidence=evidence,
+        image=image,
+        pids=place / PIDS,
+    )
+
+
+def _clear(scene: Scene) -> None:
+    """Make room for the next scenario after one that broke off."""
+    for line in Run(scene, "opd", "none").helm("list", "--short").split():
+        Run(scene, "opd", line).helm("uninstall", line, timeout_s=600)
+    empty = lambda: not scene.user.items("pods", namespace=NAMESPACE)  # noqa: E731
+    scene.user.until("the namespace has no pods", empty, timeout_s=300)
+
+
+def _read(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_text()) if path.is_file() else otherwise
 
 
 if __name__ == "__main__":

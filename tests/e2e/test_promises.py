@@ -3,114 +3,192 @@
 import json
 
 import pytest
+import yaml
 from tests.e2e.__main__ import verify
+from tests.e2e.promises.common import judge
 from tests.e2e.scenarios.evidence import hashes
-from tests.e2e.scenarios.promises import judge
+from tests.e2e.scenarios.registry import SCENARIOS
 
 BAR = "████░░░░"
 LOG = "starting from the beginning\n" + "".join(
     f"{BAR} step {step}/6  loss 2.5237  acc 0.562  entropy 0.169\n" for step in range(1, 7)
 )
+PREFIX = "experiments/e2e/opd-run"
 STORE = [
-    "experiments/quickstart/quickstart/attempts/0001/driver.log",
-    "experiments/quickstart/quickstart/attempts/0001/metrics.jsonl",
-    "experiments/quickstart/quickstart/checkpoints/global_step_6/COMPLETE",
-    "experiments/quickstart/quickstart/result.json",
-    "experiments/quickstart/quickstart/run.json",
+    f"{PREFIX}/attempts/0001/driver.log",
+    f"{PREFIX}/attempts/0001/metrics.jsonl",
+    f"{PREFIX}/checkpoints/global_step_6/COMPLETE",
+    f"{PREFIX}/result.json",
+    f"{PREFIX}/run.json",
 ]
 CLAIM = {"status": {"phase": "Bound"}}
+MIDNIGHT = 1795219200.0  # 2026-11-21T00:00:00Z
+
+
+def metrics(*steps):
+    return "".join(
+        json.dumps({"step": step, "time": MIDNIGHT + 60 + step, "training/global_step": step}) + "\n" for step in steps
+    )
+
+
+def pod(role, second):
+    at = f"2026-11-21T00:00:{second:02}Z"
+    status = {
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}],
+        "containerStatuses": [{"state": {"running": {"startedAt": at}}}],
+    }
+    labels = {"app.kubernetes.io/component": role}
+    return {"metadata": {"name": role, "labels": labels, "creationTimestamp": at}, "status": status}
+
+
+def write(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Evidence of a run that kept every promise, and its summary."""
-    place = tmp_path / "quickstart"
-    place.mkdir()
-    pods = [{"metadata": {"labels": {"app.kubernetes.io/component": role}}} for role in ("head", "worker", "submitter")]
-    trees = {
-        "pods-running.json": pods,
-        "rayjob.json": {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}},
-        "convert-rayjob.json": {"status": {"jobStatus": "SUCCEEDED"}},
-        "after-ttl.json": {
-            **{key: [] for key in ("rayjobs", "rayclusters", "pods")},
-            "configmaps": [{}],
-            "claims": [CLAIM],
-            "release": "deployed",
-        },
-        "after-uninstall.json": {"configmaps": [], "claims": [CLAIM]},
-    }
+def build(tmp_path):
+    """Evidence of a first scenario that kept every promise, and its summary."""
     model = ["config.json", "conversion.json", "model.safetensors", "tokenizer.json"]
-    texts = {
-        "kubectl-logs.txt": LOG,
-        "s3.txt": "\n".join(STORE),
-        "s3-after.txt": "\n".join(STORE),
-        "s3-model.txt": "\n".join(f"experiments/quickstart/quickstart/model/{name}" for name in model),
-        "collect.txt": "┃ run ┃ kind ┃ state ┃\n│ quickstart │ opd │ succeeded │ 1 │ 6/6 │\n",
-    }
-    for name, tree in trees.items():
-        (place / name).write_text(json.dumps(tree))
-    for name, text in texts.items():
-        (place / name).write_text(text)
-    rows = [promise.row("quickstart", 1.0) for promise in judge("quickstart", place)]
-    (tmp_path / "summary.json").write_text(json.dumps(rows))
-    (tmp_path / "hashes.json").write_text(json.dumps({"quickstart": hashes(place)}))
+    done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
+    events = [
+        {"type": "ADDED", "object": pod(role, at)} for role, at in (("head", 1), ("worker", 2), ("submitter", 20))
+    ]
+    folder = tmp_path / "quickstart"
+    write(
+        folder,
+        {
+            "pods-running.json": [pod(role, 1) for role in ("head", "worker", "submitter")],
+            "opd-run.rayjob.yaml": yaml.safe_dump(done),
+            "convert.rayjob.yaml": yaml.safe_dump(done),
+            "opd-run.pods.watch": "\n".join(json.dumps(event) for event in events),
+            "opd-run.store/attempts/0001/owner.json": {"started_at_s": MIDNIGHT + 40},
+            "opd-run.store/attempts/0001/metrics.jsonl": metrics(*range(1, 7)),
+            "clock.json": {"install": MIDNIGHT, "first_line": MIDNIGHT + 62},
+            "floor.json": {"kuberay_s": 25.0, "trainer_s": 30.0},
+            "after-ttl.json": {
+                **{key: [] for key in ("rayjobs", "rayclusters", "pods")},
+                "configmaps": [{}],
+                "claims": [CLAIM],
+                "release": "deployed",
+            },
+            "after-uninstall.json": {"configmaps": [], "claims": [CLAIM]},
+            "kubectl-logs.txt": LOG,
+            "opd-run.s3.txt": "\n".join(STORE),
+            "s3-after.txt": "\n".join(STORE),
+            "s3-model.txt": "\n".join(f"{PREFIX}/model/{name}" for name in model),
+            "collect.txt": "┃ run ┃ kind ┃ state ┃\n│ opd-run │ opd │ succeeded │ 1 │ 6/6 │\n",
+        },
+    )
+    rows = [promise.row("quickstart", 1.0) for promise in judge(SCENARIOS["quickstart"].promises, folder)]
+    write(tmp_path, {"summary.json": rows, "hashes.json": {"quickstart": hashes(folder)}})
     return tmp_path
 
 
-def broken(folder):
-    return [promise.promise for promise in judge("quickstart", folder / "quickstart") if not promise.ok]
+def broken(build, scenario="quickstart"):
+    return [one.promise for one in judge(SCENARIOS[scenario].promises, build / scenario) if not one.ok]
 
 
-def edit(folder, name, old, new):
-    path = folder / "quickstart" / name
+def edit(build, name, old, new):
+    path = build / "quickstart" / name
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
 
 
-def test_a_whole_run_keeps_every_promise_and_verifies(folder, capsys):
-    assert broken(folder) == []
-    assert verify(folder) == 0
-    assert "8 promises" in capsys.readouterr().out
+def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
+    assert broken(build) == []
+    assert verify(build) == 0
+    assert "9 promises of 1 of 13 scenarios: kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "promise"),
     [
         ("kubectl-logs.txt", "step 3/6", "step 2/6", "kubectl logs -f shows one line a step"),
-        ("pods-running.json", "worker", "head", "head, worker and submitter pods run"),
-        ("rayjob.json", "SUCCEEDED", "FAILED", "the RayJob SUCCEEDED"),
-        ("s3.txt", "COMPLETE", "PART", "result, metrics, log and a complete checkpoint are in S3"),
+        ("pods-running.json", 'component": "worker"', 'component": "head"', "head, worker and submitter pods run"),
+        ("opd-run.rayjob.yaml", "SUCCEEDED", "FAILED", "the RayJob SUCCEEDED"),
+        ("opd-run.s3.txt", "COMPLETE", "PART", "result, metrics, log and a complete checkpoint are in S3"),
         ("collect.txt", "succeeded", "running", "opdctl collect prints the run"),
         ("after-ttl.json", '"pods": []', '"pods": [{}]', "after the TTL RayJob"),
         ("after-uninstall.json", "Bound", "Lost", "helm uninstall keeps the checkpoint claim and the store"),
         ("s3-model.txt", "model.safetensors", "model.partial", "the kind convert leaves the trained model in S3"),
+        ("floor.json", "25.0", "20.0", "the first step comes within 10 s"),
     ],
 )
-def test_each_promise_can_be_broken(folder, name, old, new, promise):
-    edit(folder, name, old, new)
-    assert broken(folder)[0].startswith(promise)
+def test_each_promise_can_be_broken(build, name, old, new, promise):
+    edit(build, name, old, new)
+    assert broken(build)[0].startswith(promise)
 
 
-def test_a_store_that_lost_an_object_breaks_the_promise_to_keep_it(folder):
-    edit(folder, "s3-after.txt", STORE[0], "")
-    assert broken(folder) == ["helm uninstall keeps the checkpoint claim and the store"]
+def test_a_store_that_lost_an_object_breaks_the_promise_to_keep_it(build):
+    edit(build, "s3-after.txt", STORE[0], "")
+    assert broken(build) == ["helm uninstall keeps the checkpoint claim and the store"]
 
 
-def test_missing_evidence_breaks_its_promise_and_says_what_is_missing(folder):
-    (folder / "quickstart" / "rayjob.json").unlink()
-    [promise] = [one for one in judge("quickstart", folder / "quickstart") if not one.ok]
-    assert "rayjob.json" in promise.observed
+def test_missing_evidence_breaks_its_promise_and_says_what_is_missing(build):
+    (build / "quickstart" / "opd-run.rayjob.yaml").unlink()
+    [promise] = [one for one in judge(SCENARIOS["quickstart"].promises, build / "quickstart") if not one.ok]
+    assert "opd-run.rayjob.yaml" in promise.observed
 
 
-def test_a_change_that_breaks_no_promise_is_found_too(folder, capsys):
-    edit(folder, "kubectl-logs.txt", "loss 2.5237", "loss 0.0001")
-    assert verify(folder) == 1
+def test_a_change_that_breaks_no_promise_is_found_too(build, capsys):
+    edit(build, "kubectl-logs.txt", "loss 2.5237", "loss 0.0001")
+    assert verify(build) == 1
     assert capsys.readouterr().out == "quickstart: the evidence is not what was judged\n"
 
 
-def test_a_summary_that_claims_more_than_the_evidence_is_found(folder, capsys):
-    edit(folder, "rayjob.json", "SUCCEEDED", "FAILED")
-    (folder / "hashes.json").write_text(json.dumps({"quickstart": hashes(folder / "quickstart")}))
-    assert verify(folder) == 1
+def test_a_summary_that_claims_more_than_the_evidence_is_found(build, capsys):
+    edit(build, "opd-run.rayjob.yaml", "SUCCEEDED", "FAILED")
+    write(build, {"hashes.json": {"quickstart": hashes(build / "quickstart")}})
+    assert verify(build) == 1
     assert "the RayJob SUCCEEDED" in capsys.readouterr().out
+
+
+def lost_worker(tmp_path, first, second, shown):
+    """A run of two attempts: the steps that each wrote, and those whose lines were shown."""
+    run = "worker-lost"
+    jobs = [{"type": "MODIFIED", "object": {"status": {"rayClusterName": f"{run}-{name}"}}} for name in "aab"]
+    lines = "".join(f"{BAR} step {step}/6  loss 1.0\n" for step in shown)
+    attempts = {
+        f"{run}.store/attempts/{number:04}/{name}": content
+        for number, steps in ((1, first), (2, second))
+        for name, content in (("owner.json", {}), ("metrics.jsonl", metrics(*steps)))
+    }
+    done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
+    others = {
+        f"{run}.rayjob.yaml": yaml.safe_dump(done),
+        f"{run}.rayjobs.watch": "".join(json.dumps(job) for job in jobs) + '{"type": "MODI',
+        f"{run}.store/result.json": {"steps": 6},
+        f"{run}.opdctl-logs.txt": lines,
+    }
+    write(tmp_path / run, {**attempts, **others})
+    return broken(tmp_path, run)
+
+
+def test_a_resumed_run_keeps_its_promises_also_when_the_recorder_was_cut_off(tmp_path):
+    assert lost_worker(tmp_path, [1, 2, 3], [3, 4, 5, 6], [1, 2, 3, 3, 4, 5, 6]) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([1, 2], [4, 5, 6]), ([1, 2, 2], [3, 4, 5, 6]), ([1, 2, 3, 4], [2, 3, 4, 5, 6])],
+    ids=["lost", "doubled", "recomputed too much"],
+)
+def test_a_step_lost_doubled_or_trained_too_often_breaks_the_promise(tmp_path, first, second):
+    [promise] = lost_worker(tmp_path, first, second, [*first, *second])
+    assert promise.startswith("worker lost: no step lost or doubled")
+
+
+@pytest.mark.parametrize("shown", [[1, 2, 3, 4, 6], [1, 2, 3, 4, 4, 5, 6]], ids=["gap", "repeat"])
+def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
+    [promise] = lost_worker(tmp_path, [1, 2, 3], [4, 5, 6], shown)
+    assert promise.startswith("kubelet killed: opdctl logs -f")
+
+
+def test_every_scenario_promises_something_that_missing_evidence_breaks(tmp_path):
+    for name, scenario in SCENARIOS.items():
+        assert scenario.promises
+        assert not any(one.ok for one in judge(scenario.promises, tmp_path / name)), name

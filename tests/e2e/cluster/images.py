@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def cpu_image() -> Image:
     return Image(ref=f"localhost/opd-cpu:{key}", archive=gotools.cache_dir() / f"opd-cpu-{key}.tar")
 
 
-def build_cpu_image() -> Image:
+def build_cpu_image(say: Callable[[str], None]) -> Image:
     """Build images/cpu/Dockerfile on a debootstrapped base unless its archive is there (ten minutes and more, 6 GB).
 
     Raises:
@@ -61,8 +62,11 @@ def build_cpu_image() -> Image:
     if not image.archive.is_file():
         with Buildah(driver="overlay", is_kept=True) as buildah:
             if BASE_IMAGE not in buildah.run("images", "--format", "{{.Name}}:{{.Tag}}").split():
+                say("base image: debootstrap of Debian and Python (minutes, once)")
                 _make_base(buildah)
+            say(f"{image.ref}: images/cpu/Dockerfile (ten minutes at first, then the layers that changed)")
             _build(buildah, image)
+            say(f"{image.ref}: archive")
             buildah.save(image.ref, image.archive)
         for old in image.archive.parent.glob("opd-cpu-*.tar"):
             if old != image.archive:

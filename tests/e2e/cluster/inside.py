@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import types
 from pathlib import Path
+from typing import NoReturn
 
 from tests.e2e.cluster import kuberay, packages
 from tests.e2e.cluster.control_plane import ControlPlane, Ports
@@ -22,7 +24,14 @@ from tests.e2e.cluster.services import start_dns, start_s3
 from tests.e2e.cluster.tenancy import install_manifests
 
 GO = "go\n"
-PROGRESS, USER_KUBECONFIG, DEBIAN = "progress.jsonl", "opd-user.kubeconfig", "debian"
+PROGRESS, USER_KUBECONFIG, ADMIN_KUBECONFIG, DEBIAN = (
+    "progress.jsonl",
+    "opd-user.kubeconfig",
+    "admin.kubeconfig",
+    "debian",
+)
+PIDS = "pids.json"
+_RESTART_S = 2.0  # what systemd's RestartSec is for kubelet, or a Deployment takes for a killed operator, roughly
 _PORTS = Ports(etcd=2379, etcd_peer=2380, api=6443)  # the network namespace is ours alone
 
 
@@ -45,7 +54,11 @@ def main(folder: Path) -> int:
 
 
 def _run(folder: Path) -> int:
-    """Bring the cluster up and keep it until SIGTERM; a part that ends by itself ends the cluster."""
+    """Bring the cluster up and keep it until SIGTERM.
+
+    A part that ends while they come up ends all of them; one that ends later is started again, as a node's init system
+    and a Deployment would.
+    """
     signal.signal(signal.SIGTERM, _raise_stop)
     progress = Progress(folder / PROGRESS)
     processes = None
@@ -58,8 +71,9 @@ def _run(folder: Path) -> int:
         path = ":".join([*map(str, tools), packages.search_path()])
         processes = Processes(folder / "logs", environment=minimal_environment(folder, path=path))
         bring_up(folder, processes, progress)
+        processes.write_pids(folder / PIDS)
         progress.ready()
-        signal.pause()
+        _keep_up(processes, folder / PIDS)
     except _Stop:
         return 0
     except (PartError, RuntimeError, TimeoutError, OSError) as error:
@@ -69,6 +83,13 @@ def _run(folder: Path) -> int:
         if processes is not None:
             processes.stop_all()
     return 0
+
+
+def _keep_up(processes: Processes, pids: Path) -> NoReturn:
+    while True:
+        time.sleep(_RESTART_S)
+        if processes.start_again():
+            processes.write_pids(pids)
 
 
 def bring_up(folder: Path, processes: Processes, progress: Progress) -> None:

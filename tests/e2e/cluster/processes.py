@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -26,10 +27,12 @@ class Processes:
         self.logs = logs
         self._environment = dict(environment)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._orders: dict[str, tuple[Sequence[str | Path], dict[str, str]]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str | Path], **environment: str) -> None:
         """Start a part; it dies with this process even if that is killed."""
+        self._orders[name] = (command, environment)
         with open(self.log(name), "ab") as log:
             self._running[name] = subprocess.Popen(
                 [str(word) for word in command],
@@ -63,6 +66,20 @@ class Processes:
             code = self._running[name].poll()
             if code is not None:
                 raise PartError(f"{name} ended with {code}; its log ends:\n{self.tail(name)}")
+
+    def start_again(self) -> list[str]:
+        """Start every part that has ended, as a node's init system does; returns their names."""
+        ended = [name for name, process in self._running.items() if process.poll() is not None]
+        for name in ended:
+            command, environment = self._orders[name]
+            self.start(name, command, **environment)
+        return ended
+
+    def write_pids(self, path: Path) -> None:
+        """Part -> process id, as this PID namespace counts them, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({name: process.pid for name, process in self._running.items()}))
+        partial.rename(path)
 
     def stop(self, name: str, *, timeout_s: float = 20) -> None:
         """SIGTERM, then SIGKILL after the time-out; a part that is gone already is fine."""

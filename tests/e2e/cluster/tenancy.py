@@ -13,7 +13,7 @@ from tests.e2e.cluster.services import S3_SECRET
 NAMESPACE = "opd"
 MANIFESTS = Path(__file__).resolve().parents[3] / "manifests" / "cluster"
 _STORAGE_CLASS = "node-disk"
-_NUM_VOLUMES = 24
+_NUM_VOLUMES = 48
 _VOLUMES = Path("/var/lib/opd-volumes")  # in the cluster's own /var
 
 

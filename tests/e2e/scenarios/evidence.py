@@ -23,6 +23,17 @@ class Evidence:
         """Keep what a command printed."""
         (self.folder / name).write_text(content)
 
+    def append(self, name: str, content: str) -> None:
+        """Keep what another call of the same command printed."""
+        with open(self.folder / name, "a") as file:
+            file.write(content)
+
+    def data(self, name: str, content: bytes) -> None:
+        """Keep a file as it is; the name may have folders."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
     def tree(self, name: str, content: Any) -> None:
         """Keep objects as JSON."""
         (self.folder / name).write_text(json.dumps(content, indent=1, sort_keys=True))

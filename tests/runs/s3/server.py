@@ -99,6 +99,7 @@ class FailingProxy:
     num_lost_answers: int = 0
     num_refused: int = 0
     requests: list[tuple[str, str]] = field(default_factory=list)
+    address: str = "127.0.0.1"  # where it listens, and where the server does
     port: int = 0
 
     @contextmanager
@@ -112,7 +113,7 @@ class FailingProxy:
             server.server_close()
 
     def start(self) -> ThreadingHTTPServer:
-        """Starts to listen on a free port, in a thread; the caller shuts the server down."""
+        """Starts to listen on `port`, 0 for a free one, in a thread; the caller shuts the server down."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -126,7 +127,7 @@ class FailingProxy:
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = ThreadingHTTPServer((self.address, self.port), Handler)
         server.daemon_threads = True
         self.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -166,7 +167,7 @@ class FailingProxy:
             request.wfile.write(answer)
 
     def _ask_server(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-        upstream = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=60)
+        upstream = http.client.HTTPConnection(self.address, self.server_port, timeout=60)
         upstream.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in request.headers.items():
             upstream.putheader(name, value)

@@ -1,0 +1,195 @@
+"""What runs promise when something breaks: recovery without a lost or doubled step, or an end that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.promises.common import (
+    NUM_STEPS,
+    Look,
+    changes,
+    clusters,
+    ended,
+    log_shows_steps,
+    rayjob,
+    text,
+    training_rows,
+    tree,
+    whole,
+)
+
+SAVE_FREQ = 2  # overrides/faults.yaml
+LOST = SAVE_FREQ  # most steps that a loss without notice may cost
+_NUM_SUBMITTERS_LOST = 4
+
+
+def _new_clusters(run: str, num: int) -> Look:
+    def look(folder: Path) -> tuple[bool, str]:
+        names = clusters(folder, run)
+        return len(names) == num, ", ".join(names)
+
+    return look
+
+
+def _pods_of(folder: Path, run: str, role: str) -> list[str]:
+    pods = changes(folder, run, "pods")
+    names = [
+        pod["metadata"]["name"] for pod in pods if pod["metadata"]["labels"]["app.kubernetes.io/component"] == role
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _one_cluster_two_heads(run: str, mode: str) -> Look:
+    def look(folder: Path) -> tuple[bool, str]:
+        seen = rayjob(folder, run)["spec"]["submissionMode"]
+        names, heads = clusters(folder, run), _pods_of(folder, run, "head")
+        return seen == mode and len(names) == 1 and len(
+            heads
+        ) == 2, f"{seen}: {', '.join(names)}; heads {', '.join(heads)}"
+
+    return look
+
+
+def _submitters(folder: Path) -> tuple[bool, str]:
+    names = _pods_of(folder, "submitter-lost", "submitter")
+    return len(names) == _NUM_SUBMITTERS_LOST + 1, f"{len(names)} submitters one after the other"
+
+
+def _store_was_away(folder: Path) -> tuple[bool, str]:
+    proxy = tree(folder, "proxy.json")
+    return proxy["num_refused"] > 0 and proxy["seconds"] >= 30, f"{proxy['num_refused']} requests refused in 30 s"
+
+
+def _oom_killed(folder: Path) -> tuple[bool, str]:
+    reasons = []
+    for pod in changes(folder, "out-of-memory", "pods"):
+        for status in pod["status"].get("containerStatuses", ()):
+            ends = (status.get("state", {}).get("terminated"), status.get("lastState", {}).get("terminated"))
+            reasons += [f"{pod['metadata']['name']}: {end['reason']}" for end in ends if end]
+    found = sorted({reason for reason in reasons if "OOMKilled" in reason and "-worker-" in reason})
+    return bool(found), ", ".join(found) or f"no OOMKilled among {sorted(set(reasons))}"
+
+
+def _evicted(folder: Path) -> tuple[bool, str]:
+    """The eviction API marks a pod's end with a condition."""
+    found = {
+        (pod["metadata"]["name"], condition["reason"])
+        for pod in changes(folder, "evicted-preempted", "pods")
+        for condition in pod["status"].get("conditions", ())
+        if condition["type"] == "DisruptionTarget"
+    }
+    reasons = sorted(reason for _, reason in found)
+    return {"EvictionByEvictionAPI", "PreemptionByScheduler"} <= set(reasons), ", ".join(sorted(map(" ".join, found)))
+
+
+def _suspended(folder: Path) -> tuple[bool, str]:
+    seen = tree(folder, "while-suspended.json")
+    phase = seen["rayjob"]["status"]["jobDeploymentStatus"]
+    said = text(folder, "suspend.txt").splitlines()[0]
+    return phase == "Suspended" and not seen["pods"] and "saved" in said, f"{phase}, {len(seen['pods'])} pods; {said}"
+
+
+def _says(run: str, *words: str) -> Look:
+    def look(folder: Path) -> tuple[bool, str]:
+        lines = text(folder, f"{run}.status.txt").splitlines()
+        found = [line.strip() for line in lines if any(word in line for word in words)]
+        return bool(found), (found or ["nothing of " + ", ".join(words)])[0][:200]
+
+    return look
+
+
+def _deadline_ended_it(folder: Path) -> tuple[bool, str]:
+    status = rayjob(folder, "deadline")["status"]
+    seen = f"{status['jobDeploymentStatus']}, {status.get('reason')}"
+    left = [
+        pod["metadata"]["name"]
+        for pod in tree(folder, "deadline.pods.json")
+        if "submitter" not in str(pod["metadata"]["labels"])
+    ]
+    return seen == "Failed, DeadlineExceeded" and not left, f"{seen}; pods left: {left or 'none'}"
+
+
+def _last_checkpoint_kept(folder: Path) -> tuple[bool, str]:
+    """The save before the deadline: nothing that was trained is lost."""
+    names = text(folder, "deadline.s3.txt").split()
+    saved = [int(name.split("global_step_")[1].split("/")[0]) for name in names if name.endswith("/COMPLETE")]
+    trained = max(step for _, step in training_rows(folder, "deadline"))
+    return bool(saved) and max(saved) == trained, f"saved {saved}, trained up to {trained}"
+
+
+def _store_gone_is_said(folder: Path) -> tuple[bool, str]:
+    lines = [line.strip() for line in text(folder, "store-gone.opdctl-logs.txt").splitlines()]
+    found = [line for line in lines if "could not be stored" in line or "cannot be used" in line]
+    return bool(found), (found or lines[-1:])[-1][:300]
+
+
+def _volume_keeps_data(folder: Path) -> tuple[bool, str]:
+    names = text(folder, "volume.txt").split()
+    steps = sorted(
+        {name.split("global_step_")[1].split("/")[0] for name in names if name.endswith("/COMPLETE")}, key=int
+    )
+    metrics = [name for name in names if name.endswith("metrics.jsonl")]
+    return str(NUM_STEPS) in steps and bool(
+        metrics
+    ), f"complete steps {', '.join(steps)} and {len(metrics)} metrics files"
+
+
+WORKER_LOST: dict[str, Look] = {
+    "worker lost in mid-step: the RayJob SUCCEEDED": ended("worker-lost"),
+    "worker lost: a new Ray cluster goes on": _new_clusters("worker-lost", 2),
+    "worker lost: no step lost or doubled, at most save_freq recomputed": whole(
+        "worker-lost", num_attempts=2, most_recomputed=LOST
+    ),
+    "kubelet killed: opdctl logs -f goes through it without a gap or repeat": log_shows_steps("worker-lost"),
+}
+HEAD_LOST: dict[str, Look] = {
+    f"head lost, {mode}: {promise}": look
+    for run, mode in (("head-lost-http", "HTTPMode"), ("head-lost-job", "K8sJobMode"))
+    for promise, look in {
+        "two attempts under one RayCluster": _one_cluster_two_heads(run, mode),
+        "the RayJob SUCCEEDED" + (", the operator killed meanwhile" if mode == "K8sJobMode" else ""): ended(run),
+        "no step lost or doubled, at most save_freq recomputed": whole(run, num_attempts=2, most_recomputed=LOST),
+    }.items()
+}
+SUBMITTER_LOST: dict[str, Look] = {
+    "four submitters deleted, each followed by another": _submitters,
+    "the store answered 503 for 30 s": _store_was_away,
+    "submitters lost, store away: the RayJob SUCCEEDED": ended("submitter-lost"),
+    "submitters lost, store away: one attempt, no step lost or doubled": whole(
+        "submitter-lost", num_attempts=1, most_recomputed=0
+    ),
+}
+OUT_OF_MEMORY: dict[str, Look] = {
+    "the worker is OOM-killed by its pod's limit": _oom_killed,
+    "out of memory: the RayJob SUCCEEDED": ended("out-of-memory"),
+    "out of memory: no step lost or doubled, at most save_freq recomputed": whole(
+        "out-of-memory", num_attempts=2, most_recomputed=LOST
+    ),
+}
+EVICTED_PREEMPTED: dict[str, Look] = {
+    "a worker evicted, another preempted by a higher PriorityClass": _evicted,
+    "evicted, preempted: the RayJob SUCCEEDED": ended("evicted-preempted"),
+    "evicted, preempted: nothing recomputed": whole("evicted-preempted", num_attempts=3, most_recomputed=0),
+}
+SUSPENDED: dict[str, Look] = {
+    "suspended: saved, and no pod left": _suspended,
+    "resumed: the RayJob SUCCEEDED": ended("suspended"),
+    "suspended and resumed: nothing recomputed": whole("suspended", num_attempts=2, most_recomputed=0),
+}
+UNINSTALLED: dict[str, Look] = {
+    "uninstalled in mid-run and installed again: the RayJob SUCCEEDED": ended("reinstalled"),
+    "uninstalled and installed again: nothing recomputed": whole("reinstalled", num_attempts=2, most_recomputed=0),
+}
+WAITING: dict[str, Look] = {
+    "a bad image name: opdctl status says so": _says("no-image", "ErrImageNeverPull", "image"),
+    "an unschedulable request: opdctl status says so": _says("no-room", "Insufficient cpu"),
+}
+DEADLINE: dict[str, Look] = {
+    "deadline exceeded: the cluster is deleted": _deadline_ended_it,
+    "deadline exceeded: the last step is saved": _last_checkpoint_kept,
+}
+STORE_GONE: dict[str, Look] = {
+    "store away for good: the run fails": ended("store-gone", "Failed, FAILED"),
+    "store away for good: the log says so": _store_gone_is_said,
+    "store away for good: the volume keeps the last checkpoint and the metrics": _volume_keeps_data,
+}

@@ -1,0 +1,71 @@
+"""Where the time from `helm install` to the first step's line goes, from the evidence of the first scenario."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.promises.common import changes, tree
+
+RUN = "opd-run"
+ALLOWANCE_S = 10.0
+
+
+def within_allowance(folder: Path) -> tuple[bool, str]:
+    """Against a bare RayJob on the same image plus the trainer's own start-up outside any pod."""
+    clock, floor = tree(folder, "clock.json"), tree(folder, "floor.json")
+    took_s = clock["first_line"] - clock["install"]
+    least_s = floor["kuberay_s"] + floor["trainer_s"]
+    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in breakdown(folder).items())
+    observed = f"{took_s:.0f} s against {floor['kuberay_s']:.0f} + {floor['trainer_s']:.0f} ({parts})"
+    return took_s <= least_s + ALLOWANCE_S, observed
+
+
+def breakdown(folder: Path) -> dict[str, float]:
+    """Part -> seconds, one after the other; pods' times are whole seconds."""
+    clock = tree(folder, "clock.json")
+    head, submitter = (_first_times(folder, role) for role in ("head", "submitter"))
+    owner = json.loads((folder / f"{RUN}.store/attempts/0001/owner.json").read_text())
+    rows = (folder / f"{RUN}.store/attempts/0001/metrics.jsonl").read_text().splitlines()
+    first = next(row for row in map(json.loads, rows) if row["step"] == 1)
+    marks = {
+        "install and operator": head["created"],
+        "scheduling": head["scheduled"],
+        "image and containers": head["started"],
+        "Ray's start": submitter["created"],
+        "submitter": submitter["started"],
+        "submission and imports": owner["started_at_s"],
+        "models, validation, first step": first["time"],
+        "its log line": clock["first_line"],
+    }
+    parts, before = {}, clock["install"]
+    for name, at in marks.items():
+        parts[name] = max(at - before, 0.0)
+        before = max(at, before)
+    return parts
+
+
+def _first_times(folder: Path, role: str) -> dict[str, float]:
+    """Unix seconds at which the role's first pod was created and scheduled and its container started."""
+    times: dict[str, float] = {}
+    for pod in changes(folder, RUN, "pods"):
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != role:
+            continue
+        times.setdefault("created", _unix(pod["metadata"]["creationTimestamp"]))
+        for condition in pod["status"].get("conditions", ()):
+            if condition["type"] == "PodScheduled" and condition["status"] == "True":
+                times.setdefault("scheduled", _unix(condition["lastTransitionTime"]))
+        for status in pod["status"].get("containerStatuses", ()):
+            if started := _started(status["state"]):
+                times.setdefault("started", _unix(started))
+    return times
+
+
+def _started(state: dict[str, Any]) -> str | None:
+    return next((one["startedAt"] for one in state.values() if "startedAt" in one), None)
+
+
+def _unix(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()

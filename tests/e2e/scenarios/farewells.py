@@ -1,0 +1,99 @@
+"""Pods that are asked to go: evicted, preempted, suspended, uninstalled. The preStop hook has the trainer save first."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from tests.e2e.cluster.kube import Tree
+from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.scenarios.losses import install
+from tests.e2e.scenarios.run import Run
+from tests.e2e.scenarios.scene import Scene
+
+_URGENT = "urgent"
+_SUSPENDABLE = ("cluster.lifecycle=suspendable",)
+# The head asks for little: what must make room is the worker, of the same priority and the node's largest request.
+_BIG_WORKER = ("cluster.worker.requests.cpu=1",)
+
+
+def evicted_preempted(scene: Scene) -> None:
+    """The worker is evicted; in the second attempt a pod of a higher PriorityClass takes its place for a while."""
+    run = Run(scene, "opd", "evicted-preempted")
+    with run.recorded():
+        install(scene, run.name, sets=_BIG_WORKER)
+        with run.followed():
+            run.until_step(2)
+            _evict(scene, run.pods("worker")[0])
+            num_lines = len(run.steps())
+            run.until_step(4, after=num_lines)
+            _preempt(scene, run)
+            run.until_ended()
+    run.uninstall()
+
+
+def suspended_resumed(scene: Scene) -> None:
+    """`opdctl suspend` and `opdctl resume` of a run whose lifecycle allows it."""
+    run = Run(scene, "opd", "suspended")
+    with run.recorded():
+        install(scene, run.name, sets=_SUSPENDABLE)
+        with run.followed():
+            run.until_step(3)
+            scene.evidence.text("suspend.txt", run.opdctl("suspend", run.name, "-n", NAMESPACE, timeout_s=400))
+            scene.evidence.tree("while-suspended.json", {"pods": run.pods(), "rayjob": run.rayjob()})
+            scene.evidence.text("resume.txt", run.opdctl("resume", run.name, "-n", NAMESPACE))
+            run.until_ended()
+    run.uninstall()
+
+
+def uninstalled(scene: Scene) -> None:
+    """`helm uninstall` in mid-run, and the same installed again."""
+    run = Run(scene, "opd", "reinstalled")
+    with run.recorded():
+        install(scene, run.name)
+        with run.followed():
+            run.until_step(3)
+            run.uninstall()
+        install(scene, run.name)
+        with run.followed():
+            run.until_ended()
+    run.uninstall()
+
+
+def _evict(scene: Scene, pod: Tree) -> None:
+    """By the eviction API, as a drained node does."""
+    name = pod["metadata"]["name"]
+    scene.say(f"evict {name}")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+    scene.admin.run("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+
+def _preempt(scene: Scene, run: Run) -> None:
+    """A pod that needs the worker's share and outranks it, until it has run for a moment."""
+    worker = run.pods("worker")[0]["metadata"]["name"]
+    scene.say(f"a more urgent pod comes: {worker} has to make room")
+    image = run.pods("head")[0]["spec"]["containers"][0]["image"]
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": _URGENT},
+        "value": 1000,
+    }
+    scene.admin.create([priority])
+    container = {
+        "name": "urgent",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": "1"}},
+    }
+    spec = {"priorityClassName": _URGENT, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    scene.admin.create([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _URGENT}, "spec": spec}])
+    try:
+        look = lambda: scene.admin.get("pod", _URGENT)["status"]["phase"] == "Running"  # noqa: E731
+        scene.admin.until("the urgent pod runs", look, timeout_s=200)
+        time.sleep(2)
+    finally:
+        scene.admin.run("delete", "pod", _URGENT, "--wait=true")
+        scene.admin.run("delete", "priorityclass", _URGENT)

@@ -1,0 +1,105 @@
+"""Pods that go without notice: a worker and a head lost in mid-step, submitters deleted, a worker out of memory."""
+
+from __future__ import annotations
+
+import time
+
+from tests.e2e.cluster.kube import KubeError
+from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.scenarios.proxied import PROXIED_SECRET, proxied_store
+from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, Run
+from tests.e2e.scenarios.scene import Scene
+
+_FAULTS = (OVERRIDES / "worker.yaml", OVERRIDES / "faults.yaml")
+_HTTP = ("cluster.submissionMode=HTTPMode",)
+_MID_STEP_S = 1.0  # a step takes some seconds
+# More than the pod's limit, page by page; the trainer's processes are the kernel's first choice, Ray has them marked so.
+_FILL = "pages = []\nwhile True:\n    pages.append(bytearray(b'x') * (64 << 20))"
+_LONG_STEPS = ("data.train_batch_size=2048", "actor.ppo_mini_batch_size=2048")
+NUM_SUBMITTERS_LOST = 4
+STORE_AWAY_S = 30.0
+
+
+def install(scene: Scene, name: str, *overrides: str, sets: tuple[str, ...] = ()) -> Run:
+    """A distillation of six slow steps under a scenario's name."""
+    run = Run(scene, "opd", name)
+    run.install(EXPERIMENTS / "quickstart.yaml", *_FAULTS, *(OVERRIDES / one for one in overrides), sets=sets)
+    return run
+
+
+def worker_lost(scene: Scene) -> None:
+    """A worker's pod is lost in mid-step; later, in the second attempt, the kubelet is killed under `opdctl logs -f`."""
+    run = Run(scene, "opd", "worker-lost")
+    with run.recorded():
+        install(scene, run.name)
+        with run.followed():
+            run.until_step(3)
+            time.sleep(_MID_STEP_S)
+            run.lose(run.pods("worker")[0])
+            num_lines = len(run.steps())
+            run.until_step(4, after=num_lines)
+            scene.say("kill the kubelet")
+            scene.kill_part("kubelet")
+            run.until_ended()
+    run.uninstall()
+
+
+def head_lost(scene: Scene) -> None:
+    """The head is lost in mid-step, with the operator submitting; then the same with a submitter, and the operator killed."""
+    for name, sets in (("head-lost-http", _HTTP), ("head-lost-job", ())):
+        run = Run(scene, "opd", name)
+        with run.recorded():
+            install(scene, run.name, sets=sets)
+            with run.followed():
+                run.until_step(3)
+                time.sleep(_MID_STEP_S)
+                run.lose(run.pods("head")[0])
+                num_lines = len(run.steps())
+                if name == "head-lost-job":
+                    run.until_step(3, after=num_lines)
+                    scene.say("kill the operator")
+                    scene.kill_part("ray-operator")
+                run.until_ended()
+        run.uninstall()
+
+
+def submitter_lost(scene: Scene) -> None:
+    """Four submitters, one after the other; meanwhile the store answers 503 for 30 s."""
+    run = Run(scene, "opd", "submitter-lost")
+    with run.recorded(), proxied_store(scene) as proxy:
+        install(scene, run.name, sets=(*_LONG_STEPS, f"cluster.secrets.store={PROXIED_SECRET}"))
+        with run.followed():
+            run.until_step(1)
+            proxy.is_away = True
+            until_s = time.monotonic() + STORE_AWAY_S
+            for _ in range(NUM_SUBMITTERS_LOST):
+                scene.user.until("a submitter runs", lambda: _running(run, "submitter"), timeout_s=240)
+                run.lose(_running(run, "submitter")[0])
+                time.sleep(max(until_s - time.monotonic(), 0))
+                proxy.is_away = False
+            scene.evidence.tree("proxy.json", {"seconds": STORE_AWAY_S, "num_refused": proxy.num_refused})
+            run.until_ended()
+    run.uninstall()
+
+
+def out_of_memory(scene: Scene) -> None:
+    """Something in the worker's container takes more than its limit."""
+    run = Run(scene, "opd", "out-of-memory")
+    with run.recorded():
+        install(scene, run.name)
+        with run.followed():
+            run.until_step(3)
+            worker = run.pods("worker")[0]["metadata"]["name"]
+            scene.say(f"fill the memory of {worker}")
+            words = ["exec", worker, "-n", NAMESPACE, "-c", "ray-worker", "--", "python", "-c", _FILL]
+            try:
+                scene.admin.run(*words, timeout_s=180)
+            except KubeError as error:  # killed, as it is meant to be
+                scene.evidence.text("fill.txt", str(error))
+            run.until_ended()
+        scene.evidence.text("status.txt", run.opdctl("status", run.name, "-n", NAMESPACE))
+    run.uninstall()
+
+
+def _running(run: Run, role: str) -> list[dict]:
+    return [pod for pod in run.pods(role) if pod["status"]["phase"] == "Running"]

@@ -1,0 +1,50 @@
+"""The table of the last whole run, for people: tests/e2e/RESULTS.md."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("RESULTS.md")
+_HEAD = """# On the one-node cluster: the last run of `make e2e`
+
+Written by the run. Each scenario leaves raw evidence in `build/e2e/SCENARIO`; every row is judged from it alone, and again by
+`make e2e-verify`.
+
+{num_kept} of {num} promises kept in {minutes:.0f} minutes ({date}, commit {commit}, {num_cores} cores).
+
+| scenario | promise | observed | s | kept |
+| --- | --- | --- | ---: | --- |
+"""
+
+
+def write(rows: list[dict[str, Any]], *, seconds: float, path: Path = TABLE) -> None:
+    """Write the rows of summary.json as a table, a scenario's seconds in its first row."""
+    import os
+
+    head = _HEAD.format(
+        num_kept=sum(row["ok"] for row in rows),
+        num=len(rows),
+        minutes=seconds / 60,
+        date=datetime.date.today().isoformat(),
+        commit=_commit(),
+        num_cores=os.cpu_count(),
+    )
+    lines, last = [], ""
+    for row in rows:
+        is_first, last = row["scenario"] != last, row["scenario"]
+        cells = [row["scenario"] if is_first else "", row["promise"], row["observed"].replace("|", "·")]
+        cells += [f"{row['seconds']:.0f}" if is_first else "", "yes" if row["ok"] else "**no**"]
+        lines.append(f"| {' | '.join(cells)} |")
+    path.write_text(head + "\n".join(lines) + "\n")
+
+
+def _commit() -> str:
+    """Short hash, with a + where tracked files differ from it."""
+    run = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()  # noqa: E731
+    changed = [
+        line for line in run("status", "--porcelain", "--untracked-files=no").splitlines() if "RESULTS.md" not in line
+    ]
+    return run("rev-parse", "--short", "HEAD") + ("+" if changed else "")
