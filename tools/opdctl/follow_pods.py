@@ -6,7 +6,6 @@ there behind the last line that was printed.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +28,11 @@ NUM_REMEMBERED = 2000
 NUM_CONTEXT = 50
 
 
+def print_at_once(line: str) -> None:
+    """Also into a pipe or a file: who follows waits for the line, not for a full buffer."""
+    print(line, flush=True)
+
+
 @dataclass
 class PodFollower:
     """Prints a run's log from its pods until the run is over; `store` is where its copy lies, if it can be read."""
@@ -39,7 +43,7 @@ class PodFollower:
     store: Store | None = None
     tail: int | None = None
     poll_s: float = POLL_S
-    out: Callable[[str], None] = print
+    out: Callable[[str], None] = print_at_once
     _logs: dict[str, PodLog] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _printed: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
@@ -70,7 +74,6 @@ class PodFollower:
                 if not self._is_away:
                     note(f"the cluster is away, following goes on when it is back: {error}")
                 self._is_away = True
-            sys.stdout.flush()
             time.sleep(self.poll_s)
 
     def _job(self) -> JobState | None:

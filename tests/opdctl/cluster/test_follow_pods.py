@@ -170,3 +170,11 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     printed: list[str] = []
     PodFollower(api, "r", "K8sJobMode", store=open_store(tmp_path / "r"), poll_s=0.01, out=printed.append).follow()
     assert printed == ["one", "two"]
+
+
+def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    with open(path, "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        PodFollower.out("a step")
+        assert path.read_text() == "a step\n"
