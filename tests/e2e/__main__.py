@@ -8,18 +8,19 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.e2e import table
+from tests.e2e import machine, table
 from tests.e2e.cluster import images, lifecycle
 from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
 from tests.e2e.cluster.kube import Kube, KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.common import judge
 from tests.e2e.scenarios.evidence import Evidence, hashes
-from tests.e2e.scenarios.registry import SCENARIOS
+from tests.e2e.scenarios.registry import MACHINE, PROMISES, SCENARIOS
 from tests.e2e.scenarios.run import Run
 from tests.e2e.scenarios.scene import Scene
 
@@ -56,15 +57,19 @@ def _run(names: list[str]) -> int:
     begin = time.monotonic()
     say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
     try:
-        image = images.build_cpu_image(say)
-        BUILD.mkdir(parents=True, exist_ok=True)
-        (BUILD / _IMAGE).write_text(yaml.safe_dump({"cluster": {"image": {"ref": image.ref, "local": True}}}))
         lifecycle.down(say)  # what a run before this one may have left half way
+        evidence = Evidence(BUILD / MACHINE)
+        evidence.tree("before.json", machine.look())
+        image = images.build_cpu_image(say)
+        (BUILD / _IMAGE).write_text(yaml.safe_dump({"cluster": {"image": {"ref": image.ref, "local": True}}}))
         lifecycle.up(say, archives=(image.archive,))
         try:
             code = lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
         finally:
             lifecycle.down(say)
+        evidence.tree("after.json", machine.look())
+        if not Record(BUILD).enter(MACHINE, evidence, say):
+            code = 1
     except (lifecycle.ClusterError, images.ImageError) as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1
@@ -76,15 +81,8 @@ def _run(names: list[str]) -> int:
 
 
 def play(names: list[str], build: Path) -> int:
-    """Play scenarios one after the other and judge each; one that raises leaves its traceback beside its evidence.
-
-    The summary keeps the rows of scenarios that an earlier call played.
-    """
-    rows: list[dict[str, Any]] = [row for row in _read(build / _SUMMARY, []) if row["scenario"] not in names]
-    recorded: dict[str, dict[str, str]] = {
-        name: found for name, found in _read(build / _HASHES, {}).items() if name in SCENARIOS and name not in names
-    }
-    is_whole = True
+    """Play scenarios one after the other and judge each; one that raises leaves its traceback beside its evidence."""
+    record, is_whole = Record(build), True
     for number, name in enumerate(names, start=1):
         evidence = Evidence(build / name)
         scene = _scene(name, evidence, build / _IMAGE)
@@ -95,14 +93,29 @@ def play(names: list[str], build: Path) -> int:
             evidence.text("traceback.txt", traceback.format_exc())
             scene.say(traceback.format_exc().splitlines()[-1])
             _clear(scene)
-        for promise in judge(SCENARIOS[name].promises, evidence.folder):
-            rows.append(promise.row(name, evidence.seconds))
-            is_whole = is_whole and promise.ok
-            scene.say(f"{'kept  ' if promise.ok else 'BROKEN'}  {promise.promise} ({promise.observed})")
-        recorded[name] = hashes(evidence.folder)
-        (build / _SUMMARY).write_text(json.dumps(rows, indent=1))
-        (build / _HASHES).write_text(json.dumps(recorded, indent=1))
+        is_whole = record.enter(name, evidence, scene.say) and is_whole
     return 0 if is_whole else 1
+
+
+class Record:
+    """summary.json and hashes.json in a folder; rows of scenarios that an earlier call played stay."""
+
+    def __init__(self, build: Path) -> None:
+        self._summary, self._hashes = build / _SUMMARY, build / _HASHES
+
+    def enter(self, name: str, evidence: Evidence, say: Callable[[str], None]) -> bool:
+        """Judge a scenario, say and write what was found; whether every promise was kept."""
+        found = judge(PROMISES[name], evidence.folder)
+        for one in found:
+            say(f"{'kept  ' if one.ok else 'BROKEN'}  {one.promise} ({one.observed})")
+        rows = [row for row in _read(self._summary, []) if row["scenario"] in PROMISES and row["scenario"] != name]
+        rows += [one.row(name, evidence.seconds) for one in found]
+        order = list(PROMISES)
+        rows.sort(key=lambda row: order.index(row["scenario"]))
+        kept = {key: value for key, value in _read(self._hashes, {}).items() if key in PROMISES}
+        self._summary.write_text(json.dumps(rows, indent=1))
+        self._hashes.write_text(json.dumps({**kept, name: hashes(evidence.folder)}, indent=1))
+        return all(one.ok for one in found)
 
 
 def verify(folder: Path) -> int:
@@ -115,7 +128,7 @@ def verify(folder: Path) -> int:
     for name in recorded:
         if hashes(folder / name) != recorded[name]:
             faults.append(f"{name}: the evidence is not what was judged")
-        found = judge(SCENARIOS[name].promises, folder / name)
+        found = judge(PROMISES[name], folder / name)
         again = {promise.promise: (promise.ok, promise.observed) for promise in found}
         before = {row["promise"]: (row["ok"], row["observed"]) for row in rows if row["scenario"] == name}
         faults += [
@@ -125,7 +138,7 @@ def verify(folder: Path) -> int:
         ]
         faults += [f"{name}: {key}: broken" for key, (ok, _) in again.items() if not ok]
     faults += [f"{name}: no evidence" for name in {row["scenario"] for row in rows} - set(recorded)]
-    print("\n".join(faults) or f"{len(rows)} promises of {len(recorded)} of {len(SCENARIOS)} scenarios: kept")
+    print("\n".join(faults) or f"{len(rows)} promises of {len(recorded)} of {len(PROMISES)} scenarios: kept")
     return 1 if faults else 0
 
 

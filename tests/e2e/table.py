@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,6 @@ Written by the run. Each scenario leaves raw evidence in `build/e2e/SCENARIO`; e
 
 def write(rows: list[dict[str, Any]], *, seconds: float, path: Path = TABLE) -> None:
     """Write the rows of summary.json as a table, a scenario's seconds in its first row."""
-    import os
-
     head = _HEAD.format(
         num_kept=sum(row["ok"] for row in rows),
         num=len(rows),

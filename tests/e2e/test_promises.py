@@ -7,7 +7,7 @@ import yaml
 from tests.e2e.__main__ import verify
 from tests.e2e.promises.common import judge
 from tests.e2e.scenarios.evidence import hashes
-from tests.e2e.scenarios.registry import SCENARIOS
+from tests.e2e.scenarios.registry import PROMISES
 
 BAR = "████░░░░"
 LOG = "starting from the beginning\n" + "".join(
@@ -82,13 +82,13 @@ def build(tmp_path):
             "collect.txt": "┃ run ┃ kind ┃ state ┃\n│ opd-run │ opd │ succeeded │ 1 │ 6/6 │\n",
         },
     )
-    rows = [promise.row("quickstart", 1.0) for promise in judge(SCENARIOS["quickstart"].promises, folder)]
+    rows = [promise.row("quickstart", 1.0) for promise in judge(PROMISES["quickstart"], folder)]
     write(tmp_path, {"summary.json": rows, "hashes.json": {"quickstart": hashes(folder)}})
     return tmp_path
 
 
 def broken(build, scenario="quickstart"):
-    return [one.promise for one in judge(SCENARIOS[scenario].promises, build / scenario) if not one.ok]
+    return [one.promise for one in judge(PROMISES[scenario], build / scenario) if not one.ok]
 
 
 def edit(build, name, old, new):
@@ -101,7 +101,7 @@ def edit(build, name, old, new):
 def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
     assert broken(build) == []
     assert verify(build) == 0
-    assert "9 promises of 1 of 13 scenarios: kept" in capsys.readouterr().out
+    assert "9 promises of 1 of 14 scenarios: kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_store_that_lost_an_object_breaks_the_promise_to_keep_it(build):
 
 def test_missing_evidence_breaks_its_promise_and_says_what_is_missing(build):
     (build / "quickstart" / "opd-run.rayjob.yaml").unlink()
-    [promise] = [one for one in judge(SCENARIOS["quickstart"].promises, build / "quickstart") if not one.ok]
+    [promise] = [one for one in judge(PROMISES["quickstart"], build / "quickstart") if not one.ok]
     assert "opd-run.rayjob.yaml" in promise.observed
 
 
@@ -189,6 +189,17 @@ def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
 
 
 def test_every_scenario_promises_something_that_missing_evidence_breaks(tmp_path):
-    for name, scenario in SCENARIOS.items():
-        assert scenario.promises
-        assert not any(one.ok for one in judge(scenario.promises, tmp_path / name)), name
+    for name, promises in PROMISES.items():
+        assert promises
+        assert not any(one.ok for one in judge(promises, tmp_path / name)), name
+
+
+def test_what_a_run_leaves_on_the_machine_is_named(tmp_path):
+    before = {"mounts": ["/"], "settings": ["vm/overcommit_memory = 0"]}
+    after = {"mounts": ["/", "/var/lib/kubelet"], "settings": ["vm/overcommit_memory = 1"]}
+    write(tmp_path, {"before.json": before, "after.json": after})
+    [promise] = judge(PROMISES["machine"], tmp_path)
+    assert not promise.ok
+    assert "mounts: new: /var/lib/kubelet; settings: gone: vm/overcommit_memory = 0" in promise.observed
+    write(tmp_path, {"after.json": before})
+    assert judge(PROMISES["machine"], tmp_path)[0].ok

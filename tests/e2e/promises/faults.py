@@ -181,7 +181,7 @@ UNINSTALLED: dict[str, Look] = {
     "uninstalled and installed again: nothing recomputed": whole("reinstalled", num_attempts=2, most_recomputed=0),
 }
 WAITING: dict[str, Look] = {
-    "a bad image name: opdctl status says so": _says("no-image", "ErrImageNeverPull", "image"),
+    "a bad image name: opdctl status says so": _says("no-image", "image pull: ErrImageNeverPull"),
     "an unschedulable request: opdctl status says so": _says("no-room", "Insufficient cpu"),
 }
 DEADLINE: dict[str, Look] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 
-from tests.e2e.cluster.kube import Tree
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios.losses import install
 from tests.e2e.scenarios.run import Run
@@ -24,9 +23,8 @@ def evicted_preempted(scene: Scene) -> None:
         install(scene, run.name, sets=_BIG_WORKER)
         with run.followed():
             run.until_step(2)
-            _evict(scene, run.pods("worker")[0])
-            num_lines = len(run.steps())
-            run.until_step(4, after=num_lines)
+            _evict(scene, run.is_leaving(run.pods("worker")[0]))
+            run.until_step(4, after=run.until_replaced("worker"))
             _preempt(scene, run)
             run.until_ended()
     run.uninstall()
@@ -60,9 +58,8 @@ def uninstalled(scene: Scene) -> None:
     run.uninstall()
 
 
-def _evict(scene: Scene, pod: Tree) -> None:
+def _evict(scene: Scene, name: str) -> None:
     """By the eviction API, as a drained node does."""
-    name = pod["metadata"]["name"]
     scene.say(f"evict {name}")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"

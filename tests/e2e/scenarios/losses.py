@@ -28,7 +28,7 @@ def install(scene: Scene, name: str, *overrides: str, sets: tuple[str, ...] = ()
 
 
 def worker_lost(scene: Scene) -> None:
-    """A worker's pod is lost in mid-step; later, in the second attempt, the kubelet is killed under `opdctl logs -f`."""
+    """A worker's pod is lost in mid-step (the kubelet gives its processes two seconds); later, in the second attempt, the kubelet is killed under `opdctl logs -f`."""
     run = Run(scene, "opd", "worker-lost")
     with run.recorded():
         install(scene, run.name)
@@ -36,8 +36,7 @@ def worker_lost(scene: Scene) -> None:
             run.until_step(3)
             time.sleep(_MID_STEP_S)
             run.lose(run.pods("worker")[0])
-            num_lines = len(run.steps())
-            run.until_step(4, after=num_lines)
+            run.until_step(4, after=run.until_replaced("worker"))
             scene.say("kill the kubelet")
             scene.kill_part("kubelet")
             run.until_ended()
@@ -54,7 +53,7 @@ def head_lost(scene: Scene) -> None:
                 run.until_step(3)
                 time.sleep(_MID_STEP_S)
                 run.lose(run.pods("head")[0])
-                num_lines = len(run.steps())
+                num_lines = run.until_replaced("head")
                 if name == "head-lost-job":
                     run.until_step(3, after=num_lines)
                     scene.say("kill the operator")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.promises import faults, kinds, quickstart, two_workers
+from tests.e2e.promises import faults, kinds, machine, quickstart, two_workers
 from tests.e2e.promises.common import Look
 from tests.e2e.scenarios import ends, farewells, losses
 from tests.e2e.scenarios import kinds as play_kinds
@@ -36,4 +36,10 @@ SCENARIOS: dict[str, Scenario] = {
     "waiting": Scenario(play=ends.waiting, promises=faults.WAITING),
     "deadline": Scenario(play=ends.deadline, promises=faults.DEADLINE),
     "store-gone": Scenario(play=ends.store_gone, promises=faults.STORE_GONE),
+}
+
+MACHINE = "machine"  # looked at before the first scenario and after the last
+PROMISES: dict[str, dict[str, Look]] = {
+    **{name: scenario.promises for name, scenario in SCENARIOS.items()},
+    MACHINE: machine.PROMISES,
 }

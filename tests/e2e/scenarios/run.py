@@ -39,6 +39,7 @@ class Run:
         self.scene, self.kind, self.name = scene, kind, name
         self.selector = f"opd/run-id={name}"
         self._followed = scene.evidence.folder / f"{name}.opdctl-logs.txt"
+        self._asked_to_go: set[str] = set()
 
     # -- what a person does
 
@@ -140,9 +141,30 @@ class Run:
         gone = lambda: not any(self.pods(role) for role in roles)  # noqa: E731
         self.scene.user.until(f"{self.name} has no {' or '.join(roles)}", gone, timeout_s=timeout_s)
 
+    def until_replaced(self, role: str, *, timeout_s: float = 300) -> int:
+        """Wait until every pod of a role is one that nobody asked to go, and runs; returns how many step lines were shown.
+
+        Pods of the Ray cluster that is being given up do not count as replacements once a new one is there.
+        """
+
+        def is_replaced() -> bool:
+            cluster, pods = self.status().get("rayClusterName"), self.pods(role)
+            fresh = [pod for pod in pods if pod["metadata"]["labels"].get("ray.io/cluster") == cluster]
+            names = {pod["metadata"]["name"] for pod in fresh}
+            return bool(names) and not names & self._asked_to_go and all(_runs(pod) for pod in fresh)
+
+        self.scene.user.until(f"{self.name} has another {role}", is_replaced, timeout_s=timeout_s)
+        return len(self.steps())
+
+    def is_leaving(self, pod: Tree) -> str:
+        """Remember a pod that is asked to go; returns its name."""
+        name = pod["metadata"]["name"]
+        self._asked_to_go.add(name)
+        return name
+
     def lose(self, pod: Tree) -> None:
         """Delete a pod as when its node is lost: nobody waits for it."""
-        name = pod["metadata"]["name"]
+        name = self.is_leaving(pod)
         self.scene.say(f"lose {name}")
         self.scene.user.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force", "--wait=false")
 
@@ -206,6 +228,10 @@ class Run:
             check=False,
         )
         return done.stdout + done.stderr + (f"exit {done.returncode}\n" if done.returncode else "")
+
+
+def _runs(pod: Tree) -> bool:
+    return pod["status"]["phase"] == "Running"
 
 
 def _each(flag: str, values: Sequence[object]) -> list[str]:

@@ -172,7 +172,7 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     assert printed == ["one", "two"]
 
 
-def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path, monkeypatch):
+def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     with open(path, "w") as file:
         monkeypatch.setattr("sys.stdout", file)
