@@ -84,6 +84,8 @@ class _HeadEngine(FSDPEngineWithLMHead):
         bounds = micro_batch["input_ids"].offsets()
         if output_args.get("pad_size"):  # its tokens are a row of their own, so that none is attended to
             bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
+        # A view would tie compiled layers to the shape and offset of what it is a view of.
+        inputs["position_ids"] = inputs["position_ids"].clone()
         return inputs | self._row_bounds(bounds, inputs["input_ids"].shape[-1]), output_args
 
     def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:

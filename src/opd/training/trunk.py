@@ -17,6 +17,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 VARLEN = "varlen"
 """Name of the attention implementation that this module registers with transformers."""
 
+MAX_GRAPHS = 64
+"""Compiled forms of one decoder layer's code in a process, before torch gives up compiling it."""
+
 _last_bounds: tuple[weakref.ref[Tensor], Tensor] | None = None
 
 
@@ -96,7 +99,12 @@ def compile_layers(model: nn.Module) -> int:
 
     All layers of a model share one compiled graph with a dynamic number of tokens. FSDP's hooks and gradient
     checkpointing stay outside of it, and parameter names are as before.
+
+    Torch counts graphs by the line of code, which teacher and student share, each with and without gradients, with and
+    without FSDP's view of its input. Beyond its default of 8 it runs layers uncompiled, and a layer that was compiled
+    in the forward but not in its recomputation fails.
     """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
     names = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     for layer in layers:
