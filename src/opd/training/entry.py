@@ -111,6 +111,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     models = prepare(config)
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
+    from opd.training.loss_watch import LossWatch
     from opd.training.nodes import fetch_on_nodes, wait_for_devices
     from opd.training.task_runner import TaskRunner
 
@@ -120,7 +121,8 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
         wait_for_devices(config)
         fetch_on_nodes(models)
         print("starting trainer, queue and rollout server", flush=True)
-        return TaskRunner().run(config, claimed)
+        with LossWatch():
+            return TaskRunner().run(config, claimed)
     finally:
         if embedded:
             ray.shutdown()

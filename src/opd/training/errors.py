@@ -12,3 +12,10 @@ class Unfit(ValueError):
 
 class TooFewNodes(RunError):
     """The Ray cluster does not offer the devices that the run needs, and did not while it was waited for."""
+
+
+class PartLost(RunError):
+    """Processes of the run are gone with their node or by a kill; the next attempt goes on from the newest checkpoint."""
+
+    def __init__(self, lost: list[str]) -> None:
+        super().__init__(f"the run has lost {'; '.join(lost)}. The next attempt resumes from the newest checkpoint")
