@@ -88,6 +88,7 @@ def play(names: list[str], build: Path) -> int:
         scene = _scene(name, evidence, build / _IMAGE)
         scene.say(f"scenario {number} of {len(names)}")
         try:
+            scene.begin_empty()
             SCENARIOS[name].play(scene)
         except (TimeoutError, KubeError, OSError, ValueError, LookupError, subprocess.SubprocessError):
             evidence.text("traceback.txt", traceback.format_exc())

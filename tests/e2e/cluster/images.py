@@ -129,10 +129,10 @@ class Buildah:
         return done.stdout
 
     def save(self, image: str, archive: Path, *, timeout_s: float = 600) -> None:
-        """Write an image as an OCI archive, whole or not at all."""
+        """Write an image as an OCI archive, whole or not at all; uncompressed, as it never leaves this machine."""
         partial = archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)
-        self.run("push", image, f"oci-archive:{partial}:{image}", timeout_s=timeout_s)
+        self.run("push", "--disable-compression", image, f"oci-archive:{partial}:{image}", timeout_s=timeout_s)
         partial.rename(archive)
 
 

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from tests.e2e.cluster.services import BUCKET
-from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, PREFIX, Run
-from tests.e2e.scenarios.scene import ROOT, Scene
+from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, Run
+from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_parquet

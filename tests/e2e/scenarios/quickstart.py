@@ -9,8 +9,8 @@ from tests.e2e.cluster.kube import KubeError, Tree
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.common import STEP
 from tests.e2e.scenarios import floor
-from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, PREFIX, RUN_TIMEOUT_S, Run
-from tests.e2e.scenarios.scene import Scene
+from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, RUN_TIMEOUT_S, Run
+from tests.e2e.scenarios.scene import PREFIX, Scene
 
 import gotools
 

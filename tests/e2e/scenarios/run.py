@@ -14,12 +14,11 @@ from tests.e2e.cluster.kube import KubeError, Tree
 from tests.e2e.cluster.services import BUCKET
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.common import STEP
-from tests.e2e.scenarios.scene import ROOT, Scene
+from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 import gotools
 
 EXPERIMENTS, OVERRIDES = ROOT / "manifests" / "experiments", ROOT / "tests" / "e2e" / "overrides"
-PREFIX = "e2e"  # store.url of overrides/common.yaml
 END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
 # What is small and says how the run went; checkpoints are only listed.

@@ -18,6 +18,7 @@ from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios.evidence import Evidence
 
 ROOT = Path(__file__).resolve().parents[3]
+PREFIX = "e2e"  # store.url of overrides/common.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,13 @@ class Scene:
     def objects(self, prefix: str = "") -> list[str]:
         """Names of the bucket's objects below a prefix, in order."""
         return sorted(self.files().find(f"{BUCKET}/{prefix}"))
+
+    def begin_empty(self) -> None:
+        """Forget the runs of scenarios before this one: a name that the store or a claim knows would be resumed."""
+        self.user.run("delete", "persistentvolumeclaims", "-n", NAMESPACE, "-l", "opd/run-id", timeout_s=120)
+        files = self.files()
+        if files.exists(f"{BUCKET}/{PREFIX}"):
+            files.rm(f"{BUCKET}/{PREFIX}", recursive=True)
 
     def kill_part(self, name: str) -> None:
         """SIGKILL to a part of the cluster; returns once it runs again under another process id."""
