@@ -16,7 +16,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent schema images golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent bench-tool schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, three r
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)
+
+bench-tool: setup tools ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
+	$(BIN)/python tests/benchmarks/tool/bench_store.py $(ARGS)
 
 schema: setup ## write the charts' values, schemas and READMEs from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen

@@ -9,13 +9,20 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from opd.evaluation import evaluate, write_generations
-from opdctl.comparing import Group, compare_evaluations, compare_metric, group_runs
-from opdctl.curves import MAX_POINTS, thin
+from opd.runs.store import open_store
+from opdctl.compare_view import MAX_SEPARATE
+from opdctl.comparing import Group, accuracies_of, compare_evaluations, compare_metric, group_runs
+from opdctl.curves import MAX_NAMED_RUNS, MAX_POINTS, named_runs, thin
+from opdctl.gather import gather
+from opdctl.page import MAX_SEPARATE_RUNS
 from opdctl.records import RunRecord
+from opdctl.targets import RunPlace
 
+SPEC = {"kind": "opd", "seed": 1, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
 
 
@@ -61,8 +68,6 @@ def test_evaluations_are_paired_by_problem_and_say_what_they_leave_out() -> None
 
 
 def test_a_long_curve_is_drawn_as_means_of_neighbours() -> None:
-    import numpy as np
-
     steps = np.arange(2 * MAX_POINTS)
     thinned, values, width = thin(steps, steps.astype(float))
     assert (len(thinned), width) == (MAX_POINTS, 2)
@@ -134,3 +139,46 @@ def test_runs_of_one_name_from_two_stores_are_told_apart(call: Callable, make_ru
     done = call("compare", tmp_path / "one" / "same", tmp_path / "two" / "same")
     assert done.returncode == 0, done.stderr
     assert "+3 ±" in done.stdout
+
+
+def test_many_groups_are_compared_in_one_table_a_row_each(call: Callable, make_run: Callable, store: Path) -> None:
+    for number in range(MAX_SEPARATE + 2):
+        spec = {**SPEC, "actor": {"learning_rate": 1.0 + number}}
+        make_run(f"lr{number}", attempts=[{1: {"opd/loss": 1.0 + number}}], spec=spec)
+    done = call("compare", *(f"lr{number}" for number in range(MAX_SEPARATE + 2)), "--store", store)
+    assert done.returncode == 0, done.stderr
+    [row] = [line for line in done.stdout.splitlines() if "-> 5.0" in line]
+    assert "lr4" in row
+    assert "+4 ± –" in row
+
+
+def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_that_differs(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    num_runs = MAX_SEPARATE_RUNS + 1
+    for number in range(num_runs):
+        spec = {**SPEC, "actor": {"learning_rate": 1.0 + number}}
+        make_run(f"lr{number:02d}", attempts=[{1: {"opd/loss": 1.0 + number}}], spec=spec)
+    done = call("report", "--store", store)
+    assert done.returncode == 0, done.stderr
+    html = (tmp_path / "report.html").read_text()
+    assert f"<h1>{num_runs} runs: lr00 … lr12</h1>" in html
+    assert html.count("every setting") == 1
+    assert all(f"actor.learning_rate: 1.0 -&gt; {1.0 + number}" in html for number in range(1, num_runs))
+    assert "+12 ± –" in html
+
+
+def test_of_many_curves_the_ones_that_end_highest_and_lowest_are_named_and_the_base() -> None:
+    ends = [5.0, *range(10, 10 + MAX_NAMED_RUNS)]
+    lines = {f"r{number}": (np.arange(2), np.array([0.0, end])) for number, end in enumerate(ends)}
+    assert named_runs(lines) == ["r10", "r9", "r8", "r0", "r2", "r1"]
+    few = dict(list(lines.items())[:MAX_NAMED_RUNS])
+    assert named_runs(few) == list(few)
+
+
+def test_generations_are_read_once_however_many_runs_are_compared(evaluated: tuple[str, str], store: Path) -> None:
+    root = open_store(store)
+    found = gather([RunPlace(run_id=name, store=root.child(name)) for name in evaluated], folder=store / "cache")
+    accuracies = accuracies_of({run.record.url: root.child(run.record.run_id) for run in found})
+    first = accuracies(found[0].record)
+    assert first == {"math": {0: 0.0, 1: 0.5, 2: 1.0}}
+    (store / evaluated[0] / "eval" / "generations.parquet").unlink()
+    assert accuracies(found[0].record) is first

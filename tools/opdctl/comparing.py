@@ -7,7 +7,7 @@ Without either there is no standard error, and none is made up from steps, which
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,18 @@ def compare_evaluations(before: Mapping[str, Mapping[int, float]], after: Mappin
             )
         )
     return out
+
+
+def accuracies_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], dict[str, dict[int, float]]]:
+    """`problem_accuracies` by record, each run's generations downloaded once however often it is asked for."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+
+    def ask(record: RunRecord) -> dict[str, dict[int, float]]:
+        if record.url not in found:
+            found[record.url] = problem_accuracies(stores[record.url], record)
+        return found[record.url]
+
+    return ask
 
 
 def problem_accuracies(store: Store, record: RunRecord) -> dict[str, dict[int, float]]:

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from opd.agent.trajectories import FOLDER
 from opd.agent.viewer.collect import load
 from opd.agent.viewer.page import render
 from opd.runs.store import Store
 from opdctl.export import binary_file
-from opdctl.records import RunRecord
+from opdctl.gather import GatheredRun
 
 
-def write_pages(records: Sequence[RunRecord], stores: Mapping[str, Store], report: Path) -> dict[str, str]:
+def write_pages(runs: Sequence[GatheredRun], stores: Mapping[str, Store], report: Path) -> dict[str, str]:
     """One page for each run that kept conversations; relative links to them by run id."""
     links: dict[str, str] = {}
-    for number, record in enumerate(records, start=1):
+    for number, run in enumerate(runs, start=1):
+        if FOLDER not in run.folders:
+            continue
+        record = run.record
         trajectories = load(stores[record.url])
         if not trajectories:
             continue

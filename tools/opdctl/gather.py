@@ -29,6 +29,8 @@ class GatheredRun:
     cache: RunCache
     fingerprint: str
     was_cached: bool
+    folders: frozenset[str] = frozenset()
+    """Names at the top of the run directory: who looks for results there need not ask the store again."""
 
     def metrics(self) -> pa.Table:
         """`step` int64, one row a step, ascending; every metric float64 with nulls where it was not logged."""
@@ -91,4 +93,10 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
         cache.save(fingerprint, record.to_json(), metrics)
     state, last_sign_s = live_state(record, listing)
     record = dataclasses.replace(record, state=state, last_sign_s=last_sign_s)
-    return GatheredRun(record=record, cache=cache, fingerprint=fingerprint, was_cached=cached is not None)
+    return GatheredRun(
+        record=record,
+        cache=cache,
+        fingerprint=fingerprint,
+        was_cached=cached is not None,
+        folders=frozenset(key.partition("/")[0] for key in listing.objects),
+    )

@@ -13,7 +13,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.identity import describe_changes
 from opd.runs.store import Store
-from opdctl.compare_view import default_metrics, differences, estimate_text
+from opdctl.compare_view import (
+    MAX_SEPARATE,
+    Comparison,
+    all_pairs,
+    compare_groups,
+    default_metrics,
+    difference_text,
+    estimate_text,
+    pairs_text,
+    quantities,
+)
 from opdctl.comparing import GENERATIONS_KEY, group_runs
 from opdctl.curves import draw_all
 from opdctl.gather import GatheredRun
@@ -22,6 +32,10 @@ from opdctl.redact import redact
 from opdctl.tables import ago, number, percent, progress_text, size, validation_lines, with_error
 
 MAX_TEXT_CHARS = 4000
+# More runs than this share one table for their settings and one for their checkpoints, which scroll in a box.
+MAX_SEPARATE_RUNS = 12
+# Of the whole page; every run keeps one.
+MAX_SAMPLES = 240
 
 
 def render_page(
@@ -33,24 +47,59 @@ def render_page(
 ) -> str:
     """The page as HTML, with everything inside it; `conversations` are links to other pages, by run id."""
     records = [run.record for run in runs]
+    base = records[0]
+    samples_each = min(num_samples, max(MAX_SAMPLES // len(runs), 1))
+    comparisons = _comparisons(records, stores)
+    shown_whole = records if _is_few(records) else records[:1]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=_title(records),
+            written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            sources=_sources(records),
+            records=records,
+            is_large=not _is_few(records),
+            progress_text=progress_text,
+            validation_lines=validation_lines,
+            with_error=with_error,
+            conversations=dict(conversations or {}),
+            curves=draw_all(((run.record.run_id, run.metrics()) for run in runs), num_runs=len(runs)),
+            evaluations={record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))},
+            comparisons=comparisons,
+            quantities=quantities(comparisons),
+            shows_each_comparison=len(comparisons) <= MAX_SEPARATE,
+            specs={record.run_id: list(leaves(record.spec)) for record in shown_whole},
+            changes={record.run_id: describe_changes(base.spec, record.spec) for record in records[1:]},
+            samples={run.record.run_id: shown for run in runs if (shown := _samples(run, stores, samples_each))},
+            samples_left_out=samples_each < num_samples,
+        )
+    )
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("opdctl"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "percent": percent, "size": size, "ago": ago, "redact": redact}
-    return environment.get_template("report.html.j2").render(
-        title=", ".join(record.run_id for record in records),
-        written_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        records=records,
-        progress_text=progress_text,
-        validation_lines=validation_lines,
-        with_error=with_error,
-        conversations=dict(conversations or {}),
-        curves=draw_all([(run.record.run_id, run.metrics()) for run in runs]),
-        evaluations={record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))},
-        comparisons=_comparisons(records, stores),
-        specs={record.run_id: list(leaves(record.spec)) for record in records},
-        samples={record.run_id: shown for record in records if (shown := _samples(stores[record.url], num_samples))},
-    )
+    shown = (number, percent, size, ago, redact, pairs_text, all_pairs, difference_text, estimate_text)
+    environment.filters |= {function.__name__: function for function in shown}
+    return environment
+
+
+def _is_few(records: Sequence[RunRecord]) -> bool:
+    return len(records) <= MAX_SEPARATE_RUNS
+
+
+def _title(records: Sequence[RunRecord]) -> str:
+    """Every name of a few runs; of many their number, the first and the last."""
+    names = [record.run_id for record in records]
+    return ", ".join(names) if _is_few(records) else f"{len(names)} runs: {names[0]} … {names[-1]}"
+
+
+def _sources(records: Sequence[RunRecord]) -> list[str]:
+    """The runs' URLs; of many runs the stores that they lie in."""
+    urls = [record.url for record in records]
+    return urls if _is_few(records) else list(dict.fromkeys(url.rpartition("/")[0] for url in urls))
 
 
 def leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -73,8 +122,11 @@ def pick(samples: Sequence[Sample], num_samples: int) -> list[Sample]:
     return picked
 
 
-def _samples(store: Store, num_samples: int) -> list[dict[str, Any]]:
-    if num_samples == 0 or not store.exists(GENERATIONS_KEY):
+def _samples(run: GatheredRun, stores: Mapping[str, Store], num_samples: int) -> list[dict[str, Any]]:
+    if num_samples == 0 or GENERATIONS_KEY.partition("/")[0] not in run.folders:
+        return []
+    store = stores[run.record.url]
+    if not store.exists(GENERATIONS_KEY):
         return []
     with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
         path = Path(folder) / "generations.parquet"
@@ -94,27 +146,6 @@ def _shortened(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
-def _comparisons(records: Sequence[RunRecord], stores: Mapping[str, Store]) -> list[dict[str, Any]]:
-    """Each group of runs against the first: what differs in the specs, and the differences with their errors."""
+def _comparisons(records: Sequence[RunRecord], stores: Mapping[str, Store]) -> list[Comparison]:
     groups = group_runs(records)
-    out = []
-    for other in groups[1:]:
-        found = differences(groups[0], other, stores, default_metrics(records))
-        out.append(
-            {
-                "before": groups[0].name,
-                "after": other.name,
-                "changes": describe_changes(groups[0].records[0].spec, other.records[0].spec),
-                "rows": [
-                    {
-                        "quantity": item.quantity,
-                        "before": estimate_text(item.before),
-                        "after": estimate_text(item.after),
-                        "difference": estimate_text(item.difference, sign="+"),
-                        "pairs": f"{item.num_pairs} by {item.paired_by}" if item.paired_by else "not paired",
-                    }
-                    for item in found
-                ],
-            }
-        )
-    return out
+    return compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
