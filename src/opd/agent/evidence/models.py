@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.agent.dialogue import Dialogue
 from opd.agent.evidence.tokenizer import MODEL_MAX_LENGTH
-
-HEAD_DIM = 32
-INITIALIZER_RANGE = 0.05
-"""Wider than Qwen3's 0.02: nets this narrow leave the first plateau sooner (`opd.data.toy.models`)."""
+from opd.data.tiny_qwen3 import build_tiny_qwen3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +43,14 @@ STUDENT_RECIPE = Recipe(num_layers=3, hidden_size=64, num_steps=300, num_habit_s
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> Qwen3ForCausalLM:
     """A freshly initialised fp32 model with as many vocabulary rows as the tokenizer has tokens."""
-    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
+    return build_tiny_qwen3(
+        tokenizer,
+        num_layers=recipe.num_layers,
         hidden_size=recipe.hidden_size,
-        intermediate_size=3 * recipe.hidden_size,
-        num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.hidden_size // HEAD_DIM,
-        num_key_value_heads=recipe.hidden_size // HEAD_DIM,
-        head_dim=HEAD_DIM,
+        num_vocab_rows=len(tokenizer),
         max_position_embeddings=MODEL_MAX_LENGTH,
-        tie_word_embeddings=False,
-        initializer_range=INITIALIZER_RANGE,
-        **special,
+        seed=seed,
     )
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(config).float()
-    model.generation_config = GenerationConfig(do_sample=False, **special)
-    return model
 
 
 def padded(dialogues: Sequence[Dialogue], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
+from opd.data.tiny_qwen3 import build_tiny_qwen3
 from opd.data.toy.tokenizer import MODEL_MAX_LENGTH
-
-HEAD_DIM = 32
-INITIALIZER_RANGE = 0.05
-"""Wider than Qwen3's 0.02, with which nets as narrow as these stay on the first plateau for longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,21 +37,12 @@ def build_model(
         raise ValueError(
             f"num_vocab_rows = {shape.num_vocab_rows}: must be at least {len(tokenizer)}, the tokenizer's length"
         )
-    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    config = Qwen3Config(
-        vocab_size=shape.num_vocab_rows,
+    return build_tiny_qwen3(
+        tokenizer,
+        num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
-        intermediate_size=3 * shape.hidden_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.hidden_size // HEAD_DIM,
-        num_key_value_heads=shape.hidden_size // HEAD_DIM,
-        head_dim=HEAD_DIM,
+        num_vocab_rows=shape.num_vocab_rows,
         max_position_embeddings=MODEL_MAX_LENGTH,
+        seed=seed,
         tie_word_embeddings=tie_word_embeddings,
-        initializer_range=INITIALIZER_RANGE,
-        **special,
     )
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(config).float()
-    model.generation_config = GenerationConfig(do_sample=False, **special)
-    return model
