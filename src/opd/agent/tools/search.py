@@ -1,11 +1,12 @@
 """Searching hotels, restaurants and attractions of a city, cheapest first."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field
 
 from opd.agent.database import Database
-from opd.agent.entries import Place, clock
+from opd.agent.entries import Place, PlaceKind, clock
 from opd.agent.tools.common import CityName, Price, bounded, find_city
 from opd.agent.tools.registry import Arguments, Tool
 
@@ -42,67 +43,60 @@ def _matches(wanted: str | None, offered: str | tuple[str, ...]) -> bool:
     return wanted.strip().casefold() in {option.casefold() for option in options}
 
 
-def _affordable(max_price: int | None, place: Place) -> bool:
-    return max_price is None or place.price <= max_price
+def _cheapest_first(
+    database: Database,
+    kind: PlaceKind,
+    arguments: HotelSearch | RestaurantSearch | AttractionSearch,
+    matches: Callable[[Place], bool],
+) -> list[Place]:
+    """The places of a kind in the city that the arguments name that match and cost no more than they allow."""
+    city = find_city(database, "city", arguments.city)
+    limit = arguments.max_price
+    found = [
+        place for place in database.places(city, kind) if (limit is None or place.price <= limit) and matches(place)
+    ]
+    return sorted(found, key=lambda place: (place.price, place.name))
 
 
-def _cheapest_first(places: list[Place]) -> list[Place]:
-    return sorted(places, key=lambda place: (place.price, place.name))
+def _opening_hours(place: Place) -> dict[str, str]:
+    return {"opens": clock(place.opens), "closes": clock(place.closes)}
 
 
 def _search_hotels(database: Database, arguments: HotelSearch) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    found = [
-        hotel
-        for hotel in database.places(city, "hotel")
-        if hotel.stars >= (arguments.min_stars or 0)
-        and _affordable(arguments.max_price, hotel)
-        and _matches(arguments.feature, hotel.features)
-    ]
+    def matches(hotel: Place) -> bool:
+        return hotel.stars >= (arguments.min_stars or 0) and _matches(arguments.feature, hotel.features)
+
     results = [
         {"name": hotel.name, "stars": hotel.stars, "price": hotel.price, "features": list(hotel.features)}
-        for hotel in _cheapest_first(found)
+        for hotel in _cheapest_first(database, "hotel", arguments, matches)
     ]
     return bounded("hotels", results)
 
 
 def _search_restaurants(database: Database, arguments: RestaurantSearch) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    found = [
-        place
-        for place in database.places(city, "restaurant")
-        if _affordable(arguments.max_price, place) and _matches(arguments.cuisine, place.category)
-    ]
+    found = _cheapest_first(
+        database, "restaurant", arguments, lambda place: _matches(arguments.cuisine, place.category)
+    )
     results = [
-        {
-            "name": place.name,
-            "cuisine": place.category,
-            "price": place.price,
-            "opens": clock(place.opens),
-            "closes": clock(place.closes),
-        }
-        for place in _cheapest_first(found)
+        {"name": place.name, "cuisine": place.category, "price": place.price, **_opening_hours(place)}
+        for place in found
     ]
     return bounded("restaurants", results)
 
 
 def _search_attractions(database: Database, arguments: AttractionSearch) -> dict[str, Any]:
-    city = find_city(database, "city", arguments.city)
-    found = [
-        place
-        for place in database.places(city, "attraction")
-        if _affordable(arguments.max_price, place) and _matches(arguments.category, place.category)
-    ]
+    found = _cheapest_first(
+        database, "attraction", arguments, lambda place: _matches(arguments.category, place.category)
+    )
     results = [
         {
             "name": place.name,
             "category": place.category,
             "price": place.price,
-            "opens": clock(place.opens),
-            "closes": clock(place.closes),
+            **_opening_hours(place),
             "visit_minutes": place.visit_minutes,
         }
-        for place in _cheapest_first(found)
+        for place in found
     ]
     return bounded("attractions", results)
 
