@@ -67,11 +67,7 @@ def chunked_divergence(
     Raises:
         ValueError: shapes that do not match, unequal vocabularies without `valid_vocab`, or an undefined divergence.
     """
-    check_divergence(kind, beta, temperature)
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
-    per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
-    check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
     call = _Call(kind, beta, temperature, chunk_size, vocab, with_gradient=torch.is_grad_enabled())
@@ -81,8 +77,27 @@ def chunked_divergence(
     return DivergenceOutput(*outputs)
 
 
-def check_tokens(tensors: dict[str, Tensor]) -> None:
-    lengths = {name: tensor.shape[0] for name, tensor in tensors.items()}
+def check_arguments(
+    kind: str,
+    beta: float,
+    temperature: float,
+    chunk_size: int | None,
+    tokens: tuple[Tensor, Tensor, Tensor, Tensor | None],
+) -> None:
+    """Refuse a divergence that is not defined, a chunk of no token, and per-token inputs of different length.
+
+    Args:
+        chunk_size: None for a form that sizes its chunks itself.
+        tokens: student_hidden, teacher_hidden, token_weights, and token_ids where there are any.
+
+    Raises:
+        ValueError: one of these; names the argument.
+    """
+    check_divergence(kind, beta, temperature)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
+    names = ("student_hidden", "teacher_hidden", "token_weights", "token_ids")
+    lengths = {name: len(tensor) for name, tensor in zip(names, tokens, strict=True) if tensor is not None}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
 

@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.chunked import check_tokens, chunked_divergence, counted_vocab
+from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
 from opd.losses.cuda.fused import FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.divergence import DivergenceKind, check_divergence
+from opd.losses.divergence import DivergenceKind
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +120,7 @@ def head_divergence(
         ValueError: shapes, vocabularies or divergence as in `chunked_divergence`, a nan or inf in `token_weights`, a
             workspace below 128 tokens' needs, or `backend="fused"` where it cannot run.
     """
-    check_divergence(kind, beta, temperature)
-    per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
-    check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
     if choose_backend(student_weight, teacher_weight, backend) == "chunked":

@@ -8,8 +8,8 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from opd.losses.chunked import DivergenceOutput, check_tokens
-from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
+from opd.losses.chunked import DivergenceOutput, check_arguments
+from opd.losses.divergence import DivergenceKind, compute_dtype
 from opd.losses.sharded_rows import sharded_row_statistics
 
 # Tensors of a chunk's size that are alive at once: both sides' log-probabilities, probabilities, ratio, gradient, two more.
@@ -78,11 +78,7 @@ def vocab_parallel_divergence(
     Raises:
         ValueError: shapes that do not match, or an undefined divergence.
     """
-    check_divergence(kind, beta, temperature)
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
-    per_token = {"student_hidden": student_hidden, "teacher_hidden": teacher_hidden, "token_weights": token_weights}
-    check_tokens(per_token | ({} if token_ids is None else {"token_ids": token_ids}))
+    check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
     shard = vocab_shard(vocab, distributed.get_rank(group), distributed.get_world_size(group))
     for name, weight in (("student_weight", student_weight), ("teacher_weight", teacher_weight)):
         if len(weight) != shard.stop - shard.start:
