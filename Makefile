@@ -120,7 +120,7 @@ gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, three r
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)
 
-bench-tool: setup tools ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
+bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
 	$(BIN)/python tests/benchmarks/tool/bench_store.py $(ARGS)
 
 schema: setup ## write the charts' values, schemas and READMEs from the spec

@@ -21,7 +21,7 @@ from opd.spec.canonical import dump_spec
 
 NUM_SEEDS = 4
 # Histories are repeated: to invent them all would take longer than what is measured.
-NUM_DISTINCT = 4
+NUM_DISTINCT = 12
 NUM_RECOMPUTED = 20
 TEST_FREQ = 20
 SAVE_FREQ = 500
@@ -150,7 +150,7 @@ def damaged(metrics: bytes) -> bytes:
 def _own_spec(spec: dict[str, Any], name: str, experiment: int, seed: int, num_steps: int) -> dict[str, Any]:
     own = copy.deepcopy(spec)
     own |= {"name": name, "seed": seed}
-    own["actor"]["learning_rate"] = 1e-6 * (1 + experiment)
+    own["actor"]["learning_rate"] = round(1e-6 * (1 + experiment), 9)
     own["trainer"] |= {"total_steps": num_steps, "test_freq": TEST_FREQ, "save_freq": SAVE_FREQ}
     return own
 
