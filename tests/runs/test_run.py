@@ -1,4 +1,4 @@
-"""A whole run: killed, stopped, overtaken and cut off from its store, it goes on where it was and loses nothing."""
+"""A whole run: killed, stopped and overtaken, it goes on where it was and loses nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.files import logged_steps
 
-from opd.runs.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreError
+from opd.runs.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged
 from opd.runs.metrics import read_metrics
 from opd.runs.run import Run
 from opd.runs.store_local import LocalStore
@@ -38,10 +39,6 @@ def train(start_trainer: Callable, places: tuple[Path, str]) -> Callable:
 def run_store(places: tuple[Path, str]) -> LocalStore:
     """What is left of the run when its machine is gone."""
     return LocalStore(Path(places[1].removeprefix("file://") or places[0]) / "r")
-
-
-def logged_steps(store: LocalStore) -> list[int]:
-    return [row["step"] for row in read_metrics(store).rows]
 
 
 # ---- from start to end --------------------------------------------------------------------------------------------
@@ -233,102 +230,6 @@ def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
         with pytest.raises(Overtaken):
             run.finish({})
         assert not run.local.exists("result.json")
-
-
-# ---- the store away -----------------------------------------------------------------------------------------------
-
-
-def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
-    start_trainer: Callable, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    child = start_trainer(tmp_path / "local", store, 60, 0.05, 60)
-    child.wait_for("step 6\n")
-    store.rename(tmp_path / "away")
-    store.write_text("no folder: the store is away")
-    child.wait_for("object store away, spooling on disk")
-    child.wait_for("is complete on the local disk only")
-    store.unlink()
-    (tmp_path / "away").rename(store)
-    assert child.wait() == 0, child.text
-    left = LocalStore(store / "r")
-    assert logged_steps(left) == list(range(1, 61))
-    log = read_streamed(left, "attempts/0001/driver.log").decode()
-    assert [line for line in log.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 61)]
-    assert left.exists("checkpoints/global_step_60/COMPLETE")
-    assert left.exists("result.json")
-
-
-def test_a_checkpoint_saved_while_the_store_was_away_is_there_at_the_end(
-    open_run: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    with open_run(store_url=str(tmp_path / "store")) as run:
-        (tmp_path / "store").rename(tmp_path / "away")
-        (tmp_path / "store").write_text("no folder")
-        save_step(run.checkpoints, 5)
-        (tmp_path / "store").unlink()
-        (tmp_path / "away").rename(tmp_path / "store")
-        run.finish({})
-    assert (tmp_path / "store/r/checkpoints/global_step_5/COMPLETE").exists()
-
-
-def test_a_checkpoint_is_sealed_in_the_store_only_behind_the_metrics_that_lead_to_it(
-    open_run: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    # A machine lost right after a seal: what it had not streamed by then, no later attempt trains or logs again.
-    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
-        for step in (1, 2):
-            run.log(step, {"loss": 1.0})
-        save_step(run.checkpoints, 2)
-        lost = LocalStore(tmp_path / "store/r")
-        assert lost.exists("checkpoints/global_step_2/COMPLETE")
-        assert logged_steps(lost) == [1, 2]
-
-
-def test_metrics_that_the_store_does_not_take_leave_the_step_unsealed_there(
-    open_run: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
-        run.log(1, {"loss": 1.0})
-        metrics = tmp_path / "store/r/attempts/0001/metrics.jsonl"
-        metrics.mkdir()  # nothing can be written there
-        save_step(run.checkpoints, 1)
-        assert not (tmp_path / "store/r/checkpoints/global_step_1/COMPLETE").exists()
-        assert run.checkpoints.num_failed_uploads == 1
-        metrics.rmdir()
-        run.finish({})
-    assert (tmp_path / "store/r/checkpoints/global_step_1/COMPLETE").exists()
-
-
-def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: Callable, tmp_path: Path) -> None:
-    def work() -> None:
-        with open_run(store_url=str(tmp_path / "store")) as run:
-            run.log(1, {"loss": 1.0})
-            (tmp_path / "store").rename(tmp_path / "gone")
-            (tmp_path / "store").write_text("no folder")
-            run.finish({"accuracy": 1.0})
-
-    with pytest.raises(StoreError, match=r"the run is done but its result could not be stored.*starting the run again"):
-        work()
-    (tmp_path / "store").unlink()
-    (tmp_path / "gone").rename(tmp_path / "store")
-    with open_run(store_url=str(tmp_path / "store")) as run:
-        run.finish({"accuracy": 1.0})
-    assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
-
-
-def test_a_store_that_is_gone_when_the_result_is_made_up_is_told_the_same_way(
-    open_run: Callable, tmp_path: Path
-) -> None:
-    with open_run(store_url=str(tmp_path / "store")) as run:
-        run.log(1, {"loss": 1.0})
-        assert [row["loss"] for row in run.history()] == [1.0]
-        (tmp_path / "store").rename(tmp_path / "gone")
-        (tmp_path / "store").write_text("no folder")
-        with pytest.raises(StoreError, match=rf"the run is done but its result .* complete in {tmp_path}/local/r"):
-            run.history()
-        (tmp_path / "store").unlink()
-        (tmp_path / "gone").rename(tmp_path / "store")
 
 
 def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:

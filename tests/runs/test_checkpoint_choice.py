@@ -1,168 +1,20 @@
-"""Checkpoints: only a sealed one whose hashes hold is ever loaded, and a damaged one is mended or passed over aloud."""
+"""Resuming: only a sealed checkpoint whose hashes hold is ever loaded; a damaged one is mended or passed over aloud."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.runs.files import MODEL, flip_a_bit, store_folder
 
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, Overtaken, StoreRefused, UnsafePath
-from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest, files_of_rank
-from opd.runs.shards import ShardReport, fetch_shards, upload_shards
-
-MODEL = "actor/model_world_size_1_rank_0.pt"
-
-
-def flip_a_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def store_folder(tmp_path: Path, step: int) -> Path:
-    return tmp_path / f"store/checkpoints/global_step_{step}"
-
-
-# ---- saving -------------------------------------------------------------------------------------------------------
-
-
-def test_a_saved_step_is_complete_in_both_places_with_the_same_bytes(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
-) -> None:
-    checkpoints = make_checkpoints()
-    save_step(checkpoints, 5, num_ranks=2)
-    assert checkpoints.complete_steps(checkpoints.local) == checkpoints.complete_steps(checkpoints.remote) == [5]
-    assert loaded_content(store_folder(tmp_path, 5)) == saved_content(5, num_ranks=2)
-    assert loaded_content(checkpoints.folder(5)) == saved_content(5, num_ranks=2)
-
-
-def test_the_manifest_lists_every_file_with_its_size_hash_and_rank(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable
-) -> None:
-    save_step(make_checkpoints(attempt=3), 5, num_ranks=2)
-    record = json.loads((store_folder(tmp_path, 5) / "manifest.json").read_text())
-    assert (record["step"], record["attempt"], record["spec_hash"]) == (5, 3, "hash-1")
-    content = saved_content(5, num_ranks=2)
-    assert {entry["path"]: (entry["size"], entry["sha256"]) for entry in record["files"]} == {
-        path: (len(data), hashlib.sha256(data).hexdigest()) for path, data in content.items()
-    }
-    ranks = {entry["path"]: entry["rank"] for entry in record["files"]}
-    assert ranks["data.pt"] == DRIVER_RANK
-    assert ranks["actor/huggingface/config.json"] == ranks["actor/model_world_size_2_rank_0.pt"] == 0
-    assert ranks["actor/optim_world_size_2_rank_1.pt"] == 1
-
-
-def test_ranks_answer_for_disjoint_files_and_together_for_all(
-    tmp_path: Path, make_checkpoints: Callable, save_step: Callable
-) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    save_step(checkpoints, 1, num_ranks=12)
-    folder = checkpoints.folder(1)
-    (folder / "actor/.hidden").write_text("")
-    owned = [path for rank in range(DRIVER_RANK, 12) for path in files_of_rank(folder, rank)]
-    assert len(owned) == len(set(owned)) == 2 + 3 * 12
-    assert files_of_rank(folder, 1) == [
-        f"actor/{part}_world_size_12_rank_1.pt" for part in ("extra_state", "model", "optim")
-    ]
-
-
-@pytest.mark.parametrize("place", ["local", "remote"])
-def test_an_overtaken_attempt_seals_and_deletes_nothing(
-    make_checkpoints: Callable, save_step: Callable, place: str
-) -> None:
-    # `place` is where the newer attempt is known: the shared disk, or the object store.
-    checkpoints = make_checkpoints()
-    save_step(checkpoints, 5)
-    assert checkpoints.begin(10)
-    getattr(checkpoints, place).put_json("attempts/0002/owner.json", {})
-    entry = FileEntry(path="data.pt", size=0, sha256="", rank=0)
-    for forbidden in (
-        lambda: checkpoints.finalise(10, [ShardReport(rank=0, entries=(entry,))]),
-        lambda: checkpoints.begin(5),
-        lambda: checkpoints.prune(keep_last=1),
-    ):
-        with pytest.raises(Overtaken):
-            forbidden()
-    assert checkpoints.complete_steps(checkpoints.local) == checkpoints.complete_steps(checkpoints.remote) == [5]
-
-
-def test_saving_goes_on_locally_while_the_store_is_away_and_is_made_up_for_later(
-    make_checkpoints: Callable,
-    save_step: Callable,
-    tmp_path: Path,
-    saved_content: Callable,
-    loaded_content: Callable,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    checkpoints: Checkpoints = make_checkpoints()
-    save_step(checkpoints, 5)
-    (tmp_path / "store").rename(tmp_path / "away")
-    (tmp_path / "store").write_text("no folder: the store is away")
-    for step in (10, 15):
-        save_step(checkpoints, step)
-    assert checkpoints.prune(keep_last=2) == [5]
-    assert checkpoints.num_failed_uploads == 2
-    assert "global_step_15 is complete on the local disk only" in caplog.text
-    with pytest.raises(StoreRefused):
-        checkpoints.upload_missing()
-
-    (tmp_path / "store").unlink()
-    (tmp_path / "away").rename(tmp_path / "store")
-    assert [manifest.step for manifest in checkpoints.missing_in_store()] == [10, 15]
-    flip_a_bit(checkpoints.folder(10) / MODEL)
-    assert checkpoints.upload_missing() == [15]
-    assert f"global_step_10 is not in the store: {MODEL} does not have" in caplog.text
-    assert loaded_content(store_folder(tmp_path, 15)) == saved_content(15)
-
-
-def test_the_old_copy_of_a_step_being_replaced_is_never_taken_half(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    # begin() could not reach the store, whose copy of step 10 stays sealed; then the new files overwrote some of it.
-    save_step(make_checkpoints(), 5)
-    save_step(make_checkpoints(), 10)
-    (store_folder(tmp_path, 10) / MODEL).write_bytes(b"of attempt 2, which was killed here")
-    decision = make_checkpoints(attempt=3, local="other-machine").choose()
-    assert decision.step == 5
-    assert f"global_step_10 (store): {MODEL} has 35 bytes" in decision.rejected[0]
-
-
-def test_saving_a_step_again_takes_the_seal_and_the_old_files_off_first(
-    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
-) -> None:
-    checkpoints = make_checkpoints()
-    save_step(checkpoints, 5, num_ranks=4)
-    assert checkpoints.begin(5)
-    assert checkpoints.complete_steps() == []
-    assert not checkpoints.folder(5).exists()
-    save_step(checkpoints, 5, num_ranks=2)
-    assert not list(store_folder(tmp_path, 5).rglob("*world_size_4*"))
-
-
-def test_the_step_resumed_from_is_not_saved_again(make_checkpoints: Callable, save_step: Callable) -> None:
-    save_step(make_checkpoints(), 5)
-    resumed = make_checkpoints(attempt=2)
-    assert resumed.choose().step == 5
-    assert resumed.begin(5) is False
-    assert resumed.complete_steps() == [5]
-
-
-def test_a_file_acknowledged_twice_or_no_file_at_all_is_refused(make_checkpoints: Callable) -> None:
-    checkpoints = make_checkpoints()
-    entry = FileEntry(path="data.pt", size=0, sha256="", rank=0)
-    with pytest.raises(CheckpointError, match=r"listed twice: data\.pt"):
-        checkpoints.finalise(1, [ShardReport(rank=0, entries=(entry, entry))])
-    with pytest.raises(CheckpointError, match="no files"):
-        checkpoints.finalise(1, [ShardReport(rank=0, entries=())])
-
-
-# ---- choosing -----------------------------------------------------------------------------------------------------
+from opd.runs.errors import CorruptRecord, IncompleteCheckpoint, StoreRefused, UnsafePath
+from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
+from opd.runs.shards import fetch_shards, upload_shards
 
 
 def test_without_a_checkpoint_the_run_starts_from_the_beginning(make_checkpoints: Callable) -> None:
@@ -432,61 +284,3 @@ def test_a_named_step_is_given_or_refused_with_its_reason(make_checkpoints: Call
         checkpoints.require(10)
     with pytest.raises(IncompleteCheckpoint, match=r"global_step_15 .*no COMPLETE marker.*complete steps: 5, 10"):
         checkpoints.require(15)
-
-
-# ---- kills --------------------------------------------------------------------------------------------------------
-
-SAVER = """
-import sys
-from pathlib import Path
-from conftest import write_step
-from opd.runs.checkpoints import Checkpoints
-from opd.runs.manifest import DRIVER_RANK
-from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
-local, remote, attempt = sys.argv[1:]
-checkpoints = Checkpoints(
-    local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), spec_hash="h",
-)
-step = checkpoints.choose().step or 0
-print("chosen", step, flush=True)
-while True:
-    step += 1
-    assert checkpoints.begin(step)
-    write_step(checkpoints.folder(step), step)
-    reports = [
-        upload_shards(rank=rank, step=step, step_dir=checkpoints.folder(step), store_url=remote)
-        for rank in (DRIVER_RANK, 0)
-    ]
-    checkpoints.finalise(step, reports)
-    print("complete", step, flush=True)
-    checkpoints.prune(keep_last=2)
-"""
-
-
-def test_kills_at_any_moment_of_saving_and_pruning_lose_no_complete_step(
-    start_child: Callable,
-    tmp_path: Path,
-    until: Callable,
-    make_checkpoints: Callable,
-    saved_content: Callable,
-    loaded_content: Callable,
-) -> None:
-    reached = 0
-    for attempt, delay_ms in enumerate((0, 3, 7, 11, 17, 23), start=1):
-        child = start_child(SAVER, tmp_path / "local", tmp_path / "store", attempt)
-        until(lambda child=child: child.text.count("complete") >= 2)
-        time.sleep(delay_ms / 1000)
-        child.process.kill()
-        child.wait()
-        lines = child.text.splitlines()
-        assert lines[0] == f"chosen {reached}"
-        # The kill may hit between the seal and the line that tells of it.
-        last_told = (
-            int(lines[-1].split()[1]) if lines[-1].startswith("complete") and child.text.endswith("\n") else None
-        )
-        decision = make_checkpoints(attempt=attempt + 1).choose()
-        assert last_told is None or decision.step in (last_told, last_told + 1)
-        assert decision.rejected == ()
-        assert loaded_content(decision.path) == saved_content(decision.step)
-        reached = decision.step
