@@ -9,7 +9,6 @@ with the store's own MD5 where that is one, and with its size.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,8 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opd.runs.errors import RunError
-from opd.runs.store import ObjectInfo, Store, open_store
+from opd.runs.store import ObjectInfo, Store, leads_out, open_store
 from opd.runs.store_fsspec import CREATE_ONLY_PROTOCOLS
+from opd.runs.store_local import LocalStore
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"
 RECORD_FILE = ".opd-fetched.json"
@@ -108,7 +108,7 @@ def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     listed = [info for info in found if info.key and not info.key.endswith("/")]
     if not listed:
         raise FetchError(f"{url}: there is nothing; check the path and the bucket")
-    if outside := [info.key for info in listed if ".." in Path(info.key).parts or Path(info.key).is_absolute()]:
+    if outside := [info.key for info in listed if leads_out(info.key)]:
         raise FetchError(f"{url}: object names that lead out of the folder: {', '.join(outside)}")
     return store, listed, False
 
@@ -240,17 +240,12 @@ class _Mirror:
             thread.join()
 
     def _read_record(self) -> dict[str, Fetched]:
-        path = self.folder / RECORD_FILE
-        if not path.exists():
-            return {}
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return {key: Fetched(**entry) for key, entry in files.items()}
+        record = LocalStore(self.folder).get_json(RECORD_FILE) or {"files": {}}
+        return {key: Fetched(**entry) for key, entry in record["files"].items()}
 
     def _write_record(self) -> None:
-        record = {"url": self.url, "files": {key: asdict(entry) for key, entry in sorted(self._record.items())}}
-        part = self.folder / f"{RECORD_FILE}.{os.getpid()}-{threading.get_ident()}"
-        part.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        part.replace(self.folder / RECORD_FILE)
+        files = {key: asdict(entry) for key, entry in self._record.items()}
+        LocalStore(self.folder).put_json(RECORD_FILE, {"url": self.url, "files": files})
 
 
 def _num_bytes(folder: Path) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, FileEntry, find_problem, step_folder
 from opd.runs.resume import complete_steps, read_sealed
-from opd.runs.store import Store
+from opd.runs.store import Store, leads_out
 from opdctl.errors import ToolError
 from opdctl.targets import RunPlace
 
@@ -61,8 +61,8 @@ def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
         raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
 
     def fetch(key: str, num_bytes: int) -> str | None:
-        relative = PurePosixPath(key.removeprefix(f"{prefix}/"))
-        if ".." in relative.parts or relative.is_absolute():
+        relative = key.removeprefix(f"{prefix}/")
+        if leads_out(relative):
             raise ToolError(f"{key!r} would be written outside {into}")
         path = into / relative
         if not path.is_file() or path.stat().st_size != num_bytes:

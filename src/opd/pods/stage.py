@@ -7,7 +7,6 @@ what the folder holds.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from opd.fetch import is_store_url, mirror
 from opd.runs.errors import RunError
+from opd.runs.store_local import LocalStore
 
 RECORD_FILE = ".opd-staged.json"
 HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -33,8 +33,8 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
         OSError: the hub cannot be reached, has no such repository, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / RECORD_FILE
-    record.unlink(missing_ok=True)
+    store = LocalStore(folder)
+    store.delete(RECORD_FILE)
     done: dict[str, str | int]
     if is_store_url(source):
         done = {"source": source, "num_files": mirror(source, folder)}
@@ -42,9 +42,7 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
         done = {"source": source, **_from_hub(source, folder, revision=revision, is_dataset=is_dataset)}
     else:
         raise ValueError(f"{source!r} is neither a store URL (s3://..., gs://...) nor a hub id (owner/name)")
-    part = folder / f"{RECORD_FILE}.part"
-    part.write_text(json.dumps(done, indent=1))
-    part.replace(record)
+    store.put_json(RECORD_FILE, done)
     return done
 
 

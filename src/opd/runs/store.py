@@ -13,7 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
@@ -54,6 +54,12 @@ class ObjectInfo:
     key: str
     size: int
     modified_s: float
+
+
+def leads_out(key: str) -> bool:
+    """Whether a file named by the key would lie outside the folder that the object is downloaded into."""
+    path = PurePosixPath(key)
+    return path.is_absolute() or ".." in path.parts
 
 
 class Store(ABC):
