@@ -130,6 +130,21 @@ def config(case: Case):
     return composed.actor_rollout_ref
 
 
+def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
+    """Notes on the rows what the trainer's driver does: mini-batches of so many rows, one epoch, in order."""
+    from verl.utils import tensordict_utils as tu
+
+    tu.assign_non_tensor(
+        data,
+        global_batch_size=mini_batch,
+        mini_batch_size=mini_batch,
+        epochs=1,
+        seed=1,
+        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
+        temperature=1.0,
+    )
+
+
 def run_case(case: Case) -> dict[str, Any]:
     """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, residency."""
     from verl.utils import tensordict_utils as tu
@@ -143,16 +158,7 @@ def run_case(case: Case) -> dict[str, Any]:
     engine = worker.student_engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
-    mini_batch = case.mini_batch or len(case.rows)
-    tu.assign_non_tensor(
-        data,
-        global_batch_size=mini_batch,
-        mini_batch_size=mini_batch,
-        epochs=1,
-        seed=1,
-        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
-        temperature=1.0,
-    )
+    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(worker.student_engine)
     with Collectives() as collectives:
         output = worker.update_opd(data)

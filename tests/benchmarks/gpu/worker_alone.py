@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tests.training.workers import cut_into_mini_batches, nested, row, tensordict
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 
 from opd.data.toy.tokenizer import build_tokenizer
@@ -59,13 +60,6 @@ QWEN3_1_7B = Shape(num_layers=28, width=2048, mlp_width=6144, num_heads=16, tied
 QWEN3_8B = Shape(num_layers=36, width=4096, mlp_width=12288, num_heads=32)
 
 
-class NoRollout:
-    """verl's worker builds a rollout; the update never asks it for anything."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        pass
-
-
 class _RandomWeights:
     """Stands where transformers' auto class stands: the shape's config, random weights made on the device."""
 
@@ -90,7 +84,7 @@ def prepare(folder: Path) -> None:
     from verl.workers.rollout import base
 
     verl_model.get_hf_auto_model_class = lambda hf_config: _RandomWeights
-    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.benchmarks.gpu.worker_alone.NoRollout"
+    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.training.workers.NoRollout"
     tokenizer = build_tokenizer()
     for name, shape in (("student", QWEN3_1_7B), ("teacher", QWEN3_8B)):
         shape.config().save_pretrained(folder / name)
@@ -147,39 +141,13 @@ def make_worker(
 
 def random_rows(num_rows: int, prompt_tokens: int, response_tokens: int) -> TensorDict:
     """Rows as verl's V1 workers get them, every response token trained."""
-    from verl.utils import tensordict_utils as tu
-
     generator = torch.Generator().manual_seed(0)
 
-    def draw(count: int) -> list[torch.Tensor]:
-        return [torch.randint(0, NUM_VOCAB, (count,), generator=generator) for _ in range(num_rows)]
-
-    def nested(rows: list[torch.Tensor]) -> torch.Tensor:
-        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    def draw(count: int) -> list[list[int]]:
+        return [torch.randint(0, NUM_VOCAB, (count,), generator=generator).tolist() for _ in range(num_rows)]
 
     prompts, responses = draw(prompt_tokens), draw(response_tokens)
-    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    masks = [torch.ones(response_tokens, dtype=torch.int64) for _ in range(num_rows)]
-    data = TensorDict(
-        {
-            "prompts": nested(prompts),
-            "responses": nested(responses),
-            "response_mask": nested(masks),
-            "loss_mask": nested(masks),
-            "input_ids": nested(inputs),
-            "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
-            "rollout_log_probs": nested([torch.zeros(response_tokens) for _ in range(num_rows)]),
-            "sample_weights": torch.ones(num_rows),
-        },
-        batch_size=num_rows,
-    )
-    tu.assign_non_tensor(
-        data,
-        global_batch_size=num_rows,
-        mini_batch_size=num_rows,
-        epochs=1,
-        seed=1,
-        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
-        temperature=1.0,
-    )
+    data = tensordict([row(*pair) for pair in zip(prompts, responses, strict=True)])
+    data["rollout_log_probs"] = nested([torch.zeros(response_tokens) for _ in range(num_rows)])
+    cut_into_mini_batches(data, num_rows)
     return data
