@@ -1,1 +1,1 @@
-"""The project's tests; a package so that an installed module named `tests` cannot shadow it."""
+"""The project's tests; a package, since verl installs one of this name, which would win over a folder that is none."""
