@@ -121,7 +121,7 @@ bench-agent: setup ## the agent's tools under 256 conversations at once: calls a
 	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)
 
 bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
-	$(BIN)/python tests/benchmarks/tool/bench_store.py $(ARGS)
+	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)
 
 schema: setup ## write the charts' values, schemas and READMEs from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen

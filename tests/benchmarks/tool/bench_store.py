@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from collection import DAMAGED_RUN, Collection, fill, merge_problem
+from tests.benchmarks.tool.collection import DAMAGED_RUN, Collection, fill, merge_problem
+from tests.runs.s3 import server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -171,9 +172,6 @@ def apart(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
 @contextmanager
 def served(folder: Path, num_runs: int, num_steps: int) -> Iterator[tuple[Collection, dict[str, str]]]:
     """The collection behind a running server, and the environment of a command that reads it."""
-    sys.path[:0] = [str(ROOT / "tests" / "runs" / "s3"), str(ROOT / "tools")]
-    import server
-
     with server.running_server(folder) as port:
         bucket = folder / "data" / server.BUCKET
         collection = apart(fill, bucket, num_runs=num_runs, num_steps=num_steps, manifest=SPEC)
