@@ -213,7 +213,9 @@ class Run:
         return [experiment, OVERRIDES / "common.yaml", *overrides, self.scene.image]
 
     def _environment(self) -> dict[str, str]:
-        return {**self.scene.user.environment, **self.scene.store(), "COLUMNS": "160"}
+        """The user's, with the store's credentials, and helm where this machine has it."""
+        tools = {gotools.CACHE_VARIABLE: str(gotools.cache_dir())}
+        return {**self.scene.user.environment, **self.scene.store(), **tools, "COLUMNS": "160"}
 
     def _output(self, command: list[str], *, timeout_s: float) -> str:
         """What a command said, with an exit code that is not 0 as the last line."""
