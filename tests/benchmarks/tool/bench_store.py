@@ -54,9 +54,10 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One command with an empty cache, and again with what it left there."""
+    """One command with an empty cache, and again with what it left there; `load` of the machine just before."""
 
     title: str
+    load: float
     first: Measurement
     second: Measurement
 
@@ -69,7 +70,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="folder for RESULTS.md and last_run.json")
     parser.add_argument("--keep-report", type=Path, help="copy the report over the collection to this file")
     args = parser.parse_args()
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name, served(Path(name), args.runs, args.steps) as (collection, environment):
         folder = Path(name)
         num_mib = collection.num_metrics_bytes / 2**20
@@ -78,8 +78,12 @@ def main() -> None:
         rows = []
         for case in cases(collection, folder, args.runs, args.steps):
             shutil.rmtree(folder / "cache", ignore_errors=True)
+            load = round(os.getloadavg()[0], 1)
             row = Row(
-                title=case.title, first=measure(case, environment, folder), second=measure(case, environment, folder)
+                title=case.title,
+                load=load,
+                first=measure(case, environment, folder),
+                second=measure(case, environment, folder),
             )
             rows.append(row)
             print(table_row(row), flush=True)
@@ -88,7 +92,6 @@ def main() -> None:
     facts = {
         "collection": title,
         "num_cores": os.cpu_count(),
-        "load_before": round(load, 2),
         "python": platform.python_version(),
     }
     facts |= {"date": time.strftime("%Y-%m-%d"), "commit": _commit()}
@@ -193,7 +196,7 @@ def served(folder: Path, num_runs: int, num_steps: int) -> Iterator[tuple[Collec
 def table_row(row: Row) -> str:
     return (
         f"| {row.title} | {row.first.wall_s:.1f} | {row.first.cpu_s:.1f} | {row.first.peak_mib:.0f} "
-        f"| {row.second.wall_s:.1f} | {row.second.cpu_s:.1f} | {row.second.peak_mib:.0f} |"
+        f"| {row.second.wall_s:.1f} | {row.second.cpu_s:.1f} | {row.second.peak_mib:.0f} | {row.load:.0f} |"
     )
 
 
@@ -206,10 +209,10 @@ def document(facts: dict[str, object], rows: list[Row]) -> str:
         "same machine, first with an empty cache, then with what the first call left there.",
         "",
         f"{facts['date']}, commit {facts['commit']}, Python {facts['python']}, {facts['num_cores']} cores shared with the server "
-        f"(load {facts['load_before']} before): {facts['collection']}.",
+        f"and with what else made the load: {facts['collection']}.",
         "",
-        "| command | first: s | own CPU s | peak MiB | again: s | own CPU s | peak MiB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| command | first: s | own CPU s | peak MiB | again: s | own CPU s | peak MiB | load |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *map(table_row, rows),
         "",
     ]
