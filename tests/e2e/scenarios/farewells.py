@@ -12,8 +12,8 @@ from tests.e2e.scenarios.scene import Scene
 
 _URGENT = "urgent"
 _SUSPENDABLE = ("cluster.lifecycle=suspendable",)
-# The head asks for little: what must make room is the worker, of the same priority and the node's largest request.
-_BIG_WORKER = ("cluster.worker.requests.cpu=1",)
+# The urgent pod asks for one of the node's two cores: beside it there is room for all but this worker.
+_BIG_WORKER = ("cluster.worker.requests.cpu=1100m",)
 
 
 def evicted_preempted(scene: Scene) -> None:
