@@ -13,8 +13,17 @@ from tests.e2e.scenarios.scene import Scene
 _FAULTS = (OVERRIDES / "worker.yaml", OVERRIDES / "faults.yaml")
 _HTTP = ("cluster.submissionMode=HTTPMode",)
 _MID_STEP_S = 1.0  # a step takes some seconds
-# More than the pod's limit, page by page; the trainer's processes are the kernel's first choice, Ray has them marked so.
-_FILL = "pages = []\nwhile True:\n    pages.append(bytearray(b'x') * (64 << 20))"
+# More than the pod's limit in many small processes: the kernel takes the largest first, which are the trainer's.
+_FILL = """
+import os, time
+for _ in range(120):
+    if os.fork() == 0:
+        page = bytearray(b"x") * (96 << 20)
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(0.02)
+time.sleep(60)
+"""
 _LONG_STEPS = ("data.train_batch_size=2048", "actor.ppo_mini_batch_size=2048")
 NUM_SUBMITTERS_LOST = 4
 STORE_AWAY_S = 30.0
