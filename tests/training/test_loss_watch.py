@@ -9,41 +9,47 @@ import textwrap
 import pytest
 
 _PROGRAM = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     import ray
     from opd.training.errors import PartLost
     from opd.training.loss_watch import LossWatch, lost_parts
 
+    where, end_s = sys.argv[1], float(sys.argv[2])
     ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
 
     class Queue:
         def pid(self):
             return os.getpid()
 
-    kept, ended, lost = (ray.remote(num_cpus=0)(Queue).remote() for _ in range(3))
-    pid = ray.get([kept.pid.remote(), ended.pid.remote(), lost.pid.remote()])[-1]
+        def hang(self):
+            time.sleep(3600)
+
+    kept, ended, dropped, lost = (ray.remote(num_cpus=0)(Queue).remote() for _ in range(4))
+    pid = ray.get([one.pid.remote() for one in (kept, ended, dropped, lost)])[-1]
     ray.kill(ended)
+    del dropped
     hang = threading.Event()
     try:
-        with LossWatch(poll_s=0.1, patience_s=0.2, end_s=float(sys.argv[1])):
+        with LossWatch(poll_s=0.1, patience_s=0.2, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
             os.kill(pid, signal.SIGKILL)
             try:
-                hang.wait()  # as the queue's client waits for a peer that is gone
+                # As the queue's client waits for a peer that is gone, or as the driver waits for a rank that waits for it.
+                hang.wait() if where == "lock" else ray.get(kept.hang.remote())
             finally:
-                if sys.argv[1] != "60":
-                    hang.wait()  # and its closing too
+                if where == "closing":
+                    hang.wait()
     except PartLost as error:
         print(error, flush=True)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end_s", ["60", "0.5"], ids=["it closes", "it does not close either"])
-def test_a_wait_for_a_lost_actor_ends_with_its_name(end_s):
+@pytest.mark.parametrize(("where", "end_s"), [("lock", "60"), ("ray.get", "60"), ("closing", "0.5")])
+def test_a_wait_for_a_lost_actor_ends_with_its_name(where, end_s):
     environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     environment.pop("RAY_ADDRESS", None)
-    command = [sys.executable, "-c", textwrap.dedent(_PROGRAM), end_s]
+    command = [sys.executable, "-c", textwrap.dedent(_PROGRAM), where, end_s]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -53,7 +59,7 @@ def test_a_wait_for_a_lost_actor_ends_with_its_name(end_s):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert out.startswith("nothing lost\n"), (out, errors)
-    said = out if end_s == "60" else errors
-    assert "the run has lost Queue at " in said
+    said = errors if where == "closing" else out
+    assert "the run has lost Queue at " in said, (out, errors)
     assert "its process is gone. The next attempt resumes from the newest checkpoint" in said
-    assert process.returncode == (0 if end_s == "60" else 1)
+    assert process.returncode == (1 if where == "closing" else 0)
