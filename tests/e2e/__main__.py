@@ -18,7 +18,7 @@ from tests.e2e.cluster import images, lifecycle
 from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
 from tests.e2e.cluster.kube import Kube, KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
-from tests.e2e.promises.common import judge
+from tests.e2e.promises.common import PLAYED, judge
 from tests.e2e.scenarios.evidence import Evidence, hashes
 from tests.e2e.scenarios.registry import MACHINE, PROMISES, SCENARIOS
 from tests.e2e.scenarios.run import Run
@@ -54,7 +54,7 @@ def _scenario(name: str) -> str:
 
 def _run(names: list[str]) -> int:
     """Build what is missing, bring the cluster up, run inside it, end it; the table is written after a run of all."""
-    begin = time.monotonic()
+    begin, commit = time.monotonic(), table.this_commit()
     say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
     try:
         lifecycle.down(say)  # what a run before this one may have left half way
@@ -65,6 +65,7 @@ def _run(names: list[str]) -> int:
         lifecycle.up(say, archives=(image.archive,))
         try:
             code = lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
+            evidence.tree("restarts.json", lifecycle.restarts())
         finally:
             lifecycle.down(say)
         evidence.tree("after.json", machine.look())
@@ -76,7 +77,7 @@ def _run(names: list[str]) -> int:
     seconds = time.monotonic() - begin
     say(f"{len(names)} scenarios: {'every promise kept' if code == 0 else 'see above for what broke'}")
     if names == list(SCENARIOS):
-        table.write(json.loads((BUILD / _SUMMARY).read_text()), seconds=seconds)
+        table.write(json.loads((BUILD / _SUMMARY).read_text()), seconds=seconds, commit=commit)
     return code
 
 
@@ -90,11 +91,12 @@ def play(names: list[str], build: Path) -> int:
         try:
             scene.begin_empty()
             SCENARIOS[name].play(scene)
+            evidence.text(PLAYED, f"{evidence.seconds:.0f}")
         except (TimeoutError, KubeError, OSError, ValueError, LookupError, subprocess.SubprocessError):
             evidence.text("traceback.txt", traceback.format_exc())
-            scene.say(traceback.format_exc().splitlines()[-1])
-            _clear(scene)
         is_whole = record.enter(name, evidence, scene.say) and is_whole
+        if not (evidence.folder / PLAYED).is_file():
+            _clear(scene)
     return 0 if is_whole else 1
 
 
@@ -156,11 +158,16 @@ def _scene(name: str, evidence: Evidence, image: Path) -> Scene:
 
 
 def _clear(scene: Scene) -> None:
-    """Make room for the next scenario after one that broke off."""
-    for line in Run(scene, "opd", "none").helm("list", "--short").split():
-        Run(scene, "opd", line).helm("uninstall", line, timeout_s=600)
-    empty = lambda: not scene.user.items("pods", namespace=NAMESPACE)  # noqa: E731
-    scene.user.until("the namespace has no pods", empty, timeout_s=300)
+    """Make room for the next scenario after one that broke off; what cannot be cleared is the next one's to stumble on."""
+    try:
+        for job in scene.user.items("rayjobs", namespace=NAMESPACE):
+            name = job["metadata"]["name"]
+            Run(scene, "opd", name).helm("uninstall", name, timeout_s=600)
+            scene.user.run("delete", "rayjob", name, "-n", NAMESPACE, "--ignore-not-found", "--wait=false")
+        empty = lambda: not scene.user.items("pods", namespace=NAMESPACE)  # noqa: E731
+        scene.user.until("the namespace has no pods", empty, timeout_s=300)
+    except (TimeoutError, KubeError, subprocess.SubprocessError) as error:
+        scene.say(f"not cleared: {error}")
 
 
 def _read(path: Path, otherwise: Any) -> Any:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.e2e.cluster import host
+
 import gotools
 
-# They change by themselves, or are answers rather than settings.
-_VOLATILE = (
-    "kernel/ns_last_pid",
-    "kernel/pty/nr",
-    "kernel/random/",
-    "net/netfilter/nf_conntrack_count",
-    "net/core/dev_weight",
-    "vm/stat_refresh",
-)
-_SETTINGS = ("kernel", "net", "vm")
+_NETWORK = "net"  # of the network's settings all: what a cluster leaves there is hard to foresee
+_VOLATILE = ("net/netfilter/nf_conntrack_count",)
 
 Machine = dict[str, list[str]]
 
@@ -26,7 +20,7 @@ def look() -> Machine:
     return {
         "processes": _processes(),
         "mounts": sorted(line.split(" ", 3)[3] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("**/") if path.is_dir()),
+        "cgroups": [str(path) for path in host.pod_cgroups()],
         "interfaces": sorted(os.listdir("/sys/class/net")),
         "settings": _settings(),
     }
@@ -42,31 +36,28 @@ def differences(before: Machine, after: Machine) -> list[str]:
 
 
 def _processes() -> list[str]:
-    """Programs of the cluster's own, and whatever lives in other mount namespaces: all that a cluster can leave behind.
-
-    Others' processes come and go meanwhile and say nothing.
-    """
-    ours, mine, found = str(gotools.cache_dir()), os.readlink("/proc/self/ns/mnt"), []
+    """Programs of the cluster's own, and whatever runs in pods; others' come and go meanwhile and say nothing."""
+    ours, found = str(gotools.cache_dir()), []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            program, namespace = os.readlink(path / "exe"), os.readlink(path / "ns/mnt")
+            program, groups = os.readlink(path / "exe"), (path / "cgroup").read_text()
         except OSError:  # ended meanwhile, or a kernel thread
             continue
-        if program.startswith(ours) or namespace != mine:
+        if program.startswith(ours) or host.POD_CGROUP in groups:
             found.append(f"{path.name} {program}")
     return sorted(found)
 
 
 def _settings() -> list[str]:
-    root, found = Path("/proc/sys"), []
-    for top in _SETTINGS:
-        for folder, _, names in os.walk(root / top):
-            for name in names:
-                path = Path(folder) / name
-                key = str(path.relative_to(root))
-                if not key.startswith(_VOLATILE) and path.stat().st_mode & 0o200:
-                    try:
-                        found.append(f"{key} = {path.read_text().strip()}")
-                    except OSError:  # write-only
-                        continue
+    """What a cluster is known to change, and all that can be set of the network."""
+    root, names = Path("/proc/sys"), list(host.SYSCTLS)
+    for folder, _, files in os.walk(root / _NETWORK):
+        names += [str(Path(folder, name).relative_to(root)) for name in files]
+    found = set()
+    for name in names:
+        try:
+            if name not in _VOLATILE and (root / name).stat().st_mode & 0o200:
+                found.add(f"{name} = {(root / name).read_text().strip()}")
+        except OSError:  # gone with its interface, or write-only
+            continue
     return sorted(found)

@@ -21,29 +21,35 @@ Written by the run. Each scenario leaves raw evidence in `build/e2e/SCENARIO`; e
 """
 
 
-def write(rows: list[dict[str, Any]], *, seconds: float, path: Path = TABLE) -> None:
+def write(rows: list[dict[str, Any]], *, seconds: float, commit: str, path: Path = TABLE) -> None:
     """Write the rows of summary.json as a table, a scenario's seconds in its first row."""
     head = _HEAD.format(
         num_kept=sum(row["ok"] for row in rows),
         num=len(rows),
         minutes=seconds / 60,
         date=datetime.date.today().isoformat(),
-        commit=_commit(),
+        commit=commit,
         num_cores=os.cpu_count(),
     )
     lines, last = [], ""
     for row in rows:
         is_first, last = row["scenario"] != last, row["scenario"]
-        cells = [row["scenario"] if is_first else "", row["promise"], row["observed"].replace("|", "·")]
+        cells = [
+            row["scenario"] if is_first else "",
+            row["promise"],
+            " ".join(row["observed"].replace("|", "·").split()),
+        ]
         cells += [f"{row['seconds']:.0f}" if is_first else "", "yes" if row["ok"] else "**no**"]
         lines.append(f"| {' | '.join(cells)} |")
     path.write_text(head + "\n".join(lines) + "\n")
 
 
-def _commit() -> str:
+def this_commit() -> str:
     """Short hash, with a + where tracked files differ from it."""
-    run = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()  # noqa: E731
-    changed = [
-        line for line in run("status", "--porcelain", "--untracked-files=no").splitlines() if "RESULTS.md" not in line
-    ]
-    return run("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    changed = [line for line in _git("status", "--porcelain", "--untracked-files=no") if TABLE.name not in line]
+    return _git("rev-parse", "--short", "HEAD")[0] + ("+" if changed else "")
+
+
+def _git(*words: str) -> list[str]:
+    done = subprocess.run(["git", *words], cwd=TABLE.parent, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()

@@ -34,6 +34,7 @@ def metrics(*steps):
 def pod(role, second):
     at = f"2026-11-21T00:00:{second:02}Z"
     status = {
+        "phase": "Running",
         "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}],
         "containerStatuses": [{"state": {"running": {"startedAt": at}}}],
     }
@@ -66,6 +67,7 @@ def build(tmp_path):
             "opd-run.pods.watch": "\n".join(json.dumps(event) for event in events),
             "opd-run.store/attempts/0001/owner.json": {"started_at_s": MIDNIGHT + 40},
             "opd-run.store/attempts/0001/metrics.jsonl": metrics(*range(1, 7)),
+            "played.txt": "100",
             "clock.json": {"install": MIDNIGHT, "first_line": MIDNIGHT + 62},
             "floor.json": {"kuberay_s": 25.0, "trainer_s": 30.0},
             "after-ttl.json": {
@@ -101,7 +103,7 @@ def edit(build, name, old, new):
 def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
     assert broken(build) == []
     assert verify(build) == 0
-    assert "9 promises of 1 of 14 scenarios: kept" in capsys.readouterr().out
+    assert "10 promises of 1 of 14 scenarios: kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,19 @@ def lost_worker(tmp_path, first, second, shown):
         for name, content in (("owner.json", {}), ("metrics.jsonl", metrics(*steps)))
     }
     done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
+    kills = [
+        {"pod": f"{run}-a-worker", "num_processes": 20, "time": MIDNIGHT - 60},
+        {"part": "kubelet", "pid": 1, "next_pid": 2, "time": MIDNIGHT + 30},
+    ]
     others = {
         f"{run}.rayjob.yaml": yaml.safe_dump(done),
         f"{run}.rayjobs.watch": "".join(json.dumps(job) for job in jobs) + '{"type": "MODI',
         f"{run}.store/result.json": {"steps": 6},
         f"{run}.opdctl-logs.txt": lines,
+        f"{run}.store/attempts/0001/driver.log": "step 3\n",
+        f"{run}.store/attempts/0002/owner.json": {"started_at_s": MIDNIGHT},
+        "played.txt": "100",
+        "killed.jsonl": "".join(json.dumps(one) + "\n" for one in kills),
     }
     write(tmp_path / run, {**attempts, **others})
     return broken(tmp_path, run)
@@ -182,6 +192,25 @@ def test_a_step_lost_doubled_or_trained_too_often_breaks_the_promise(tmp_path, f
     assert promise.startswith("worker lost: no step lost or doubled")
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "promise"),
+    [
+        (
+            "worker-lost.store/attempts/0001/driver.log",
+            "asked to save by worker: saved at step 4\n",
+            "worker lost: without",
+        ),
+        ("killed.jsonl", '{"pod": "worker-lost-a-worker", "num_processes": 20}\n', "the kubelet is killed while"),
+        ("traceback.txt", "TimeoutError: late\n", "played to its end"),
+        ("worker-lost.follow.txt", "opdctl logs -f did not end with the run\n", "kubelet killed: opdctl logs -f"),
+    ],
+)
+def test_a_fault_that_did_not_happen_as_claimed_breaks_its_promise(tmp_path, file, content, promise):
+    lost_worker(tmp_path, [1, 2, 3], [3, 4, 5, 6], [1, 2, 3, 3, 4, 5, 6])
+    write(tmp_path / "worker-lost", {file: content})
+    assert broken(tmp_path, "worker-lost")[0].startswith(promise)
+
+
 @pytest.mark.parametrize("shown", [[1, 2, 3, 4, 6], [1, 2, 3, 4, 4, 5, 6]], ids=["gap", "repeat"])
 def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
     [promise] = lost_worker(tmp_path, [1, 2, 3], [4, 5, 6], shown)
@@ -197,9 +226,11 @@ def test_every_scenario_promises_something_that_missing_evidence_breaks(tmp_path
 def test_what_a_run_leaves_on_the_machine_is_named(tmp_path):
     before = {"mounts": ["/"], "settings": ["vm/overcommit_memory = 0"]}
     after = {"mounts": ["/", "/var/lib/kubelet"], "settings": ["vm/overcommit_memory = 1"]}
-    write(tmp_path, {"before.json": before, "after.json": after})
-    [promise] = judge(PROMISES["machine"], tmp_path)
+    write(tmp_path, {"before.json": before, "after.json": after, "restarts.json": []})
+    _, promise = judge(PROMISES["machine"], tmp_path)
     assert not promise.ok
     assert "mounts: new: /var/lib/kubelet; settings: gone: vm/overcommit_memory = 0" in promise.observed
     write(tmp_path, {"after.json": before})
-    assert judge(PROMISES["machine"], tmp_path)[0].ok
+    assert all(one.ok for one in judge(PROMISES["machine"], tmp_path))
+    write(tmp_path, {"restarts.json": [{"part": "etcd"}]})
+    assert not judge(PROMISES["machine"], tmp_path)[0].ok

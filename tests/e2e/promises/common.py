@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 Look = Callable[[Path], tuple[bool, str]]
-NUM_STEPS = 6  # of every run that trains here: tests/e2e/overrides
+OVERRIDES = Path(__file__).resolve().parents[1] / "overrides"
+PLAYED, KILLED = "played.txt", "killed.jsonl"  # what every scenario leaves, what one leaves that kills
 STEP = re.compile(r"^\S* step +(\d+)/(\d+)  loss ", re.MULTILINE)
 
 
@@ -27,6 +28,15 @@ class Promise:
     def row(self, scenario: str, seconds: float) -> dict[str, Any]:
         """A row of summary.json."""
         return {"scenario": scenario, "seconds": seconds, **asdict(self)}
+
+
+def override(name: str, section: str, key: str) -> Any:
+    """What an override file of this cluster sets."""
+    return yaml.safe_load((OVERRIDES / name).read_text())[section][key]
+
+
+NUM_STEPS = override("six-steps.yaml", "trainer", "total_steps")
+NUM_FAULT_STEPS = override("faults.yaml", "trainer", "total_steps")
 
 
 def judge(promises: dict[str, Look], folder: Path) -> list[Promise]:
@@ -100,7 +110,7 @@ def ended(run: str, wanted: str = "Complete, SUCCEEDED") -> Look:
     return look
 
 
-def whole(run: str, *, num_attempts: int, most_recomputed: int) -> Look:
+def whole(run: str, *, num_attempts: int, most_recomputed: int, last_step: int = NUM_FAULT_STEPS) -> Look:
     """Every step has one row in each attempt that trained it, none is missing, and few were trained twice."""
 
     def look(folder: Path) -> tuple[bool, str]:
@@ -111,10 +121,10 @@ def whole(run: str, *, num_attempts: int, most_recomputed: int) -> Look:
         of = {number: [step for attempt, step in rows if attempt == number] for number in numbers}
         spans = "; ".join(f"{number}: {_span(of[number])}" for number in numbers)
         num_steps = tree(folder, f"{run}.store/result.json")["steps"]
-        is_whole = steps == list(range(1, NUM_STEPS + 1)) and not num_doubled
+        is_whole = steps == list(range(1, last_step + 1)) and not num_doubled
         ok = is_whole and num_recomputed <= most_recomputed and len(numbers) == num_attempts
         seen = f"attempts {spans}; {num_recomputed} recomputed, {num_doubled} doubled; result of step {num_steps}"
-        return ok and num_steps == NUM_STEPS, seen
+        return ok and num_steps == last_step, seen
 
     return look
 
@@ -129,6 +139,45 @@ def log_shows_steps(run: str) -> Look:
     def look(folder: Path) -> tuple[bool, str]:
         seen = [int(step) for step, _ in STEP.findall(text(folder, f"{run}.opdctl-logs.txt"))]
         wanted = [step for _, step in training_rows(folder, run)]
-        return seen == wanted, f"steps {seen}" + ("" if seen == wanted else f", the store has {wanted}")
+        has_ended = not (folder / f"{run}.follow.txt").exists()
+        return seen == wanted and has_ended, f"steps {seen}" + ("" if seen == wanted else f", the store has {wanted}")
+
+    return look
+
+
+def played(folder: Path) -> tuple[bool, str]:
+    """Whether the scenario came to its end: what broke off may have left evidence that looks whole."""
+    broke_off = folder / "traceback.txt"
+    if broke_off.is_file():
+        return False, broke_off.read_text().strip().splitlines()[-1]
+    return True, f"in {text(folder, PLAYED)} s"
+
+
+def killed(run: str, part: str, *, during: str) -> Look:
+    """A part of the cluster was killed, and started again, while an attempt was training."""
+
+    def look(folder: Path) -> tuple[bool, str]:
+        kills = [json.loads(line) for line in text(folder, KILLED).splitlines()]
+        [kill] = [one for one in kills if one.get("part") == part]
+        rows = (folder / f"{run}.store/attempts/{during}/metrics.jsonl").read_text().splitlines()
+        began, ended = (
+            tree(folder, f"{run}.store/attempts/{during}/owner.json")["started_at_s"],
+            json.loads(rows[-1])["time"],
+        )
+        seen = f"process {kill['pid']} after {kill['time'] - began:.0f} s of attempt {during}, then {kill['next_pid']}"
+        return began < kill["time"] < ended and kill["pid"] != kill["next_pid"], seen
+
+    return look
+
+
+def unannounced(run: str) -> Look:
+    """The first attempt ended in a pod's loss that no hook announced."""
+
+    def look(folder: Path) -> tuple[bool, str]:
+        kills = [json.loads(line) for line in text(folder, KILLED).splitlines()]
+        [kill] = [one for one in kills if one.get("pod", "").startswith(f"{run}-")]
+        log = text(folder, f"{run}.store/attempts/0001/driver.log")
+        is_silent = "asked to save" not in log and kill["num_processes"] > 0
+        return is_silent, f"{kill['num_processes']} processes of {kill['pod']} killed, asked to save: {not is_silent}"
 
     return look

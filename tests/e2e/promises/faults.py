@@ -5,22 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.promises.common import (
-    NUM_STEPS,
+    NUM_FAULT_STEPS,
     Look,
     changes,
     clusters,
     ended,
+    killed,
     log_shows_steps,
+    override,
     rayjob,
     text,
     training_rows,
     tree,
+    unannounced,
     whole,
 )
 
-SAVE_FREQ = 2  # overrides/faults.yaml
-LOST = SAVE_FREQ  # most steps that a loss without notice may cost
-_NUM_SUBMITTERS_LOST = 4
+LOST = override("faults.yaml", "trainer", "save_freq")  # most steps that a loss without notice may cost
+_NUM_SUBMITTERS_LOST, _NUM_MANY_STEPS, _AWAY_S = 4, 70, 30
 
 
 def _new_clusters(run: str, num: int) -> Look:
@@ -57,7 +59,9 @@ def _submitters(folder: Path) -> tuple[bool, str]:
 
 def _store_was_away(folder: Path) -> tuple[bool, str]:
     proxy = tree(folder, "proxy.json")
-    return proxy["num_refused"] > 0 and proxy["seconds"] >= 30, f"{proxy['num_refused']} requests refused in 30 s"
+    return proxy["num_refused"] > 0 and proxy[
+        "seconds"
+    ] >= _AWAY_S, f"{proxy['num_refused']} requests refused in {proxy['seconds']:.0f} s"
 
 
 def _oom_killed(folder: Path) -> tuple[bool, str]:
@@ -78,7 +82,7 @@ def _evicted(folder: Path) -> tuple[bool, str]:
         for condition in pod["status"].get("conditions", ())
         if condition["type"] == "DisruptionTarget"
     }
-    reasons = sorted(reason for _, reason in found)
+    reasons = sorted(reason for name, reason in found if "-worker-" in name)
     return {"EvictionByEvictionAPI", "PreemptionByScheduler"} <= set(reasons), ", ".join(sorted(map(" ".join, found)))
 
 
@@ -110,7 +114,7 @@ def _deadline_ended_it(folder: Path) -> tuple[bool, str]:
 
 
 def _last_checkpoint_kept(folder: Path) -> tuple[bool, str]:
-    """The save before the deadline: nothing that was trained is lost."""
+    """Nothing that was trained is lost: the save before the deadline, or the one that the pods ask for at it."""
     names = text(folder, "deadline.s3.txt").split()
     saved = [int(name.split("global_step_")[1].split("/")[0]) for name in names if name.endswith("/COMPLETE")]
     trained = max(step for _, step in training_rows(folder, "deadline"))
@@ -129,7 +133,7 @@ def _volume_keeps_data(folder: Path) -> tuple[bool, str]:
         {name.split("global_step_")[1].split("/")[0] for name in names if name.endswith("/COMPLETE")}, key=int
     )
     metrics = [name for name in names if name.endswith("metrics.jsonl")]
-    return str(NUM_STEPS) in steps and bool(
+    return str(NUM_FAULT_STEPS) in steps and bool(
         metrics
     ), f"complete steps {', '.join(steps)} and {len(metrics)} metrics files"
 
@@ -140,23 +144,29 @@ WORKER_LOST: dict[str, Look] = {
     "worker lost: no step lost or doubled, at most save_freq recomputed": whole(
         "worker-lost", num_attempts=2, most_recomputed=LOST
     ),
+    "worker lost: without notice": unannounced("worker-lost"),
+    "the kubelet is killed while the second attempt trains": killed("worker-lost", "kubelet", during="0002"),
     "kubelet killed: opdctl logs -f goes through it without a gap or repeat": log_shows_steps("worker-lost"),
 }
 HEAD_LOST: dict[str, Look] = {
     f"head lost, {mode}: {promise}": look
     for run, mode in (("head-lost-http", "HTTPMode"), ("head-lost-job", "K8sJobMode"))
     for promise, look in {
+        "without notice": unannounced(run),
         "two attempts under one RayCluster": _one_cluster_two_heads(run, mode),
         "the RayJob SUCCEEDED" + (", the operator killed meanwhile" if mode == "K8sJobMode" else ""): ended(run),
         "no step lost or doubled, at most save_freq recomputed": whole(run, num_attempts=2, most_recomputed=LOST),
     }.items()
 }
+HEAD_LOST["the operator is killed while the second attempt trains"] = killed(
+    "head-lost-job", "ray-operator", during="0002"
+)
 SUBMITTER_LOST: dict[str, Look] = {
     "four submitters deleted, each followed by another": _submitters,
     "the store answered 503 for 30 s": _store_was_away,
     "submitters lost, store away: the RayJob SUCCEEDED": ended("submitter-lost"),
     "submitters lost, store away: one attempt, no step lost or doubled": whole(
-        "submitter-lost", num_attempts=1, most_recomputed=0
+        "submitter-lost", num_attempts=1, most_recomputed=0, last_step=_NUM_MANY_STEPS
     ),
 }
 OUT_OF_MEMORY: dict[str, Look] = {

@@ -20,7 +20,10 @@ def _three_roles(folder: Path) -> tuple[bool, str]:
     roles = sorted(
         pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in tree(folder, "pods-running.json")
     )
-    return roles == ["head", "submitter", "worker"], ", ".join(roles)
+    phases = {pod["status"]["phase"] for pod in tree(folder, "pods-running.json")}
+    return roles == ["head", "submitter", "worker"] and phases == {
+        "Running"
+    }, f"{', '.join(roles)}: {', '.join(phases)}"
 
 
 def _store_is_whole(folder: Path) -> tuple[bool, str]:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.charts.policies import FOREIGN, INTERNET, OPERATOR, PROMETHEUS, STRANGER, TABLE, both_ways
+from tests.e2e.cluster.isolation import NODE_IP
+from tests.e2e.cluster.services import S3_PORT
 from tests.e2e.promises.common import Look, ended, text, tree, whole
 
 RUN = "two-workers"
-_STORE = {"ip": "10.50.0.1"}
+_STORE = {"ip": NODE_IP}
 # Beside the table of the charts: this cluster's way out is its store alone.
 _HERE = [
-    ("head", "store", 9000, True),
-    ("worker", "store", 9000, True),
-    ("submitter", "store", 9000, False),
+    ("head", "store", S3_PORT, True),
+    ("worker", "store", S3_PORT, True),
+    ("submitter", "store", S3_PORT, False),
     ("worker", "store", 22, False),
     ("head", "internet", 443, False),
     ("worker", "internet", 443, False),
@@ -31,7 +33,10 @@ def _two_pods_one_rank_each(folder: Path) -> tuple[bool, str]:
     names = text(folder, f"{RUN}.s3.txt").split()
     shards = sorted({name.rpartition("/")[2] for name in names if "/actor/model_world_size_" in name})
     is_sharded = shards == [f"model_world_size_2_rank_{rank}.pt" for rank in (0, 1)]
-    return len(set(workers.values())) == 2 and is_sharded, f"{workers}; {', '.join(shards)}"
+    seen = tree(folder, "processes.json")
+    ranks = {name: seen[name]["ranks"] for name in workers}
+    is_spread = list(ranks.values()) == [1, 1] and len(set(workers.values())) == 2
+    return is_spread and is_sharded, f"ranks {ranks}; {', '.join(shards)}"
 
 
 def _namespace_is_restricted(folder: Path) -> tuple[bool, str]:
@@ -81,7 +86,7 @@ def _no_secret_is_said(folder: Path) -> tuple[bool, str]:
         for name, one in secrets.items()
         if _contains(path.read_bytes(), one["length"], one["sha256"])
     ]
-    kinds = {name.rpartition("/")[2] for name in secrets}
+    kinds = {name.split("/")[1] for name in secrets}
     ok = not found and kinds == {"AWS_SECRET_ACCESS_KEY", "auth_token"} and len(said) > 6
     return ok, f"{len(secrets)} values, {len(said)} texts" + (f"; {found}" if found else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import json
 
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.scenarios.losses import install
@@ -10,8 +10,11 @@ from tests.e2e.scenarios.proxied import PROXIED_SECRET, proxied_store
 from tests.e2e.scenarios.run import Run
 from tests.e2e.scenarios.scene import Scene
 
-_NO_IMAGE = ("cluster.image.ref=localhost/opd-cpu:nowhere",)
-_NO_ROOM = ("cluster.worker.requests.cpu=64",)
+# Run -> what is wrong with it, and the word by which a pod's status says so.
+_STUCK = {
+    "no-image": ("cluster.image.ref=localhost/opd-cpu:nowhere", "ErrImageNeverPull"),
+    "no-room": ("cluster.worker.requests.cpu=64", "Insufficient cpu"),
+}
 _ACTIVE_S, _PRE_RUNNING_S, _SAVE_S = 180, 80, 20
 _DEADLINE = (
     f"cluster.deadlines.activeSeconds={_ACTIVE_S}",
@@ -23,13 +26,13 @@ _DEADLINE = (
 
 
 def waiting(scene: Scene) -> None:
-    """A bad image name and a request that no node can meet; both at once, as neither has anything to run."""
-    runs = {"no-image": _NO_IMAGE, "no-room": _NO_ROOM}
-    for name, sets in runs.items():
+    """A bad image name, then a request that no node can meet."""
+    for name, (wrong, word) in _STUCK.items():
         run = Run(scene, "opd", name)
         with run.recorded():
-            install(scene, name, sets=sets)
-            scene.user.until(f"{name} says why it waits", lambda: _is_stuck(run), timeout_s=120)  # noqa: B023
+            install(scene, name, sets=(wrong,))
+            stuck = lambda: any(word in json.dumps(pod["status"]) for pod in run.pods())  # noqa: B023, E731
+            scene.user.until(f"{name} says why it waits", stuck, timeout_s=120)
             scene.evidence.text(f"{name}.status.txt", run.opdctl("status", name, "-n", NAMESPACE))
         run.uninstall()
 
@@ -54,7 +57,6 @@ def store_gone(scene: Scene) -> None:
             run.until_step(1)
             proxy.is_away = True
             run.until_ended(timeout_s=1500)
-            time.sleep(1)
             scene.evidence.text("volume.txt", _volume(run))
     run.uninstall()
 
@@ -64,14 +66,3 @@ def _volume(run: Run) -> str:
     [head] = run.pods("head")
     words = ["exec", head["metadata"]["name"], "-n", NAMESPACE, "-c", "ray-head", "--", "find", ".", "-type", "f"]
     return run.scene.admin.run(*words, timeout_s=60)
-
-
-def _is_stuck(run: Run) -> bool:
-    """Whether a pod waits for something that will not come."""
-    for pod in run.pods():
-        status = pod["status"]
-        if any(one.get("reason") == "Unschedulable" for one in status.get("conditions", ())):
-            return True
-        if any("ErrImageNeverPull" in str(one["state"]) for one in status.get("containerStatuses", ())):
-            return True
-    return False

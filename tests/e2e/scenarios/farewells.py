@@ -12,19 +12,18 @@ from tests.e2e.scenarios.scene import Scene
 
 _URGENT = "urgent"
 _SUSPENDABLE = ("cluster.lifecycle=suspendable",)
-# The urgent pod asks for one of the node's two cores: beside it there is room for all but this worker.
-_BIG_WORKER = ("cluster.worker.requests.cpu=1100m",)
+_URGENT_CPU_M = 1000
 
 
 def evicted_preempted(scene: Scene) -> None:
     """The worker is evicted; in the second attempt a pod of a higher PriorityClass takes its place for a while."""
     run = Run(scene, "opd", "evicted-preempted")
     with run.recorded():
-        install(scene, run.name, sets=_BIG_WORKER)
+        install(scene, run.name, sets=(f"cluster.worker.requests.cpu={_big_worker_m(scene)}m",))
         with run.followed():
             run.until_step(2)
-            _evict(scene, run.is_leaving(run.pods("worker")[0]))
-            run.until_step(4, after=run.until_replaced("worker"))
+            _evict(scene, run.pods("worker")[0]["metadata"]["name"])
+            run.until_step(4, after=run.until_attempt(2))
             _preempt(scene, run)
             run.until_ended()
     run.uninstall()
@@ -38,7 +37,8 @@ def suspended_resumed(scene: Scene) -> None:
         with run.followed():
             run.until_step(3)
             scene.evidence.text("suspend.txt", run.opdctl("suspend", run.name, "-n", NAMESPACE, timeout_s=400))
-            scene.evidence.tree("while-suspended.json", {"pods": run.pods(), "rayjob": run.rayjob()})
+            run.until_no_pods()
+            scene.evidence.tree("while-suspended.json", {"pods": run.all_pods(), "rayjob": run.rayjob()})
             scene.evidence.text("resume.txt", run.opdctl("resume", run.name, "-n", NAMESPACE))
             run.until_ended()
     run.uninstall()
@@ -56,6 +56,12 @@ def uninstalled(scene: Scene) -> None:
         with run.followed():
             run.until_ended()
     run.uninstall()
+
+
+def _big_worker_m(scene: Scene) -> int:
+    """Millicores with which the urgent pod has room beside everything but the worker."""
+    [node] = scene.admin.items("nodes")
+    return int(node["status"]["allocatable"]["cpu"]) * 1000 - _URGENT_CPU_M + 100
 
 
 def _evict(scene: Scene, name: str) -> None:
@@ -83,14 +89,14 @@ def _preempt(scene: Scene, run: Run) -> None:
         "image": image,
         "imagePullPolicy": "Never",
         "command": ["sleep", "3600"],
-        "resources": {"requests": {"cpu": "1"}},
+        "resources": {"requests": {"cpu": f"{_URGENT_CPU_M}m"}},
     }
     spec = {"priorityClassName": _URGENT, "terminationGracePeriodSeconds": 0, "containers": [container]}
-    scene.admin.create([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _URGENT}, "spec": spec}])
     try:
+        scene.admin.create([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": _URGENT}, "spec": spec}])
         look = lambda: scene.admin.get("pod", _URGENT)["status"]["phase"] == "Running"  # noqa: E731
         scene.admin.until("the urgent pod runs", look, timeout_s=200)
         time.sleep(2)
     finally:
-        scene.admin.run("delete", "pod", _URGENT, "--wait=true")
+        scene.admin.run("delete", "pod", _URGENT, "--wait=true", "--ignore-not-found")
         scene.admin.run("delete", "priorityclass", _URGENT)

@@ -1,4 +1,4 @@
-"""Pods that go without notice: a worker and a head lost in mid-step, submitters deleted, a worker out of memory."""
+"""Pods that go without notice: a worker and a head lost in mid-step, submitters lost, a worker out of memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ for _ in range(120):
     time.sleep(0.02)
 time.sleep(60)
 """
-_LONG_STEPS = ("data.train_batch_size=2048", "actor.ppo_mini_batch_size=2048")
+# The Job waits 10, 20, 40 and 80 s before it makes another submitter: the run must outlast them.
+_MANY_STEPS = ("trainer.total_steps=70", "trainer.save_freq=20")
 NUM_SUBMITTERS_LOST = 4
 STORE_AWAY_S = 30.0
 
@@ -37,55 +38,56 @@ def install(scene: Scene, name: str, *overrides: str, sets: tuple[str, ...] = ()
 
 
 def worker_lost(scene: Scene) -> None:
-    """A worker's pod is lost in mid-step (the kubelet gives its processes two seconds); later, in the second attempt, the kubelet is killed under `opdctl logs -f`."""
+    """A worker's pod is lost in mid-step; in the second attempt the kubelet is killed under `opdctl logs -f`."""
     run = Run(scene, "opd", "worker-lost")
     with run.recorded():
         install(scene, run.name)
         with run.followed():
-            run.until_step(3)
-            time.sleep(_MID_STEP_S)
-            run.lose(run.pods("worker")[0])
-            run.until_step(4, after=run.until_replaced("worker"))
-            scene.say("kill the kubelet")
+            _lose_in_mid_step(run, "worker")
+            run.until_step(4, after=run.until_attempt(2))
             scene.kill_part("kubelet")
             run.until_ended()
     run.uninstall()
 
 
 def head_lost(scene: Scene) -> None:
-    """The head is lost in mid-step, with the operator submitting; then the same with a submitter, and the operator killed."""
+    """The head is lost in mid-step, the operator submitting; then the same with a submitter, and the operator is killed."""
     for name, sets in (("head-lost-http", _HTTP), ("head-lost-job", ())):
         run = Run(scene, "opd", name)
         with run.recorded():
             install(scene, run.name, sets=sets)
             with run.followed():
-                run.until_step(3)
-                time.sleep(_MID_STEP_S)
-                run.lose(run.pods("head")[0])
-                num_lines = run.until_replaced("head")
+                _lose_in_mid_step(run, "head")
                 if name == "head-lost-job":
-                    run.until_step(3, after=num_lines)
-                    scene.say("kill the operator")
+                    run.until_step(3, after=run.until_attempt(2))
                     scene.kill_part("ray-operator")
                 run.until_ended()
         run.uninstall()
+
+
+def _lose_in_mid_step(run: Run, role: str) -> None:
+    """Behind step 3, so that what the checkpoint of step 2 does not hold is lost with it."""
+    run.until_step(3)
+    time.sleep(_MID_STEP_S)
+    run.lose(run.pods(role)[0])
 
 
 def submitter_lost(scene: Scene) -> None:
     """Four submitters, one after the other; meanwhile the store answers 503 for 30 s."""
     run = Run(scene, "opd", "submitter-lost")
     with run.recorded(), proxied_store(scene) as proxy:
-        install(scene, run.name, sets=(*_LONG_STEPS, f"cluster.secrets.store={PROXIED_SECRET}"))
+        install(scene, run.name, sets=(*_MANY_STEPS, f"cluster.secrets.store={PROXIED_SECRET}"))
         with run.followed():
             run.until_step(1)
-            proxy.is_away = True
-            until_s = time.monotonic() + STORE_AWAY_S
-            for _ in range(NUM_SUBMITTERS_LOST):
-                scene.user.until("a submitter runs", lambda: _running(run, "submitter"), timeout_s=240)
-                run.lose(_running(run, "submitter")[0])
-                time.sleep(max(until_s - time.monotonic(), 0))
-                proxy.is_away = False
-            scene.evidence.tree("proxy.json", {"seconds": STORE_AWAY_S, "num_refused": proxy.num_refused})
+            began_s, proxy.is_away = time.monotonic(), True
+            for number in range(NUM_SUBMITTERS_LOST):
+                [submitter] = scene.user.until("a submitter runs", lambda: _running(run, "submitter"), timeout_s=300)
+                run.lose(submitter)
+                if number == 0:
+                    time.sleep(STORE_AWAY_S)
+                    proxy.is_away = False
+                    away = {"seconds": time.monotonic() - began_s, "num_refused": proxy.num_refused}
+                    scene.evidence.tree("proxy.json", away)
             run.until_ended()
     run.uninstall()
 

@@ -26,8 +26,11 @@ def play(scene: Scene) -> None:
     with run.recorded():
         run.install(EXPERIMENTS / "quickstart.yaml", OVERRIDES / "worker.yaml", OVERRIDES / "six-steps.yaml")
         follower = _follow(run)
-        _watch(run, begin)
-        follower.wait(60)
+        try:
+            _watch(run, begin)
+            follower.wait(60)
+        finally:
+            follower.kill()
     scene.evidence.text("collect.txt", run.opdctl("collect", NAME, "-n", NAMESPACE))
     scene.evidence.text("status.txt", run.opdctl("status", NAME, "-n", NAMESPACE))
     _until_gone(run)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.e2e.promises import faults, kinds, machine, quickstart, two_workers
-from tests.e2e.promises.common import Look
+from tests.e2e.promises.common import Look, played
 from tests.e2e.scenarios import ends, farewells, losses
 from tests.e2e.scenarios import kinds as play_kinds
 from tests.e2e.scenarios import quickstart as play_quickstart
@@ -40,6 +40,6 @@ SCENARIOS: dict[str, Scenario] = {
 
 MACHINE = "machine"  # looked at before the first scenario and after the last
 PROMISES: dict[str, dict[str, Look]] = {
-    **{name: scenario.promises for name, scenario in SCENARIOS.items()},
+    **{name: {"played to its end": played, **scenario.promises} for name, scenario in SCENARIOS.items()},
     MACHINE: machine.PROMISES,
 }

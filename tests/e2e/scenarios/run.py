@@ -13,12 +13,12 @@ from pathlib import Path
 from tests.e2e.cluster.kube import KubeError, Tree
 from tests.e2e.cluster.services import BUCKET
 from tests.e2e.cluster.tenancy import NAMESPACE
-from tests.e2e.promises.common import STEP
+from tests.e2e.promises.common import OVERRIDES, STEP
 from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 import gotools
 
-EXPERIMENTS, OVERRIDES = ROOT / "manifests" / "experiments", ROOT / "tests" / "e2e" / "overrides"
+EXPERIMENTS = ROOT / "manifests" / "experiments"
 END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
 # What is small and says how the run went; checkpoints are only listed.
@@ -38,7 +38,6 @@ class Run:
         self.scene, self.kind, self.name = scene, kind, name
         self.selector = f"opd/run-id={name}"
         self._followed = scene.evidence.folder / f"{name}.opdctl-logs.txt"
-        self._asked_to_go: set[str] = set()
 
     # -- what a person does
 
@@ -79,7 +78,7 @@ class Run:
             yield
             follower.wait(60)
         except subprocess.TimeoutExpired:
-            self.scene.say("opdctl logs -f did not end with the run")
+            self.scene.evidence.append(f"{self.name}.follow.txt", "opdctl logs -f did not end with the run\n")
         finally:
             if follower.poll() is None:
                 follower.send_signal(signal.SIGINT)
@@ -97,9 +96,12 @@ class Run:
 
     def pods(self, role: str = "") -> list[Tree]:
         """The run's pods that nobody has deleted, of one role or all."""
+        return [pod for pod in self.all_pods(role) if "deletionTimestamp" not in pod["metadata"]]
+
+    def all_pods(self, role: str = "") -> list[Tree]:
+        """The same and those that are on their way out."""
         selector = self.selector + (f",app.kubernetes.io/component={role}" if role else "")
-        found = self.scene.user.items("pods", namespace=NAMESPACE, selector=selector)
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return self.scene.user.items("pods", namespace=NAMESPACE, selector=selector)
 
     def steps(self) -> list[int]:
         """Steps whose line the followed log has shown so far, in its order."""
@@ -132,39 +134,26 @@ class Run:
 
     def until_no_pods(self, *, timeout_s: float = 300) -> None:
         """Wait until the kernel has nothing left of the run's pods."""
-        gone = lambda: not self.scene.user.items("pods", namespace=NAMESPACE, selector=self.selector)  # noqa: E731
+        gone = lambda: not self.all_pods()  # noqa: E731
         self.scene.user.until(f"{self.name} has no pods", gone, timeout_s=timeout_s)
 
     def until_no_pods_of(self, *roles: str, timeout_s: float = 200) -> None:
-        """Wait until no pod of these roles is left."""
-        gone = lambda: not any(self.pods(role) for role in roles)  # noqa: E731
+        """Wait until no pod of these roles is left, on its way out or not."""
+        gone = lambda: not any(self.all_pods(role) for role in roles)  # noqa: E731
         self.scene.user.until(f"{self.name} has no {' or '.join(roles)}", gone, timeout_s=timeout_s)
 
-    def until_replaced(self, role: str, *, timeout_s: float = 300) -> int:
-        """Wait until every pod of a role is one that nobody asked to go, and runs; returns how many step lines were shown.
-
-        Pods of the Ray cluster that is being given up do not count as replacements once a new one is there.
-        """
-
-        def is_replaced() -> bool:
-            cluster, pods = self.status().get("rayClusterName"), self.pods(role)
-            fresh = [pod for pod in pods if pod["metadata"]["labels"].get("ray.io/cluster") == cluster]
-            names = {pod["metadata"]["name"] for pod in fresh}
-            return bool(names) and not names & self._asked_to_go and all(_runs(pod) for pod in fresh)
-
-        self.scene.user.until(f"{self.name} has another {role}", is_replaced, timeout_s=timeout_s)
+    def until_attempt(self, number: int, *, timeout_s: float = 400) -> int:
+        """Wait until an attempt has claimed the run; returns how many step lines were shown by then."""
+        name = f"{BUCKET}/{PREFIX}/{self.name}/attempts/{number:04d}/owner.json"
+        files = self.scene.files()
+        self.scene.user.until(f"{self.name} has attempt {number}", lambda: files.exists(name), timeout_s=timeout_s)
+        self.scene.say(f"{self.name} has attempt {number}")
         return len(self.steps())
 
-    def is_leaving(self, pod: Tree) -> str:
-        """Remember a pod that is asked to go; returns its name."""
-        name = pod["metadata"]["name"]
-        self._asked_to_go.add(name)
-        return name
-
     def lose(self, pod: Tree) -> None:
-        """Delete a pod as when its node is lost: nobody waits for it."""
-        name = self.is_leaving(pod)
-        self.scene.say(f"lose {name}")
+        """A pod as its node is lost: its processes are gone at once, then the API server forgets it."""
+        self.scene.kill_pod(pod)
+        name = pod["metadata"]["name"]
         self.scene.user.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force", "--wait=false")
 
     def gather(self) -> None:
@@ -178,7 +167,7 @@ class Run:
             evidence.text(f"{self.name}.rayjob.yaml", f"# {error}\n")
         events = user.items("events", namespace=NAMESPACE)
         evidence.tree(f"{self.name}.events.json", [event for event in events if _is_about(event, self.name)])
-        evidence.tree(f"{self.name}.pods.json", user.items("pods", namespace=NAMESPACE, selector=self.selector))
+        evidence.tree(f"{self.name}.pods.json", self.all_pods())
         files, names = self.scene.files(), self.scene.objects(f"{PREFIX}/{self.name}/")
         evidence.text(f"{self.name}.s3.txt", "\n".join(names))
         for name in names:
@@ -229,10 +218,6 @@ class Run:
             check=False,
         )
         return done.stdout + done.stderr + (f"exit {done.returncode}\n" if done.returncode else "")
-
-
-def _runs(pod: Tree) -> bool:
-    return pod["status"]["phase"] == "Running"
 
 
 def _each(flag: str, values: Sequence[object]) -> list[str]:

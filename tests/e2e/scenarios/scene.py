@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import s3fs
-from tests.e2e.cluster.kube import Kube
+from tests.e2e.cluster.kube import Kube, Tree
 from tests.e2e.cluster.services import BUCKET, S3_SECRET
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.promises.common import KILLED
 from tests.e2e.scenarios.evidence import Evidence
 
 ROOT = Path(__file__).resolve().parents[3]
+CGROUPS = Path("/sys/fs/cgroup")
 PREFIX = "e2e"  # store.url of overrides/common.yaml
 
 
@@ -74,8 +78,25 @@ class Scene:
     def kill_part(self, name: str) -> None:
         """SIGKILL to a part of the cluster; returns once it runs again under another process id."""
         pid = self._pids()[name]
+        self.say(f"kill {name}")
         os.kill(pid, signal.SIGKILL)
+        killed = {"part": name, "pid": pid, "time": time.time()}
         self.admin.until(f"{name} is started again", lambda: self._pids()[name] != pid, timeout_s=30)
+        self.evidence.append(KILLED, json.dumps({**killed, "next_pid": self._pids()[name]}) + "\n")
+
+    def kill_pod(self, pod: Tree) -> None:
+        """SIGKILL to every process of a pod at once, as its node's power cut would: no hook runs, nobody is told."""
+        uid = pod["metadata"]["uid"]
+        files = [
+            path for top in ("pids/kubepods", "kubepods") for path in CGROUPS.glob(f"{top}/**/pod{uid}/**/cgroup.procs")
+        ]
+        pids = {int(line) for path in files for line in path.read_text().split()}
+        self.say(f"kill the {len(pids)} processes of {pod['metadata']['name']}")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it ended with another
+                os.kill(pid, signal.SIGKILL)
+        record = {"pod": pod["metadata"]["name"], "num_processes": len(pids), "time": time.time()}
+        self.evidence.append(KILLED, json.dumps(record) + "\n")
 
     def _pids(self) -> dict[str, Any]:
         return json.loads(self.pids.read_text())
