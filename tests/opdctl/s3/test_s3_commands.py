@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,29 @@ def test_a_second_collect_asks_for_listings_only(s3_url: str, s3_environment: di
     assert not [
         path for method, path in proxy.requests if method == "GET" and "metrics.jsonl" in path.partition("?")[0]
     ]
+
+
+def test_an_interrupted_collect_goes_on_with_the_runs_that_it_lacked(
+    s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy, tmp_path: Path
+) -> None:
+    names = [f"run-{number:02}" for number in range(24)]
+    for name in names:
+        make_run(name, url=s3_url)
+    proxy.requests.clear()
+    words = ("collect", "--store", s3_url, "--format", "csv")
+    whole = call(*words, **s3_environment, OPDCTL_CACHE_DIR=str(tmp_path / "other"))
+    num_requests = len(proxy.requests)
+    proxy.requests.clear()
+    proxy.away_after = num_requests * 7 // 10
+    assert call(*words, "--timeout", "3", **s3_environment).returncode == 1
+    proxy.is_away, proxy.away_after = False, None
+    entries = [json.loads(path.read_text()) for path in (tmp_path / "cache").rglob("record.json")]
+    kept = {entry["record"]["run_id"] for entry in entries}
+    assert 0 < len(kept) < len(names)
+    proxy.requests.clear()
+    assert call(*words, **s3_environment).stdout == whole.stdout
+    read = {path.partition("?")[0] for method, path in proxy.requests if method == "GET" and "metrics.jsonl" in path}
+    assert {name for name in names if any(f"/{name}/" in path for path in read)} == set(names) - kept
 
 
 def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_environment: dict, call: Callable) -> None:

@@ -91,10 +91,11 @@ def clear_clients() -> None:
 @dataclass
 class FailingProxy:
     """Passes requests on, answers 503 while `is_away` or to the next `num_refusals` requests, and loses the answers to
-    the next `num_lost_answers` PUTs."""
+    the next `num_lost_answers` PUTs. It goes away after `away_after` requests, None for never."""
 
     server_port: int
     is_away: bool = False
+    away_after: int | None = None
     num_refusals: int = 0
     num_lost_answers: int = 0
     num_refused: int = 0
@@ -137,6 +138,8 @@ class FailingProxy:
         """Answers one request: with 503, or with what the server says."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.requests.append((request.command, request.path))
+        if self.away_after is not None and len(self.requests) > self.away_after:
+            self.is_away = True
         if self.is_away or self.num_refusals > 0:
             self._refuse(request)
             return
