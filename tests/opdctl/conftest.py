@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +52,29 @@ def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             timeout=120,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def call_until(tmp_path: Path) -> Callable[..., int]:
+    """Runs `opdctl ARGUMENTS` and presses Ctrl-C once `is_time()`; returns the exit code."""
+
+    def run(is_time: Callable[[], bool], *arguments: object, **environment: str) -> int:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "opdctl.cli", *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environment},
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while process.poll() is None and not is_time():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            return process.wait(120)
+        finally:
+            process.kill()
 
     return run
 
