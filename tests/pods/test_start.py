@@ -42,8 +42,23 @@ def test_the_trainer_is_asked_before_the_earliest_moment_at_which_kuberay_may_en
     assert start.save_before_s(first, environment, save_s=300) == 400 + 9000 - 300
 
 
-def test_without_deadlines_nobody_asks():
-    assert start.save_before_s(start.Start(number=1, head_started_at_s=0), {}, save_s=300) is None
+def test_the_trainer_is_ended_only_when_kuberay_has_ended_the_run_for_certain():
+    # The RayJob began no later than its first head, at 1000, and KubeRay needs a moment to see that its time is over.
+    environment = {"OPD_ACTIVE_DEADLINE_SECONDS": "9000", "OPD_PRE_RUNNING_DEADLINE_SECONDS": "600"}
+    first = start.Start(number=1, head_started_at_s=1000.0)
+    assert start.end_after_s(first, environment) == 1000 + 9000 + start.DEADLINE_MARGIN_S
+
+
+def test_a_trainer_that_runs_on_behind_the_deadline_is_asked_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.1)
+    child = sleeper(seconds=60)
+    assert start.watch(child, experiment(tmp_path), None, save_s=1, end_at_s=time.time() + 0.2) == -signal.SIGTERM
+
+
+def test_without_deadlines_nobody_asks_and_nobody_ends():
+    first = start.Start(number=1, head_started_at_s=0)
+    assert start.save_before_s(first, {}, save_s=300) is None
+    assert start.end_after_s(first, {}) is None
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -1,7 +1,7 @@
 """`python -m opd.pods.start EXP.json`: the entrypoint of the Ray job. Starts the trainer and watches over its time.
 
 KubeRay resubmits a job whose head was lost, in HTTPMode without bound: starts are counted in the store and bounded for each
-Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save.
+Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save; once it has expired, it is ended.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ STARTS_VARIABLE = "OPD_STARTS_PER_CLUSTER"
 ACTIVE_VARIABLE = "OPD_ACTIVE_DEADLINE_SECONDS"
 PRE_RUNNING_VARIABLE = "OPD_PRE_RUNNING_DEADLINE_SECONDS"
 EXIT_TOO_MANY_STARTS = 1
+# KubeRay looks at a deadline every few seconds; a trainer that ended before it did would be retried.
+DEADLINE_MARGIN_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,16 @@ def save_before_s(start: Start, environment: Mapping[str, str], save_s: float) -
     )
 
 
+def end_after_s(start: Start, environment: Mapping[str, str]) -> float | None:
+    """Unix time at which KubeRay has ended the run for certain; None without deadlines.
+
+    It leaves the job running until the clean-up after a failure: the trainer would hold its GPUs for nothing.
+    """
+    if ACTIVE_VARIABLE not in environment:
+        return None
+    return start.head_started_at_s + float(environment[ACTIVE_VARIABLE]) + DEADLINE_MARGIN_S
+
+
 def head_started_at_s() -> float:
     """When this container began: the start of its process 1, Unix seconds."""
     import psutil
@@ -77,14 +89,24 @@ def head_started_at_s() -> float:
     return psutil.Process(1).create_time()
 
 
-def watch(child: subprocess.Popen, experiment: Experiment, ask_at_s: float | None, save_s: float) -> int:
-    """Wait for the trainer; say meanwhile that it listens, and ask it to save when its time is nearly up."""
+def watch(
+    child: subprocess.Popen,
+    experiment: Experiment,
+    ask_at_s: float | None,
+    save_s: float,
+    end_at_s: float | None = None,
+) -> int:
+    """Wait for the trainer; say meanwhile that it listens, ask it to save when its time is nearly up, end it behind that."""
     while True:
         stop.sign_of_life(experiment.run_dir)
         if ask_at_s is not None and time.time() >= ask_at_s:
             _say("the deadline is near: asking for a save; the run ends with it")
             stop.ask(experiment.run_dir, reason="the deadline is near", hold_s=2 * save_s)
             ask_at_s = None
+        if end_at_s is not None and time.time() >= end_at_s:
+            _say("the deadline has passed: ending the trainer")
+            child.terminate()
+            end_at_s = None
         try:
             return child.wait(timeout=stop.LISTEN_INTERVAL_S)
         except subprocess.TimeoutExpired:
@@ -98,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).experiment
     experiment = read_experiment(path)
     save_s = stop.save_seconds()
-    ask_at_s = None
+    ask_at_s = end_at_s = None
     if cluster := os.environ.get(CLUSTER_VARIABLE):
         try:
             start = claim_start(_store(experiment), cluster, head_started_at_s=head_started_at_s())
@@ -111,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"start {start.number} in the Ray cluster {cluster}, and {most} are allowed (cluster.retries.startsPerCluster)"
             )
             return EXIT_TOO_MANY_STARTS
-        ask_at_s = save_before_s(start, os.environ, save_s)
+        ask_at_s, end_at_s = save_before_s(start, os.environ, save_s), end_after_s(start, os.environ)
     stop.forget(experiment.run_dir)
     # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         [sys.executable, "-m", "opd.launch", path, "--no-env", "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
     )
     try:
-        code = watch(child, experiment, ask_at_s, save_s)
+        code = watch(child, experiment, ask_at_s, save_s, end_at_s)
     finally:
         stop.stop_listening(experiment.run_dir)
     return code if code >= 0 else 128 - code

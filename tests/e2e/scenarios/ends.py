@@ -22,6 +22,8 @@ _DEADLINE = (
     f"cluster.stop.saveSeconds={_SAVE_S}",
     "trainer.total_steps=200",
     "trainer.save_freq=100",
+    "cluster.cleanUp.failed.workersSeconds=60",
+    "cluster.cleanUp.failed.clusterSeconds=60",
 )
 
 
