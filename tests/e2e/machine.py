@@ -36,14 +36,18 @@ def differences(before: Machine, after: Machine) -> list[str]:
 
 
 def _processes() -> list[str]:
-    """Programs of the cluster's own, and whatever runs in pods; others' come and go meanwhile and say nothing."""
-    ours, found = str(gotools.cache_dir()), []
+    """The cluster's programs in its own mount namespace, and whatever runs in pods.
+
+    Others' come and go meanwhile and say nothing, a test's helm or etcd from the same cache among them.
+    """
+    ours, mine, found = str(gotools.cache_dir()), os.readlink("/proc/self/ns/mnt"), []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             program, groups = os.readlink(path / "exe"), (path / "cgroup").read_text()
+            is_elsewhere = os.readlink(path / "ns/mnt") != mine
         except OSError:  # ended meanwhile, or a kernel thread
             continue
-        if program.startswith(ours) or host.POD_CGROUP in groups:
+        if (is_elsewhere and program.startswith(ours)) or host.POD_CGROUP in groups:
             found.append(f"{path.name} {program}")
     return sorted(found)
 
