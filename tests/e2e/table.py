@@ -37,11 +37,16 @@ def write(rows: list[dict[str, Any]], *, seconds: float, commit: str, path: Path
         cells = [
             row["scenario"] if is_first else "",
             row["promise"],
-            " ".join(row["observed"].replace("|", "·").split()),
+            _cell(row["observed"]),
         ]
         cells += [f"{row['seconds']:.0f}" if is_first else "", "yes" if row["ok"] else "**no**"]
         lines.append(f"| {' | '.join(cells)} |")
     path.write_text(head + "\n".join(lines) + "\n")
+
+
+def _cell(text: str) -> str:
+    """One line without the table's bars, and without the name of whose machine it was."""
+    return " ".join(text.replace("|", "·").replace(str(Path.home()), "~").split())
 
 
 def this_commit() -> str:
