@@ -14,6 +14,7 @@ import yaml
 Look = Callable[[Path], tuple[bool, str]]
 OVERRIDES = Path(__file__).resolve().parents[1] / "overrides"
 PLAYED, KILLED = "played.txt", "killed.jsonl"  # what every scenario leaves, what one leaves that kills
+MODEL_FILES = {"config.json", "model.safetensors", "tokenizer.json", "conversion.json"}  # of a conversion
 STEP = re.compile(r"^\S* step +(\d+)/(\d+)  loss ", re.MULTILINE)
 
 

@@ -22,7 +22,8 @@ from tests.e2e.promises.common import (
 )
 
 LOST = override("faults.yaml", "trainer", "save_freq")  # most steps that a loss without notice may cost
-_NUM_SUBMITTERS_LOST, _NUM_MANY_STEPS, _AWAY_S = 4, 70, 30
+# Of the scenario that loses submitters.
+NUM_SUBMITTERS_LOST, NUM_MANY_STEPS, STORE_AWAY_S = 4, 70, 30.0
 
 
 def _new_clusters(run: str, num: int) -> Look:
@@ -45,23 +46,21 @@ def _one_cluster_two_heads(run: str, mode: str) -> Look:
     def look(folder: Path) -> tuple[bool, str]:
         seen = rayjob(folder, run)["spec"]["submissionMode"]
         names, heads = clusters(folder, run), _pods_of(folder, run, "head")
-        return seen == mode and len(names) == 1 and len(
-            heads
-        ) == 2, f"{seen}: {', '.join(names)}; heads {', '.join(heads)}"
+        ok = seen == mode and len(names) == 1 and len(heads) == 2
+        return ok, f"{seen}: {', '.join(names)}; heads {', '.join(heads)}"
 
     return look
 
 
 def _submitters(folder: Path) -> tuple[bool, str]:
     names = _pods_of(folder, "submitter-lost", "submitter")
-    return len(names) == _NUM_SUBMITTERS_LOST + 1, f"{len(names)} submitters one after the other"
+    return len(names) == NUM_SUBMITTERS_LOST + 1, f"{len(names)} submitters one after the other"
 
 
 def _store_was_away(folder: Path) -> tuple[bool, str]:
     proxy = tree(folder, "proxy.json")
-    return proxy["num_refused"] > 0 and proxy[
-        "seconds"
-    ] >= _AWAY_S, f"{proxy['num_refused']} requests refused in {proxy['seconds']:.0f} s"
+    ok = proxy["num_refused"] > 0 and proxy["seconds"] >= STORE_AWAY_S
+    return ok, f"{proxy['num_refused']} requests refused in {proxy['seconds']:.0f} s"
 
 
 def _oom_killed(folder: Path) -> tuple[bool, str]:
@@ -93,11 +92,11 @@ def _suspended(folder: Path) -> tuple[bool, str]:
     return phase == "Suspended" and not seen["pods"] and "saved" in said, f"{phase}, {len(seen['pods'])} pods; {said}"
 
 
-def _says(run: str, *words: str) -> Look:
+def _says(run: str, word: str) -> Look:
     def look(folder: Path) -> tuple[bool, str]:
         lines = text(folder, f"{run}.status.txt").splitlines()
-        found = [line.strip() for line in lines if any(word in line for word in words)]
-        return bool(found), (found or ["nothing of " + ", ".join(words)])[0][:200]
+        found = [line.strip() for line in lines if word in line]
+        return bool(found), found[0][:200] if found else f"nothing of {word}"
 
     return look
 
@@ -133,9 +132,8 @@ def _volume_keeps_data(folder: Path) -> tuple[bool, str]:
         {name.split("global_step_")[1].split("/")[0] for name in names if name.endswith("/COMPLETE")}, key=int
     )
     metrics = [name for name in names if name.endswith("metrics.jsonl")]
-    return str(NUM_FAULT_STEPS) in steps and bool(
-        metrics
-    ), f"complete steps {', '.join(steps)} and {len(metrics)} metrics files"
+    ok = str(NUM_FAULT_STEPS) in steps and bool(metrics)
+    return ok, f"complete steps {', '.join(steps)} and {len(metrics)} metrics files"
 
 
 WORKER_LOST: dict[str, Look] = {
@@ -166,7 +164,7 @@ SUBMITTER_LOST: dict[str, Look] = {
     "the store answered 503 for 30 s": _store_was_away,
     "submitters lost, store away: the RayJob SUCCEEDED": ended("submitter-lost"),
     "submitters lost, store away: one attempt, no step lost or doubled": whole(
-        "submitter-lost", num_attempts=1, most_recomputed=0, last_step=_NUM_MANY_STEPS
+        "submitter-lost", num_attempts=1, most_recomputed=0, last_step=NUM_MANY_STEPS
     ),
 }
 OUT_OF_MEMORY: dict[str, Look] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.promises.common import Look, attempts, ended, rayjob, text, training_rows, tree
+from tests.e2e.promises.common import MODEL_FILES, Look, attempts, ended, rayjob, text, training_rows, tree
 
 MODES = {"grpo": "HTTPMode", "opd-agent": "K8sJobMode", "eval": "HTTPMode", "convert": "K8sJobMode"}
 
@@ -42,7 +42,7 @@ def _evaluated(folder: Path) -> tuple[bool, str]:
 
 def _converted(folder: Path) -> tuple[bool, str]:
     names = {name.rpartition("/")[2] for name in text(folder, "s3-model.txt").split()}
-    return {"config.json", "model.safetensors", "tokenizer.json", "conversion.json"} <= names, ", ".join(sorted(names))
+    return names >= MODEL_FILES, ", ".join(sorted(names))
 
 
 PROMISES: dict[str, Look] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.promises.common import NUM_STEPS, STEP, Look, ended, rayjob, text, tree
+from tests.e2e.promises.common import MODEL_FILES, NUM_STEPS, STEP, Look, ended, rayjob, text, tree
 from tests.e2e.promises.startup import within_allowance
 
 RUN = "opd-run"
@@ -63,7 +63,7 @@ def _kept_after_uninstall(folder: Path) -> tuple[bool, str]:
 def _model_in_store(folder: Path) -> tuple[bool, str]:
     status = rayjob(folder, "convert")["status"]
     names = [name.rpartition("/")[2] for name in text(folder, "s3-model.txt").split()]
-    is_whole = {"config.json", "model.safetensors", "tokenizer.json", "conversion.json"} <= set(names)
+    is_whole = set(names) >= MODEL_FILES
     return is_whole and status["jobStatus"] == "SUCCEEDED", f"{status['jobStatus']}: {', '.join(names)}"
 
 

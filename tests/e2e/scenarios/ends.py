@@ -32,7 +32,7 @@ def waiting(scene: Scene) -> None:
     for name, (wrong, word) in _STUCK.items():
         run = Run(scene, "opd", name)
         with run.recorded():
-            install(scene, name, sets=(wrong,))
+            install(run, sets=(wrong,))
             stuck = lambda: any(word in json.dumps(pod["status"]) for pod in run.pods())  # noqa: B023, E731
             scene.user.until(f"{name} says why it waits", stuck, timeout_s=120)
             scene.evidence.text(f"{name}.status.txt", run.opdctl("status", name, "-n", NAMESPACE))
@@ -43,7 +43,7 @@ def deadline(scene: Scene) -> None:
     """A run that its deadline ends long before its last step."""
     run = Run(scene, "opd", "deadline")
     with run.recorded():
-        install(scene, run.name, sets=_DEADLINE)
+        install(run, sets=_DEADLINE)
         with run.followed():
             run.until_ended()
         run.until_no_pods_of("head", "worker")
@@ -54,7 +54,7 @@ def store_gone(scene: Scene) -> None:
     """The store is away for good from the second step on."""
     run = Run(scene, "opd", "store-gone")
     with run.recorded(), proxied_store(scene) as proxy:
-        install(scene, run.name, sets=(f"cluster.secrets.store={PROXIED_SECRET}", "cluster.retries.backoffLimit=0"))
+        install(run, sets=(f"cluster.secrets.store={PROXIED_SECRET}", "cluster.retries.backoffLimit=0"))
         with run.followed():
             run.until_step(1)
             proxy.is_away = True

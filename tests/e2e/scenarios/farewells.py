@@ -19,7 +19,7 @@ def evicted_preempted(scene: Scene) -> None:
     """The worker is evicted; in the second attempt a pod of a higher PriorityClass takes its place for a while."""
     run = Run(scene, "opd", "evicted-preempted")
     with run.recorded():
-        install(scene, run.name, sets=(f"cluster.worker.requests.cpu={_big_worker_m(scene)}m",))
+        install(run, sets=(f"cluster.worker.requests.cpu={_big_worker_m(scene)}m",))
         with run.followed():
             run.until_step(2)
             _evict(scene, run.pods("worker")[0]["metadata"]["name"])
@@ -33,7 +33,7 @@ def suspended_resumed(scene: Scene) -> None:
     """`opdctl suspend` and `opdctl resume` of a run whose lifecycle allows it."""
     run = Run(scene, "opd", "suspended")
     with run.recorded():
-        install(scene, run.name, sets=_SUSPENDABLE)
+        install(run, sets=_SUSPENDABLE)
         with run.followed():
             run.until_step(3)
             scene.evidence.text("suspend.txt", run.opdctl("suspend", run.name, "-n", NAMESPACE, timeout_s=400))
@@ -48,11 +48,11 @@ def uninstalled(scene: Scene) -> None:
     """`helm uninstall` in mid-run, and the same installed again."""
     run = Run(scene, "opd", "reinstalled")
     with run.recorded():
-        install(scene, run.name)
+        install(run)
         with run.followed():
             run.until_step(3)
             run.uninstall()
-        install(scene, run.name)
+        install(run)
         with run.followed():
             run.until_ended()
     run.uninstall()

@@ -6,6 +6,7 @@ import time
 
 from tests.e2e.cluster.kube import KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.promises.faults import NUM_MANY_STEPS, NUM_SUBMITTERS_LOST, STORE_AWAY_S
 from tests.e2e.scenarios.proxied import PROXIED_SECRET, proxied_store
 from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, Run
 from tests.e2e.scenarios.scene import Scene
@@ -25,23 +26,19 @@ for _ in range(120):
 time.sleep(60)
 """
 # The Job waits 10, 20, 40 and 80 s before it makes another submitter: the run must outlast them.
-_MANY_STEPS = ("trainer.total_steps=70", "trainer.save_freq=20")
-NUM_SUBMITTERS_LOST = 4
-STORE_AWAY_S = 30.0
+_MANY_STEPS = (f"trainer.total_steps={NUM_MANY_STEPS}", "trainer.save_freq=20")
 
 
-def install(scene: Scene, name: str, *overrides: str, sets: tuple[str, ...] = ()) -> Run:
-    """A distillation of six slow steps under a scenario's name."""
-    run = Run(scene, "opd", name)
-    run.install(EXPERIMENTS / "quickstart.yaml", *_FAULTS, *(OVERRIDES / one for one in overrides), sets=sets)
-    return run
+def install(run: Run, *, sets: tuple[str, ...] = ()) -> None:
+    """A distillation of six slow steps."""
+    run.install(EXPERIMENTS / "quickstart.yaml", *_FAULTS, sets=sets)
 
 
 def worker_lost(scene: Scene) -> None:
     """A worker's pod is lost in mid-step; in the second attempt the kubelet is killed under `opdctl logs -f`."""
     run = Run(scene, "opd", "worker-lost")
     with run.recorded():
-        install(scene, run.name)
+        install(run)
         with run.followed():
             _lose_in_mid_step(run, "worker")
             run.until_step(4, after=run.until_attempt(2))
@@ -55,7 +52,7 @@ def head_lost(scene: Scene) -> None:
     for name, sets in (("head-lost-http", _HTTP), ("head-lost-job", ())):
         run = Run(scene, "opd", name)
         with run.recorded():
-            install(scene, run.name, sets=sets)
+            install(run, sets=sets)
             with run.followed():
                 _lose_in_mid_step(run, "head")
                 if name == "head-lost-job":
@@ -76,7 +73,7 @@ def submitter_lost(scene: Scene) -> None:
     """Four submitters, one after the other; meanwhile the store answers 503 for 30 s."""
     run = Run(scene, "opd", "submitter-lost")
     with run.recorded(), proxied_store(scene) as proxy:
-        install(scene, run.name, sets=(*_MANY_STEPS, f"cluster.secrets.store={PROXIED_SECRET}"))
+        install(run, sets=(*_MANY_STEPS, f"cluster.secrets.store={PROXIED_SECRET}"))
         with run.followed():
             run.until_step(1)
             began_s, proxy.is_away = time.monotonic(), True
@@ -96,7 +93,7 @@ def out_of_memory(scene: Scene) -> None:
     """Something in the worker's container takes more than its limit."""
     run = Run(scene, "opd", "out-of-memory")
     with run.recorded():
-        install(scene, run.name)
+        install(run)
         with run.followed():
             run.until_step(3)
             worker = run.pods("worker")[0]["metadata"]["name"]

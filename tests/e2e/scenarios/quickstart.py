@@ -15,7 +15,7 @@ from tests.e2e.scenarios.scene import PREFIX, Scene
 import gotools
 
 NAME = "opd-run"
-_ENDED_PODS = ("Running", "Succeeded", "Failed")
+_STARTED = ("Running", "Succeeded", "Failed")
 
 
 def play(scene: Scene) -> None:
@@ -61,7 +61,7 @@ def _follow(run: Run) -> subprocess.Popen[bytes]:
 
 
 def _is_submitter_there(run: Run) -> bool:
-    return any(pod["status"]["phase"] in _ENDED_PODS for pod in run.pods("submitter"))
+    return any(pod["status"]["phase"] in _STARTED for pod in run.pods("submitter"))
 
 
 def _watch(run: Run, begin: float) -> None:
