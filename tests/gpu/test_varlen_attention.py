@@ -73,5 +73,5 @@ def test_padded_rows_are_refused():
         model(input_ids=ids, attention_mask=None, use_cache=False)
     padded = torch.ones_like(ids)
     padded[0, :3] = 0
-    with pytest.raises(ValueError, match="without padding"):
+    with pytest.raises(ValueError, match="takes no padding"):
         model(input_ids=ids, attention_mask=padded, use_cache=False)
