@@ -16,10 +16,10 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent bench-tool schema images golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.train.stamp ## the trainer's environment (.venv): torch, verl, ray; about a minute
 setup-tool: $(VENV)/.tool.stamp ## the tool alone (.venv): no torch, seconds
@@ -45,11 +45,11 @@ run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=v
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
 # The tool on EXP, a run's name, or a run's path: make logs EXP=my-run ARGS="-f -n opd"
-status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool
+status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool ## opdctl's commands on EXP: a spec, a run's name or path (ARGS="-f -n opd")
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
-submit render delete doctor: setup-tool tools
+submit render delete doctor: setup-tool tools ## those that call Helm
 	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)
@@ -123,10 +123,13 @@ bench-agent: setup ## the agent's tools under 256 conversations at once: calls a
 bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
 	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)
 
+bench-rollout: setup ## tokens a second of the CPU rollout engine on the toy student
+	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
+
 schema: setup ## write the charts' values, schemas and READMEs from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
-images: ## build the container images (docker or buildah); see images/README.md
+images: ## build a container image by docker or buildah (ARGS="cpu" or "trainer --push REGISTRY"); see images/README.md
 	images/build.sh $(ARGS)
 
 golden: setup ## rewrite the golden files from what the code gives now

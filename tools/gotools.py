@@ -128,8 +128,7 @@ def find(name: str) -> Path:
     path = Path(on_path) if on_path else installed(name)
     if not path.is_file():
         group = next(group for group, names in GROUPS.items() if name in names)
-        wanted = "tools" if group == "charts" else f"tools-{group}"
-        raise ToolError(f"{name} is neither on PATH nor at {path}: run `make {wanted}`")
+        raise ToolError(f"{name} is neither on PATH nor at {path}: run `python tools/gotools.py install {group}`")
     return path
 
 

@@ -132,7 +132,7 @@ def test_the_image_is_required_and_the_error_names_the_command_that_makes_one():
     done = template("opd")
     assert done.returncode != 0
     assert "cluster.image.ref" in done.stderr
-    assert "make images push REGISTRY=..." in done.stderr
+    assert "images/build.sh trainer --push REGISTRY" in done.stderr
 
 
 def test_a_tag_is_taken_only_for_an_image_that_lies_on_the_nodes():

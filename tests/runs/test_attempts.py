@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt, next_free_name
+from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt
 from opd.runs.errors import Overtaken, RunIsLive
 from opd.runs.process import this_process
 from opd.runs.store import json_bytes
@@ -203,10 +203,3 @@ def test_a_claim_is_recorded_in_every_place(tmp_path: Path, local_store: LocalSt
     other = LocalStore(tmp_path / "other", policy=local_store.policy)
     claim_attempt([other, local_store], spec_hash="h")
     assert other.get("attempts/0001/owner.json") == local_store.get("attempts/0001/owner.json")
-
-
-def test_the_next_free_name_skips_the_taken_ones(local_store: LocalStore) -> None:
-    assert next_free_name(local_store, "math") == "math"
-    for taken in ("math", "math-2"):
-        local_store.put_json(f"{taken}/run.json", {})
-    assert next_free_name(local_store, "math") == "math-3"

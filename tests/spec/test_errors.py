@@ -46,8 +46,8 @@ def test_an_unknown_kind_gets_the_list_and_the_nearest():
 
 
 def test_the_block_reads_as_one_piece():
-    error = error_of(HEAD + "rollout: {top_p: 2}\ndata: {trainn: x}\n")
-    assert str(error.with_origin("exp.yaml")) == (
+    error = error_of(HEAD + "rollout: {top_p: 2}\ndata: {trainn: x}\n", origin="exp.yaml")
+    assert str(error) == (
         "exp.yaml: 2 problems\n"
         "  data.trainn (line 5)\n"
         '    value: "x"\n'

@@ -27,12 +27,12 @@ helm install my-run charts/{kind} --namespace opd -f {example} \\
 ```
 
 The release name is the run id: it names the RayJob, its claim and the prefix in the store. A run is not upgraded: install
-another release, or uninstall this one and install it again under the same name to resume from its newest checkpoint.
+another release, or uninstall this one and install it again under the same name: a kind that trains resumes from its newest checkpoint.
 
 ## Values
 
 An experiment file is this chart's values file. Keys with `-` as default are left out unless given; those that follow from
-other keys say how. Generated from `opd.spec` by `make schema`.
+other keys say how; `required with SECTION` and its neighbours' defaults count where the section is given. Generated from `opd.spec` by `make schema`.
 
 | key | type | default | description |
 | --- | --- | --- | --- |
@@ -52,18 +52,21 @@ def readme(chart: Chart) -> str:
     return head + "\n".join(_rows(chart.schema, chart.defaults, "")) + "\n"
 
 
-def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str) -> Iterator[str]:
+def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str, absent: str = "") -> Iterator[str]:
+    """A row a key; `absent`: the section above that may be missing, whose keys count only where it is given."""
     required = set(schema.get("required", ()))
     for name, node in schema["properties"].items():
         if not prefix and name in HIDDEN:
             continue
         path = f"{prefix}{name}"
-        below = defaults.get(name, {}) if isinstance(defaults, dict) else {}
-        if "properties" in node:
-            yield from _rows(node, below, f"{path}.")
-            continue
         has_default = isinstance(defaults, dict) and name in defaults
-        default = f"`{json.dumps(defaults[name])}`" if has_default else "required" if name in required else "-"
+        if "properties" in node:
+            may_miss = absent or ("" if has_default or name in required else path)
+            yield from _rows(node, defaults[name] if has_default else {}, f"{path}.", may_miss)
+            continue
+        needed = f"required with `{absent}`" if absent else "required"
+        own = {"default": defaults[name]} if has_default else node if absent else {}
+        default = f"`{json.dumps(own['default'])}`" if "default" in own else needed if name in required else "-"
         yield f"| `{path}` | {_cell(shape(node))} | {_cell(default)} | {_cell(node.get('description', ''))} |"
 
 

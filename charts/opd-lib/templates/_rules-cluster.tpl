@@ -6,12 +6,12 @@
 {{- if not $ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" $ref
   "rule" "the image is required and has no default"
-  "fix" "run `make images push REGISTRY=...`: it prints the reference to use, with its digest") -}}
+  "fix" "run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest") -}}
 {{- end -}}
 {{- if not (or $image.local (regexMatch "@sha256:[0-9a-f]{64}$" $ref)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" $ref
   "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
-  "fix" "use the reference that `make images push REGISTRY=...` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
+  "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
 {{- end -}}
 {{- end -}}
 
@@ -87,7 +87,7 @@
 {{- if or (not (contains "://" $url)) (hasPrefix "file://" $url) -}}
 {{- include "opd.refuse" (dict "key" "store.url" "value" $url
   "rule" "without a claim only an object store keeps results"
-  "fix" "set store.url to s3://... or gs://..., or cluster.checkpoints.ephemeral: false") -}}
+  "fix" "set store.url to s3://..., or cluster.checkpoints.ephemeral: false") -}}
 {{- end -}}
 {{- end -}}
 {{- $taken := dict $checkpoints.path "cluster.checkpoints.path" "/tmp" "the scratch volume" "/dev/shm" "shared memory" "/etc/opd" "the experiment" "/home/opd" "the home folder" -}}

@@ -50,7 +50,6 @@ class Itinerary(NamedTuple):
     stops: tuple[Stop, ...]
     nights: tuple[Night, ...]
     """One a day, the last day's too."""
-    final_city: City
 
 
 def num_rooms(num_people: int) -> int:
@@ -76,7 +75,7 @@ def follow(plan: Plan, task: TripTask, database: Database) -> Itinerary:
                 here = database.city_in(here.language, stop.trip.to_city_id)
         hotel = None if day.hotel is None else database.place(here, day.hotel)
         nights.append(Night(index, here, day.hotel, hotel if hotel is not None and hotel.kind == "hotel" else None))
-    return Itinerary(origin, tuple(destinations), tuple(stops), tuple(nights), here)
+    return Itinerary(origin, tuple(destinations), tuple(stops), tuple(nights))
 
 
 def _stops(day: Day, index: int, date: datetime.date, here: City, database: Database) -> Iterator[Stop]:

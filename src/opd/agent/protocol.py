@@ -5,8 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from opd.agent.tools.registry import render
 
-ErrorClass = Literal["bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed", "surplus"]
-ERROR_CLASSES: tuple[ErrorClass, ...] = ("bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed", "surplus")
+ErrorClass = Literal["bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed"]
 
 
 class ToolCall(NamedTuple):
@@ -47,11 +46,3 @@ class ToolReply(NamedTuple):
 def error_text(error: ErrorClass, message: str) -> str:
     """An error as the model reads it."""
     return render({"error": error, "message": message})
-
-
-def surplus_reply(*, max_parallel_calls: int) -> ToolReply:
-    """The answer to a call beyond those that one turn may make: it was not run."""
-    message = (
-        f"not run: at most {max_parallel_calls} call(s) are run in one turn; make this call again in the next turn"
-    )
-    return ToolReply(error_text("surplus", message), "surplus", 0.0)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from opd.agent.entries import Language, Mode
+from opd.agent.entries import Mode
 
 
 class _Record(BaseModel):
@@ -108,8 +108,3 @@ def parse_task(text: str) -> Task:
             f"reward_model.ground_truth: {'.'.join(map(str, first['loc']))}: {first['msg']}; it must be a task as "
             "opd.data.prepare_agent_data writes it"
         ) from error
-
-
-def language_of(data_source: str) -> Language:
-    """The language that a data source's name ends in (`travel_en`, `travel_zh`)."""
-    return "zh" if data_source.endswith("_zh") else "en"

@@ -1,4 +1,4 @@
-"""What both preparation commands share: their options, the progress bar, the table at the end and the exit code."""
+"""What the preparation commands share: their options, the progress bar, the table at the end and the exit code."""
 
 import argparse
 import hashlib
@@ -35,7 +35,7 @@ class SetReport(NamedTuple):
 
 
 def make_parser(*, module: str, description: str, example: str) -> argparse.ArgumentParser:
-    """The parser with the options that both commands have."""
+    """The parser with the options that the commands have in common."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,

@@ -41,7 +41,7 @@ def stage(source: str, folder: Path, *, revision: str = "", is_dataset: bool = F
     elif HUB_ID.match(source):
         done = {"source": source, **_from_hub(source, folder, revision=revision, is_dataset=is_dataset)}
     else:
-        raise ValueError(f"{source!r} is neither a store URL (s3://..., gs://...) nor a hub id (owner/name)")
+        raise ValueError(f"{source!r} is neither a store URL (s3://...) nor a hub id (owner/name)")
     store.put_json(RECORD_FILE, done)
     return done
 
@@ -63,7 +63,7 @@ def _from_hub(repository: str, folder: Path, *, revision: str, is_dataset: bool)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m opd.pods.stage", description=__doc__.splitlines()[0])
-    parser.add_argument("source", help="s3://..., gs://..., or owner/name on the hub")
+    parser.add_argument("source", help="s3://..., or owner/name on the hub")
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--revision", default="", help="branch, tag or commit of a hub repository")
     parser.add_argument("--dataset", action="store_true", help="the hub repository is a data set")

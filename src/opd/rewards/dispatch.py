@@ -12,7 +12,7 @@ from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_cal
 logger = logging.getLogger(__name__)
 
 DEFAULT_NUM_WORKERS = 2
-"""Pool processes in each verl reward worker: about 60 MB each with math-verify loaded, started only when needed."""
+"""Pool processes in each verl reward worker: 66 MB each with math-verify loaded, started only when needed."""
 _CUSTOM_FUNCTION = re.compile(r"([A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*")
 _LOGGED_ANSWER_CHARS = 80
 

@@ -216,12 +216,3 @@ def _obstacle(stores: Sequence[Store], attempt: int, store_now_s: float, default
         last_beat_s=last_beat_s,
         is_local=gone is False,
     )
-
-
-def next_free_name(root: Store, name: str) -> str:
-    """`name`, or `name-2`, `name-3`, ... : the first one without a run.json under `root`."""
-    candidate, number = name, 1
-    while root.exists(f"{candidate}/run.json"):
-        number += 1
-        candidate = f"{name}-{number}"
-    return candidate

@@ -17,7 +17,6 @@ class Watch:
     def __init__(self, *, beat: Callable[[], None], interval_s: float):
         self.beat = beat
         self.interval_s = interval_s
-        self.num_failed_beats = 0
         self._overtaken: Overtaken | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -46,7 +45,6 @@ class Watch:
                 logger.error("%s", error)
                 return
             except StoreError as error:
-                self.num_failed_beats += 1
                 if not is_away:
                     logger.warning("lease not renewed, another attempt may take over when it runs out: %s", error)
                 is_away = True

@@ -14,7 +14,6 @@ from opd.runs.attempts import attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import StoreError
 from opd.runs.lease import Watch
-from opd.runs.manifest import CHECKPOINTS_FOLDER
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
 from opd.runs.store_local import LocalStore
@@ -43,11 +42,6 @@ class RunHandle:
     @property
     def attempt_dir(self) -> Path:
         return Path(self.local_dir) / attempt_prefix(self.attempt)
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """verl's `trainer.default_local_dir`."""
-        return Path(self.local_dir) / CHECKPOINTS_FOLDER
 
 
 class RunWriter:

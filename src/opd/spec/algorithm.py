@@ -81,7 +81,10 @@ class Opd(Section):
     beta: float | None = Field(
         default=None, description="Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only."
     )
-    chunk_size: Count = Field(default=256, description="Tokens whose logits exist at once.")
+    chunk_size: Count = Field(
+        default=256,
+        description="Tokens whose logits exist at once on the plain path (CPU, fp32, other GPUs); the fused one goes by workspace_gib.",
+    )
     max_length: Count = Field(description="Longest prompt + response in tokens.")
     cache_gib: float | None = Field(
         default=None,

@@ -18,6 +18,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "checkpoint",
     "model.name",
     "data.num_workers",
+    "data.train_ratio",
     "rollout.gpu_memory_utilization",
     "rollout.free_cache_engine",
     "rollout.enforce_eager",

@@ -55,10 +55,6 @@ class SpecError(ValueError):
         body = [f"  {line}" for problem in self.problems for line in problem.lines()]
         return "\n".join([head, *body])
 
-    def with_origin(self, origin: str) -> SpecError:
-        """The same problems, named after the file they came from."""
-        return SpecError(self.problems, origin=origin)
-
 
 def show(value: object) -> str:
     """A value as JSON, shortened to `MAX_VALUE_CHARS`; falls back to repr for what JSON cannot hold."""

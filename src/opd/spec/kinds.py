@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field
+from pydantic import Field
 
 from opd.spec.algorithm import Actor, Convert, Eval, Grpo, Opd
 from opd.spec.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
@@ -100,7 +100,6 @@ class ConvertSpec(BaseSpec):
 
 AnyRunSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
 AnySpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec | ConvertSpec
-ExperimentSpec = Annotated[AnySpec, Discriminator("kind")]
 
 SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
     "grpo": GrpoSpec,

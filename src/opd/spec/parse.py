@@ -107,7 +107,13 @@ def _sweeps(tree: dict[str, Any]) -> list[Problem]:
     if tree.pop("matrix", MISSING) is MISSING:
         return []
     rule = "a matrix is a sweep of experiments; one run takes one"
-    return [Problem(path="matrix", rule=rule, fix="render it with `opdctl render` and run one of the results")]
+    return [
+        Problem(
+            path="matrix",
+            rule=rule,
+            fix="`opdctl submit` starts a run for each cell; for one here, write its values into a file without `matrix`",
+        )
+    ]
 
 
 def _field_problems(error: ValidationError, cls: type[Section], unresolved: set[str]) -> list[Problem]:

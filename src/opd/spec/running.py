@@ -63,7 +63,9 @@ class Checkpoint(Section):
 class Store(Section):
     """The object store of results, metrics and checkpoints."""
 
-    url: Text = Field(description="fsspec URL (s3://, gs://, file://) or local folder; never with credentials.")
+    url: Text = Field(
+        description="fsspec URL (s3://, file://; others with their fsspec package installed) or local folder; never with credentials."
+    )
 
 
 class Output(Section):

@@ -55,7 +55,7 @@ class Data(Section):
     max_train_samples: Count | None = Field(default=None, description="Use only this many training prompts.")
     max_val_samples: Count | None = Field(default=None, description="Use only this many validation prompts.")
     train_ratio: Probability = Field(
-        default=0.8, description="Share of the raw prompts `opd.data` puts into the train file."
+        default=0.8, description="Recorded only: the share in the train file that `opd.data`'s commands were given."
     )
 
 
@@ -105,7 +105,7 @@ class Agent(Section):
     max_assistant_turns: Count = Field(default=50, description="Model turns before the conversation ends.")
     max_tool_response_length: Count = Field(default=1024, description="Tokens of a tool reply that are kept.")
     max_parallel_calls: Count = Field(default=1, description="Tool calls of one turn that are run.")
-    tool_format: Text = Field(default="hermes", description="Tool-call syntax, one of verl's parsers.")
+    tool_format: Text = Field(default="hermes", description="Tool-call syntax: `hermes` (our parser) or one of verl's.")
     tool_config_path: Text | None = Field(default=None, description="Tool list of your own instead of ours.")
     call_timeout_s: float = Field(default=10.0, gt=0, description="Seconds a tool call may take.")
     num_tool_processes: Count = Field(default=4, description="Tool processes of each rollout process.")

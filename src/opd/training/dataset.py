@@ -56,8 +56,8 @@ class PromptDataset(RLHFDataset):
         if dropped and not self.filter_overlong_prompts:
             raise ValueError(
                 f"{dropped} of {len(dataframe)} prompts in {list(self.original_data_files)} are longer than "
-                f"data.max_prompt_length={limit} tokens and data.filter_overlong_prompts=false: raise the limit, or let "
-                "them be dropped and counted with data.filter_overlong_prompts=true"
+                f"data.max_prompt_length={limit} tokens: raise the limit, or let them be dropped and counted with "
+                "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
             )
         if not len(kept):
             raise ValueError(

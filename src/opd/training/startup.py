@@ -1,4 +1,4 @@
-"""Start-up side by side: Ray while verl is imported, the queue and the rollout servers while the worker loads."""
+"""Start-up side by side: the queue and the rollout servers while the worker loads."""
 
 from __future__ import annotations
 

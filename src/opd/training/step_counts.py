@@ -112,7 +112,7 @@ def _flatten(value: Any) -> Iterable[float]:
 
 
 def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
-    """The step's metrics from the lists the workers returned (names of seed-spec's `opd/*`).
+    """The step's metrics from the lists the workers returned (named `opd/*`).
 
     Raises:
         ValueError: no update was made at all (no mini-batch returned counts).

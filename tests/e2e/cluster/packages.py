@@ -83,7 +83,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     except FileNotFoundError as error:
-        raise PackageError(f"{command[0]} is not here: the cluster needs a Debian or Ubuntu machine") from error
+        raise PackageError(f"{command[0]} is not here: the cluster needs a Debian 12 machine") from error
     if done.returncode:
         raise PackageError(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout

@@ -12,7 +12,7 @@ from opdctl.cluster.errors import ClusterError
 # The field of the RayJob CRD that came with KubeRay 1.6: the CRD carries no version.
 NEWEST_FIELD = "preRunningDeadlineSeconds"
 MIN_KUBERAY = "1.6"
-INSTALL_KUBERAY = "install the KubeRay operator 1.6 or newer: manifests/README.md says how"
+INSTALL_KUBERAY = "install the KubeRay operator 1.6 or newer: manifests/cluster/operator-values.yaml has the command"
 APPLY_MANIFESTS = "an admin applies manifests/cluster"
 
 Tree = Mapping[str, Any]
@@ -144,6 +144,6 @@ def check_queue(cluster: Cluster, answer: Tree | ClusterError | None) -> Check |
 def check_image(cluster: Cluster) -> Check:
     """Whether the image is named; only the nodes can tell whether it can be pulled."""
     if cluster.image.ref is None:
-        fix = "`make images push REGISTRY=...` prints the reference; set cluster.image.ref or use --image"
+        fix = "`images/build.sh trainer --push REGISTRY` prints the reference; set cluster.image.ref or use --image"
         return bad("image", "cluster.image.ref is not set", fix)
     return good("image", cluster.image.ref)

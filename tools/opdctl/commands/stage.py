@@ -11,7 +11,7 @@ from opdctl.commands.render import Image
 from opdctl.console import Context, Namespace, deadline
 from opdctl.errors import EXIT_FAILURE, ToolError, usage_error
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="s3://..., gs://..., or owner/name on the hub.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="s3://..., or owner/name on the hub.")]
 Claim = Annotated[str, typer.Option("--claim", help="The claim to fill.")]
 Folder = Annotated[str | None, typer.Option("--folder", help="Folder in it; the source's last name by default.")]
 Revision = Annotated[str, typer.Option("--revision", help="Branch, tag or commit of a hub repository.")]

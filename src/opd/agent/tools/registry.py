@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,9 +26,6 @@ class Arguments(BaseModel):
     """Base of every tool's arguments: unknown names are refused, numbers may be written as text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-ArgumentsT = TypeVar("ArgumentsT", bound=BaseModel)
 
 
 class Tool(NamedTuple):

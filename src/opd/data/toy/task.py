@@ -122,13 +122,6 @@ def make_row(problem: Problem, split: str) -> Row:
     }
 
 
-def problem_of(row: Row) -> Problem:
-    """The problem that a row asks, read from its prompt (what a model sees), not from its annotations."""
-    question = row["prompt"][-1]["content"]
-    a, _, b = question.removesuffix("=").partition("+")
-    return Problem(int(a), int(b))
-
-
 def choose(problems: Sequence[Problem], num: int | None, seed: int, name: str) -> list[Problem]:
     """`num` of the problems (None: all) in an order drawn from the seed; ValueError if there are not as many."""
     if num is not None and not 1 <= num <= len(problems):

@@ -26,7 +26,8 @@ class Image(ClusterSection):
     """The image of every pod of the run."""
 
     ref: Text | None = Field(
-        default=None, description="Image by digest (`...@sha256:...`), as `make images push REGISTRY=...` prints it."
+        default=None,
+        description="Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
     )
     local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
