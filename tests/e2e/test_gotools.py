@@ -64,7 +64,7 @@ def test_a_server_of_another_version_on_path_is_not_taken(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(gotools.CACHE_VARIABLE, str(tmp_path / "cache"))
     assert gotools.find("helm") == tmp_path / "helm"
-    with pytest.raises(gotools.ToolError, match="gotools.py install fast-tier"):
+    with pytest.raises(gotools.ToolError, match="install fast-tier"):
         gotools.find("etcd")
 
 
