@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,8 @@ _CONTEXT = (
     "src",
     "tools/opdctl",
 )
+# In namespaces of its own, what a command mounts and starts ends with it, also by kill -9.
+_ALONE = ("nice", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 _CERTIFICATES = "/etc/ssl/certs"
 _BUILD_TIMEOUT_S = 3600
 
@@ -99,6 +100,9 @@ class Buildah:
 
     def __enter__(self) -> Buildah:
         self._folder.mkdir(parents=True, exist_ok=True)
+        # A build that was killed leaves containers, and a note of their mounts, which are gone.
+        shutil.rmtree(self._folder / "run", ignore_errors=True)
+        self.run("rm", "--all")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +123,7 @@ class Buildah:
             "--storage-driver",
             self._driver,
         ]
-        command = ["nice", "buildah", *storage, *arguments]
+        command = [*_ALONE, "buildah", *storage, *arguments]
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
         done = subprocess.run(
             command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -157,18 +161,17 @@ def _make_base(buildah: Buildah) -> None:
     """A minimal Debian with Python as the image to build on; no registry is asked."""
     if shutil.which("debootstrap") is None:
         raise ImageError("debootstrap is not on PATH: apt-get install debootstrap")
-    with tempfile.TemporaryDirectory(dir=gotools.cache_dir()) as name:
-        root = f"{name}/root"
-        command = ["nice", "debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", SUITE, root]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode:
-            raise ImageError(
-                f"debootstrap ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-1000:]}"
-            )
-        container = buildah.run("from", "scratch").strip()
-        buildah.run("copy", container, root, "/", timeout_s=300)
-        buildah.run("config", "--cmd", '["bash"]', container)
-        buildah.run("commit", "--rm", container, BASE_IMAGE, timeout_s=300)
+    root = gotools.cache_dir() / "debootstrap.partial"
+    shutil.rmtree(root, ignore_errors=True)  # of one that was killed
+    command = [*_ALONE, "debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", SUITE, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise ImageError(f"debootstrap ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-1000:]}")
+    container = buildah.run("from", "scratch").strip()
+    buildah.run("copy", container, str(root), "/", timeout_s=300)
+    buildah.run("config", "--cmd", '["bash"]', container)
+    buildah.run("commit", "--rm", container, BASE_IMAGE, timeout_s=300)
+    shutil.rmtree(root)
 
 
 def _build(buildah: Buildah, image: Image) -> None:
