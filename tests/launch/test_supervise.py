@@ -23,19 +23,17 @@ def run():
     subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sleep!r}, start_new_session=True)"], **quiet)
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("ready", flush=True)
-    if mode == "done":
-        return 0
-    if mode == "failed":
-        return 1
+    try:
+        print("ready", flush=True)  # inside: a signal may come as soon as the test has read it
+        if mode in ("waits", "stubborn"):
+            time.sleep(600)
+    finally:
+        print("saved", flush=True)
     if mode == "raises":
         raise RuntimeError("boom")
     if mode == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        time.sleep(600)
-    finally:
-        print("saved", flush=True)
+    return 1 if mode == "failed" else 0
 
 sys.exit(supervised(run, grace_s=float(sys.argv[3])))
 """
@@ -110,8 +108,7 @@ def test_a_run_is_told_when_its_launcher_is_killed(mark):
     process = start("waits", mark)
     process.kill()
     process.wait(timeout=30)
-    assert (
-        process.stdout.read() == "saved\n"
-    )  # the run's own exit code path ran; its orphans are beyond a dead launcher
+    # The run's own way out was taken; its orphans are beyond a dead launcher.
+    assert process.stdout.read() == "saved\n"
     for pid in living(mark):
         os.kill(pid, signal.SIGKILL)
