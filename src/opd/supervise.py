@@ -157,4 +157,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"opd.launch: {text}", file=sys.stderr, flush=True)
+    """A line on stderr, also from a handler that runs within a print (which takes no second one)."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"opd.launch: {text}\n".encode())

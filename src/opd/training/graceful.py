@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -32,7 +34,9 @@ class GracefulStop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self._restore()
-        print("asked to end: finishing this step, then saving", flush=True)
+        # Not print: where the signal comes within the main thread's own print, Python refuses another.
+        with contextlib.suppress(OSError):
+            os.write(1, b"asked to end: finishing this step, then saving\n")
 
     def _restore(self) -> None:
         if self._before is not None:
