@@ -33,7 +33,10 @@ class EvalTrainer(OrderedTrainer):
         self.results = evaluate(samples, num_samples=n, problems=asked)
         self._keep(samples)
         Console(width=110).print(result_table(self.results))
-        return as_metrics(self.results) | {"val-aux/rollout/failed": float(self.last_report.num_failed)}
+        return as_metrics(self.results) | {
+            "val-aux/rollout/failed": float(self.last_report.num_failed),
+            **{f"val-aux/{name}": value for name, value in self.last_report.agent.metrics().items()},
+        }
 
     def _keep(self, samples: list[Sample]) -> None:
         """Generations and picture in the run directory, and in its store."""
