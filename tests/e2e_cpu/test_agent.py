@@ -181,6 +181,5 @@ def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path
     assert row[f"{prefix}tool_mask/tool_tokens"] > 0
     if kind == "eval":
         found = result.result["eval"]
-        assert set(found) == {"travel_en", "travel_zh"}
-        assert sum(each["num_problems"] for each in found.values()) == 16
+        assert {name: each["num_problems"] for name, each in found.items()} == {"travel_en": 11, "travel_zh": 5}
         assert all(0 <= each["mean"] <= 1 for each in found.values())

@@ -64,9 +64,14 @@ def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str, absent:
             may_miss = absent or ("" if has_default or name in required else path)
             yield from _rows(node, defaults[name] if has_default else {}, f"{path}.", may_miss)
             continue
-        needed = f"required with `{absent}`" if absent else "required"
-        own = {"default": defaults[name]} if has_default else node if absent else {}
-        default = f"`{json.dumps(own['default'])}`" if "default" in own else needed if name in required else "-"
+        if has_default:
+            default = f"`{json.dumps(defaults[name])}`"
+        elif absent and "default" in node:
+            default = f"`{json.dumps(node['default'])}`"
+        elif name in required:
+            default = f"required with `{absent}`" if absent else "required"
+        else:
+            default = "-"
         yield f"| `{path}` | {_cell(shape(node))} | {_cell(default)} | {_cell(node.get('description', ''))} |"
 
 

@@ -20,6 +20,8 @@ SYSCTLS = (
     "net/netfilter/nf_conntrack_max",
 )
 POD_CGROUP = "kubepods"
+# What a command started so mounts and starts ends with it, also by kill -9.
+OWN_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 def snapshot() -> dict[str, Any]:

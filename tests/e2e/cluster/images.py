@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.cluster import packages
+from tests.e2e.cluster import host, packages
 from tests.e2e.cluster.node import PAUSE_IMAGE
 
 import gotools
@@ -29,8 +29,7 @@ _CONTEXT = (
     "src",
     "tools/opdctl",
 )
-# In namespaces of its own, what a command mounts and starts ends with it, also by kill -9.
-_ALONE = ("nice", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+_ALONE = ("nice", *host.OWN_NAMESPACES)
 _CERTIFICATES = "/etc/ssl/certs"
 _BUILD_TIMEOUT_S = 3600
 

@@ -21,7 +21,6 @@ import gotools
 
 ROOT = Path(__file__).resolve().parents[3]
 _STATE = "state.json"
-_UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
 _STOP_TIMEOUT_S = 60
 Say = Callable[[str], None]
 
@@ -126,7 +125,7 @@ def _start(place: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "tools"), str(ROOT / "src")])
     with open(place / "inside.log", "wb") as log:
         outer = subprocess.Popen(
-            [*_UNSHARE, sys.executable, "-m", "tests.e2e.cluster.inside", str(place)],
+            [*host.OWN_NAMESPACES, "--net", sys.executable, "-m", "tests.e2e.cluster.inside", str(place)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
