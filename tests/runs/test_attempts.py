@@ -190,6 +190,16 @@ def test_the_overtaken_owner_stops_at_its_next_beat(local_store: LocalStore) -> 
         old.beat()
 
 
+def test_of_two_winners_of_one_number_the_one_that_was_written_over_stops(local_store: LocalStore) -> None:
+    # What a service does that checks If-None-Match before it writes.
+    first = claim_it(local_store)
+    first.beat()
+    local_store.delete("attempts/0001/owner.json")
+    plant_owner(local_store, 1)
+    with pytest.raises(Overtaken, match=r"attempt 1 .* claimed over this one"):
+        first.beat()
+
+
 def test_an_attempt_known_in_only_one_place_overtakes_too(tmp_path: Path, local_store: LocalStore) -> None:
     # A shared local volume shows the newer owner even while the object store is away, and the other way round.
     other = LocalStore(tmp_path / "other", policy=local_store.policy)

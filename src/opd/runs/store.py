@@ -224,7 +224,9 @@ class Store(ABC):
         self.put(key, json_bytes(record))
 
     def check_create_only(self) -> float:
-        """Proves with one throw-away object that the store honours create-only writes.
+        """Proves with one throw-away object that the store honours create-only writes, one after the other.
+
+        That it also keeps racing writers apart is the service's promise; `Claim.check` notices where it is broken.
 
         Returns:
             The store's own clock, Unix seconds, as read from that object: leases are judged by it, not by ours.
@@ -245,7 +247,7 @@ class Store(ABC):
             self.delete(key)
         raise CreateOnlyUnsupported(
             f"object store {self.url!r} overwrote an object on a create-only write (If-None-Match: *), so two attempts "
-            "could own one run; use a store that honours conditional writes (AWS S3, GCS, versitygw, MinIO >= 2024-09)"
+            "could own one run; use a store that honours conditional writes (AWS S3, GCS, versitygw >= 1.8, MinIO >= 2024-09)"
         )
 
     def _current(self, key: str) -> bytes | None:
