@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -211,8 +211,9 @@ class _Mirror:
 
     def _sweep(self) -> None:
         for part in self._parts():
-            if time.time() - part.stat().st_mtime > STALE_PART_S:
-                part.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another start's, which is complete and renamed by now
+                if time.time() - part.stat().st_mtime > STALE_PART_S:
+                    part.unlink()
 
     def _parts(self) -> list[Path]:
         return [path for path in self.folder.rglob(".*.part-*") if path.is_file()]

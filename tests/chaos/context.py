@@ -60,9 +60,6 @@ class Case:
         """A start that must end well."""
         attempt = self.start(*sets)
         code = attempt.wait()
-        if attempt.was_given_up_by_ray:
-            attempt = self.start(*sets)
-            code = attempt.wait()
         require(code == 0, f"attempt {attempt.number} ended with {code}: {last_lines(attempt)}")
         attempt.must_leave_nothing()
         return attempt

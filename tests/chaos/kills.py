@@ -52,9 +52,6 @@ def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: 
             kill = waiting[0]
             phase = kill.strike(attempt)
             if phase is None:
-                if attempt.was_given_up_by_ray:
-                    context.say("Ray did not start in time: again")
-                    continue
                 require(attempt.wait() == 0, f"attempt {attempt.number} failed before it was killed; see {attempt.log}")
                 case.must_have_resumed(attempt, newest)
                 break

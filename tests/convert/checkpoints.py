@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.ports import free_ports
 from tests.training.models import save_model
 
 from opd.runs.checkpoints import Checkpoints
@@ -57,9 +57,7 @@ def save_all(folder: Path, *, timeout_s: float = 240.0) -> None:
         base = save_model(base_model(folder, tied), hidden=64, layers=2, rows=VOCAB_ROWS, tied=tied, seed=1)
         _to_bf16(Path(base))
     (folder / "cases.pkl").write_bytes(pickle.dumps(CASES))
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    [port] = free_ports(1)
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["PYTHONWARNINGS"] = "ignore"
     code = "import sys; from tests.convert.checkpoints import _main; _main(int(sys.argv[1]), *sys.argv[2:])"

@@ -16,6 +16,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.cpu.replica import CPURolloutReplica, CPUServerAdapter, server_config, server_name
 from opd.rollout.script import ScriptConfig
+from opd.training.ray_start import patient_start
 
 NUM_TOKENS = 11
 """Length of the toy tokenizer."""
@@ -115,13 +116,14 @@ def test_what_the_rollout_cannot_honour_is_refused_by_name(model_folder, changes
 def local_ray() -> Iterator[None]:
     """A Ray of this machine alone; its workers import the package from the source tree."""
     source = str(Path(__file__).parents[2] / "src")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        runtime_env={"env_vars": {"PYTHONPATH": source, "VERL_USE_EXTERNAL_MODULES": "opd.cpu"}},
-        configure_logging=False,
-    )
+    with patient_start():
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            runtime_env={"env_vars": {"PYTHONPATH": source, "VERL_USE_EXTERNAL_MODULES": "opd.cpu"}},
+            configure_logging=False,
+        )
     yield
     ray.shutdown()
 

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster.ports import free_ports
 from tests.e2e.cluster.processes import PartError, Processes, minimal_environment
 from tests.e2e.cluster.progress import Progress, lines
+from tests.ports import free_ports
+from tests.processes import is_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,10 +91,3 @@ def test_progress_is_read_in_whole_lines(tmp_path):
         file.write('{"part": "half')
     assert [line["part"] for line in lines(path)] == ["etcd"]
     assert lines(path, start=1) == []
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_ports
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -48,17 +49,6 @@ def require_namespaces() -> None:
     tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"needs mount, host name and process namespaces: {tried.stderr.strip()}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind((ADDRESS, 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def wait_for(is_there: Callable[[], bool], timeout_s: float, what: str, evidence: Callable[[], str] = str) -> None:
@@ -123,6 +113,8 @@ class Cluster:
             f"--ray-client-server-port={client} --dashboard-agent-listen-port={agent} --num-cpus=0 --num-gpus=0",
         )
         self._wait("the head", lambda: self._num_nodes() == 1)
+        # Ray's job server waits only 10 s for the agent that it starts drivers by.
+        self._wait("the head's agent", lambda: _is_listening(agent))
         for index in range(num_workers):
             self.start_worker(f"worker-{index}")
         self._wait("all nodes", lambda: self._num_nodes() == num_workers + 1)
@@ -242,6 +234,14 @@ class Cluster:
             return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
         except OSError:
             return 0
+
+
+def _is_listening(port: int) -> bool:
+    try:
+        socket.create_connection((ADDRESS, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _die_with_parent() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.e2e_cpu import pods
 from tests.e2e_cpu.runs import SPECS, finish, start
+from tests.ports import free_ports
 from tests.runs.s3 import server as s3
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
@@ -65,7 +66,7 @@ def shards(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
 
 @pytest.mark.timeout(2400)
 def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_was(tmp_path):
-    (port,) = pods.free_ports(1)
+    (port,) = free_ports(1)
     long = mount(tmp_path, "long", "trainer.total_steps=200", "trainer.save_freq=150", f"trainer.master_port={port}")
     with pods.cluster(tmp_path, num_workers=1, shared=True, environment=POD) as cluster:
         run_dir = cluster.pods["head"].volume / "out" / "opd"

@@ -8,7 +8,8 @@ from tests.fast_tier.runs import installed, nodes_by_role, pods, reached
 
 NAMESPACE = "clean-up"
 RUN = "quickstart"
-AFTER = {"workersSeconds": 1, "clusterSeconds": 8, "selfSeconds": 16}
+# Far enough apart that a controller which comes late does not find two of them due at once.
+AFTER = {"workersSeconds": 1, "clusterSeconds": 16, "selfSeconds": 32}
 ONE_TRY = {"cluster": {"retries": {"backoffLimit": 0, "submitterBackoffLimit": 0}, "cleanUp": {"failed": AFTER}}}
 
 
@@ -35,10 +36,17 @@ def test_a_failed_run_loses_workers_then_cluster_then_itself_and_keeps_release_a
 
 
 def fail_pod(tier, role):
-    """What kubelet reports of a pod whose container ended with 1."""
-    [pod] = [
-        pod for pod in pods(tier, NAMESPACE, RUN) if pod["metadata"]["labels"]["app.kubernetes.io/component"] == role
-    ]
+    """What kubelet reports of a running pod whose container ended with 1."""
+
+    def running():
+        found = [
+            one
+            for one in pods(tier, NAMESPACE, RUN)
+            if one["metadata"]["labels"]["app.kubernetes.io/component"] == role
+        ]
+        return [one for one in found if one["status"].get("phase") == "Running"]
+
+    [pod] = tier.admin.until(f"the {role} runs", running)
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
     statuses = [{**one, "ready": False, "state": ended} for one in pod["status"]["containerStatuses"]]
     pod["status"] |= {"phase": "Failed", "containerStatuses": statuses}

@@ -191,8 +191,12 @@ def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(t
 
     [made] = tier.admin.until("its pod runs", pod)
     assert made["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == "models"
-    policies = tier.admin.items("networkpolicies", namespace=NAMESPACE)
-    [policy] = [one for one in policies if one["metadata"]["name"].startswith("stage-")]
+
+    def policies():  # made by a second request, after the Job
+        found = tier.admin.items("networkpolicies", namespace=NAMESPACE)
+        return [one for one in found if one["metadata"]["name"].startswith("stage-")]
+
+    [policy] = tier.admin.until("its policy is there", policies)
     assert policy["spec"]["podSelector"]["matchLabels"]["opd/stage"] == made["metadata"]["labels"]["opd/stage"]
     assert "is at work already" in good(tool(*words, "--no-wait"))
     made["status"] |= {"phase": "Succeeded"}

@@ -15,7 +15,9 @@ from opd.supervise import supervised
 
 def run():
     import ray
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
+    from opd.training.ray_start import patient_start
+    with patient_start():
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
 
     @ray.remote
     class Busy:

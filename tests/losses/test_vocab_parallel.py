@@ -1,13 +1,13 @@
 """The divergence over ranks that share the vocabulary, on gloo (on a GPU: see `tests.losses.vocab_ranks`)."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.ports import free_ports
 
 from opd.losses.divergence import DIVERGENCE_KINDS
 from opd.losses.rows import row_statistics
@@ -19,9 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_ranks(world: int) -> None:
     """`tests.losses.vocab_ranks` on as many processes; raises where one of them does."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    [port] = free_ports(1)
     shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     ranks = [

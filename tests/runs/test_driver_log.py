@@ -86,7 +86,7 @@ def test_what_was_printed_before_a_sigkill_is_kept(start_child: Callable, tmp_pa
     """
     child = start_child(script, tmp_path / "log")
     assert child.wait() == -9
-    until(lambda: (tmp_path / "log").read_text().endswith("line 999\n"))
+    until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text().endswith("line 999\n"))
     assert (tmp_path / "log").read_text().count("\n") == 1000
 
 

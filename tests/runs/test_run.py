@@ -29,8 +29,8 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
 
 @pytest.fixture
 def train(start_trainer: Callable, places: tuple[Path, str]) -> Callable:
-    def start(num_steps: int = 12, step_s: float = 0.0, lease_ttl_s: float = LEASE_S):
-        return start_trainer(*places, num_steps, step_s, lease_ttl_s)
+    def start(num_steps: int = 12, step_s: float = 0.0, lease_ttl_s: float = LEASE_S, **environment: str):
+        return start_trainer(*places, num_steps, step_s, lease_ttl_s, **environment)
 
     return start
 
@@ -135,9 +135,9 @@ def test_another_process_writes_through_the_handle(open_run: Callable, tmp_path:
 def test_a_killed_run_resumes_from_its_checkpoint_and_no_step_is_lost(
     train: Callable, run_store: LocalStore, until: Callable
 ) -> None:
-    for marker in ("step 7", "step 13"):
-        child = train(num_steps=16, step_s=0.02)
-        child.wait_for(marker)
+    for step in (7, 13):
+        child = train(num_steps=16, STOP_AT=str(step))
+        child.wait_for(f"step {step}\n")
         child.process.kill()
         child.wait()
     last = train(num_steps=16)
@@ -186,9 +186,8 @@ def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callab
 def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends(
     train: Callable, run_store: LocalStore
 ) -> None:
-    old = train(num_steps=1000, step_s=0.05, lease_ttl_s=1)
+    old = train(num_steps=1000, step_s=0.05, lease_ttl_s=1, STOP_AT="6")
     old.wait_for("step 6\n")
-    old.process.send_signal(signal.SIGSTOP)
     new = train(num_steps=12, step_s=0.05, lease_ttl_s=1)
     assert new.wait() == 0, new.text
     assert "attempt 2 resuming from step 5" in new.text

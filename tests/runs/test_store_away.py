@@ -13,18 +13,26 @@ from opd.runs.store_local import LocalStore
 from opd.runs.stream import read_streamed
 
 
+def point(link: Path, target: Path) -> None:
+    """Make the link, or swap it in one step: a trainer that looks in between would make the folder anew."""
+    new = link.with_name("new-link")
+    new.symlink_to(target)
+    new.replace(link)
+
+
 def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
     start_trainer: Callable, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
+    store, real, away = tmp_path / "store", tmp_path / "real", tmp_path / "away"
+    real.mkdir()
+    away.write_text("no folder: the store is away")
+    point(store, real)
     child = start_trainer(tmp_path / "local", store, 60, 0.05, 60)
     child.wait_for("step 6\n")
-    store.rename(tmp_path / "away")
-    store.write_text("no folder: the store is away")
+    point(store, away)
     child.wait_for("object store away, spooling on disk")
     child.wait_for("is complete on the local disk only")
-    store.unlink()
-    (tmp_path / "away").rename(store)
+    point(store, real)
     assert child.wait() == 0, child.text
     left = LocalStore(store / "r")
     assert logged_steps(left) == list(range(1, 61))

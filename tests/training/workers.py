@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.ports import free_ports
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,9 +221,7 @@ def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) ->
 
     Ranks other than 0 must agree with it: their metrics are compared here.
     """
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    [port] = free_ports(1)
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         "OMP_NUM_THREADS": "1",

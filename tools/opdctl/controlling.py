@@ -71,7 +71,7 @@ def set_suspend(api: KubeApi, run_id: str, *, is_suspended: bool) -> None:
 def wait_for_phase(
     api: KubeApi, run_id: str, phases: Iterable[Phase], *, timeout_s: float, poll_s: float = POLL_S
 ) -> JobState:
-    """Waits until a RayJob is in one of the phases.
+    """Waits until a RayJob is in one of the phases; of a suspended one until its pods are gone, too.
 
     Raises:
         ToolError: it ended otherwise, is gone, or it took too long.
@@ -82,7 +82,8 @@ def wait_for_phase(
         job = require_job(run, run_id, api.namespace)
         if job.phase not in wanted and not job.is_live:
             raise ToolError(f"run {run_id} is {job.describe()}, not {' or '.join(wanted)}")
-        return job.phase in wanted
+        # KubeRay says suspended once the RayCluster is gone; the garbage collector takes its pods a moment later.
+        return job.phase in wanted and not (job.phase == "suspended" and run.pods)
 
     return require_job(_wait(api, run_id, reached, timeout_s=timeout_s, poll_s=poll_s), run_id, api.namespace)
 

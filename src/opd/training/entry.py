@@ -20,6 +20,7 @@ from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
 from opd.training import tracking
 from opd.training.errors import Unfit
+from opd.training.ray_start import patient_start
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.cpu`.
@@ -197,6 +198,7 @@ def start_ray(config: DictConfig) -> bool:
     ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    ray.init(**init, runtime_env=runtime_env)
+    with patient_start():
+        ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not os.environ.get("RAY_ADDRESS")

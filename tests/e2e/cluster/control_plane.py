@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.e2e.cluster.kube import Kube, write_kubeconfig
 from tests.e2e.cluster.pki import Authority
-from tests.e2e.cluster.ports import free_ports
 from tests.e2e.cluster.probes import answers
 from tests.e2e.cluster.processes import Processes
+from tests.ports import free_ports
 
 from gotools import find
 

@@ -6,8 +6,8 @@ import os
 
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.kube import write_kubeconfig
-from tests.e2e.cluster.ports import free_ports
 from tests.e2e.cluster.probes import answers
+from tests.ports import free_ports
 
 import gotools
 import kubeschemas

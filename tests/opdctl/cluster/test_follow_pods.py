@@ -148,8 +148,8 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     state.add("s2", *second[10:])
     state.is_away = False
     until(lambda: second[-1] in printed)
-    state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
     state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
+    state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
     assert state.job is not None
     state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
     following.join(60)

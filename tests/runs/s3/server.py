@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.ports import free_ports
+
 import gotools
 
 ACCESS_KEY, SECRET_KEY = "opd-test", "opd-test-secret"
@@ -39,18 +41,11 @@ def build_server() -> Path:
     return gotools.install("versitygw")
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextmanager
 def running_server(folder: Path) -> Iterator[int]:
     """The port of a running server with one empty bucket, whose objects are files below `folder`."""
     (folder / "data" / BUCKET).mkdir(parents=True)
-    port = free_port()
+    [port] = free_ports(1)
     environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     command = [str(build_server()), "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")]
     with open(folder / "log", "wb") as log:

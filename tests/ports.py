@@ -4,7 +4,8 @@ import random
 import socket
 from pathlib import Path
 
-_LOWEST = 15_000
+# Above the ports that Ray gives its workers (10002 to 19999).
+_LOWEST = 20_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -15,7 +16,7 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
     """
     highest = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.is_file() else 32_768
     found: list[int] = []
-    for port in random.sample(range(_LOWEST, highest), k=highest - _LOWEST):
+    for port in random.Random().sample(range(_LOWEST, highest), k=highest - _LOWEST):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

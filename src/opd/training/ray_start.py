@@ -1,0 +1,42 @@
+"""Time for Ray's own daemons to start: a machine busy with other work needs more than Ray gives them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Far above any start seen: a bound on hanging, not on slowness.
+START_TIMEOUT_S = 150.0
+_POLL_S = 0.1
+
+
+@contextmanager
+def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
+    """Within it `ray.init` waits up to `timeout_s` for each daemon of the node that it starts.
+
+    Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py), and asks for it by
+    `services.get_node`, which raises RuntimeError until it has. Its wait for the control store has a setting.
+    """
+    from ray._private import services
+
+    once = services.get_node
+
+    def get_node(*arguments: Any, **options: Any) -> Any:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return once(*arguments, **options)
+            except RuntimeError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_POLL_S)
+
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(int(timeout_s)))
+    services.get_node = get_node
+    try:
+        yield
+    finally:
+        services.get_node = once
