@@ -51,7 +51,7 @@ def finished_run(folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = 
         place.put_json("attempts/0001/owner.json", {**owner, "process": process})
     rows = [{"step": step, "time": 1.0 * step, "timing/step_s": weight, "opd/loss": loss} for step in steps]
     store.put("attempts/0001/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    checkpoints = Checkpoints(local=local, remote=store, attempt=1, spec_hash="h")
+    checkpoints = Checkpoints(local=local, remote=store, attempt=1, token="t", spec_hash="h")
     checkpoints.begin(2)
     actor = checkpoints.folder(2) / "actor"
     actor.mkdir(parents=True)

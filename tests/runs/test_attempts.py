@@ -198,15 +198,17 @@ def test_of_two_winners_of_one_number_the_one_that_was_written_over_stops(local_
     plant_owner(local_store, 1)
     with pytest.raises(Overtaken, match=r"attempt 1 .* claimed over this one"):
         first.beat()
+    first.end("overtaken")
+    assert not local_store.exists("attempts/0001/ended.json"), "the attempt is the other one's, and goes on"
 
 
 def test_an_attempt_known_in_only_one_place_overtakes_too(tmp_path: Path, local_store: LocalStore) -> None:
     # A shared local volume shows the newer owner even while the object store is away, and the other way round.
     other = LocalStore(tmp_path / "other", policy=local_store.policy)
     plant_owner(other, 2)
-    check_owner([local_store], 1)
+    check_owner([local_store], 1, "mine")
     with pytest.raises(Overtaken):
-        check_owner([local_store, other], 1)
+        check_owner([local_store, other], 1, "mine")
 
 
 def test_a_claim_is_recorded_in_every_place(tmp_path: Path, local_store: LocalStore) -> None:

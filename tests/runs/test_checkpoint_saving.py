@@ -157,7 +157,8 @@ from opd.runs.shards import upload_shards
 from opd.runs.store_local import LocalStore
 local, remote, attempt = sys.argv[1:]
 checkpoints = Checkpoints(
-    local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), spec_hash="h",
+    local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), token=f"planted-{attempt}",
+    spec_hash="h",
 )
 step = checkpoints.choose().step or 0
 print("chosen", step, flush=True)

@@ -231,6 +231,32 @@ def test_an_overtaken_run_cannot_log_or_finish(open_run: Callable) -> None:
         assert not run.local.exists("result.json")
 
 
+def test_of_two_winners_of_one_claim_the_one_written_over_seals_nothing_and_leaves_the_run_to_the_other(
+    open_run: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    # Two machines whose store let both create attempts/0001/owner.json; no beat has come yet.
+    url = str(tmp_path / "store")
+    lost: Run = open_run(store_url=url)
+    store = LocalStore(tmp_path / "store/r")
+    owner = store.get_json("attempts/0001/owner.json")
+    assert owner is not None
+
+    def work() -> None:
+        with lost:
+            store.put_json("attempts/0001/owner.json", owner | {"token": "the other one's"})
+            with pytest.raises(Overtaken):
+                save_step(lost.checkpoints, 5)
+            with pytest.raises(Overtaken):
+                lost.fail("cannot be mended", fatal=True)
+            lost.finish({"accuracy": 1.0})
+
+    with pytest.raises(Overtaken, match="claimed over this one"):
+        work()
+    written = {info.key for info in store.list("")}
+    assert not any(key.startswith("checkpoints/") for key in written)
+    assert not written & {"result.json", "fatal.json", "attempts/0001/ended.json"}
+
+
 def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run: Callable) -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []

@@ -13,9 +13,11 @@ _PROGRAM = """
     import ray
     from opd.training.errors import PartLost
     from opd.training.loss_watch import LossWatch, lost_parts
+    from opd.training.ray_start import patient_start
 
     where, end_s = sys.argv[1], float(sys.argv[2])
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
+    with patient_start():
+        ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
 
     class Queue:
         def pid(self):

@@ -1,9 +1,18 @@
 """A node whose daemons come up late is waited for; one that never comes is an error."""
 
+import os
+
 import pytest
 from ray._private import services
 
 from opd.training.ray_start import patient_start
+
+WAIT = "RAY_gcs_server_port_wait_time_s"
+
+
+@pytest.fixture(autouse=True)
+def _nobody_set_the_wait(monkeypatch):
+    monkeypatch.delenv(WAIT, raising=False)
 
 
 def looks(monkeypatch, *, num_failures):
@@ -17,7 +26,6 @@ def looks(monkeypatch, *, num_failures):
         return {"node_manager_port": 1}
 
     monkeypatch.setattr(services, "get_node", get_node)
-    monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", "")
     return asked
 
 
@@ -37,6 +45,15 @@ def test_a_node_that_never_registers_is_ray_s_own_error(monkeypatch):
 def test_ray_is_as_it_was_afterwards(monkeypatch):
     looks(monkeypatch, num_failures=0)
     before = services.get_node
-    with patient_start():
-        pass
+    with patient_start(timeout_s=90):
+        assert os.environ[WAIT] == "90"
     assert services.get_node is before
+    assert WAIT not in os.environ
+
+
+def test_a_wait_that_the_user_set_stays(monkeypatch):
+    looks(monkeypatch, num_failures=0)
+    monkeypatch.setenv(WAIT, "7")
+    with patient_start():
+        assert os.environ[WAIT] == "7"
+    assert os.environ[WAIT] == "7"

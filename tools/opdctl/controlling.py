@@ -82,7 +82,7 @@ def wait_for_phase(
         job = require_job(run, run_id, api.namespace)
         if job.phase not in wanted and not job.is_live:
             raise ToolError(f"run {run_id} is {job.describe()}, not {' or '.join(wanted)}")
-        # KubeRay says suspended once the RayCluster is gone; the garbage collector takes its pods a moment later.
+        # KubeRay says suspended once the RayCluster object is gone; its pods go after that, and save first.
         return job.phase in wanted and not (job.phase == "suspended" and run.pods)
 
     return require_job(_wait(api, run_id, reached, timeout_s=timeout_s, poll_s=poll_s), run_id, api.namespace)

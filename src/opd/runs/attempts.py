@@ -82,13 +82,24 @@ def read_owner(store: Store, attempt: int) -> Owner | None:
         return None
 
 
-def check_owner(stores: Sequence[Store], attempt: int) -> None:
-    """Raises Overtaken if any of the run's stores knows a higher attempt; every writer asks before it commits."""
+def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
+    """Raises Overtaken if the run is another's by now; every writer asks before it commits.
+
+    That is, if any of the run's stores knows a higher attempt, or this one under another claim's token. The number alone
+    would do if every store kept its word, but some services check a condition first and write later (versitygw before
+    1.8: two winners in 5 to 9 % of races), and then the claim that was written over has to give way.
+    """
     for store in stores:
         highest = highest_attempt(store)
         if highest > attempt:
             raise Overtaken(
                 f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"
+            )
+        if (winner := _other_owner(store, attempt, token)) is not None:
+            raise Overtaken(
+                f"attempt {attempt} of {store.url} was claimed over this one by process {winner.process.pid} on "
+                f"{winner.process.host}: the store let two create-only writes of one object succeed; stopping without "
+                "another write"
             )
 
 
@@ -112,37 +123,27 @@ class Claim:
         return dataclasses.replace(self, stores=tuple(store.with_policy(policy) for store in self.stores))
 
     def check(self) -> None:
-        """Stops the writer if the run is another's by now.
-
-        The number alone would do on a store that keeps its word. Some services check a condition first and write later
-        (versitygw before 1.8: up to 9 % of races had two winners), so the record must still be this claim's own.
-
-        Raises:
-            Overtaken: a higher attempt exists, or another writer's claim of this number came over this one.
-            StoreError: the store is away.
-        """
-        check_owner(self.stores, self.attempt)
-        found = read_owner(self.stores[0], self.attempt)
-        if found is not None and found.token != self.owner.token:
-            raise Overtaken(
-                f"attempt {self.attempt} of {self.stores[0].url} was claimed over this one by process {found.process.pid} on "
-                f"{found.process.host}: the store let two create-only writes of one object succeed; stopping without another write"
-            )
+        check_owner(self.stores, self.attempt, self.owner.token)
 
     def beat(self) -> None:
         """Renews the lease, then stops the writer if it was overtaken.
 
         Raises:
-            Overtaken: see `check`.
+            Overtaken: see `check_owner`.
             StoreError: the store is away; the lease runs on.
         """
         self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", {"token": self.owner.token, "time_s": time.time()})
         self.check()
 
     def end(self, outcome: str, detail: str = "") -> None:
-        """Says that this attempt writes no more, so that the next one need not wait for the lease; local disk first."""
+        """Says that this attempt writes no more, so that the next one need not wait for the lease; local disk first.
+
+        Where another claim came over this one the attempt is not this one's to end.
+        """
         record = {"token": self.owner.token, "outcome": outcome, "detail": detail, "time_s": time.time()}
         for store in reversed(self.stores):
+            if _other_owner(store, self.attempt, self.owner.token) is not None:
+                continue
             store.put_json(f"{self.prefix}/{ENDED_FILE}", record)
 
 
@@ -187,6 +188,12 @@ def claim_attempt(
             first_beat_s = obstacle.last_beat_s
             on_wait(f"{obstacle.message}; waiting for its lease to run out")
         time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
+
+
+def _other_owner(store: Store, attempt: int, token: str) -> Owner | None:
+    """Who owns the attempt by the store's record, None if it is the token's claim or cannot be told."""
+    owner = read_owner(store, attempt)
+    return owner if owner is not None and owner.token != token else None
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:

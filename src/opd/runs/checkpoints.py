@@ -26,6 +26,7 @@ class Checkpoints:
     local: LocalStore
     remote: Store | None
     attempt: int
+    token: str
     spec_hash: str
     # A step that the store seals is resumed from on other machines: what leads up to it must be in the store by then.
     before_store_seal: Callable[[], None] = lambda: None
@@ -43,8 +44,8 @@ class Checkpoints:
         A store that is away does not stop the training. On a disk that attempts share, the local record of the newer
         owner still stops the older one.
         """
-        check_owner([self.local], self.attempt)
-        self._if_store_answers("the check for a newer attempt", lambda store: check_owner([store], self.attempt))
+        self._check([self.local])
+        self._if_store_answers("the look for another owner", lambda store: self._check([store]))
 
     def begin(self, step: int) -> bool:
         """Call before a step is saved: takes the seal off an older save of it and clears what was left behind.
@@ -67,14 +68,14 @@ class Checkpoints:
         A step whose upload failed is sealed locally only, counted in `num_failed_uploads` and warned of.
 
         Raises:
-            Overtaken: a newer attempt owns the run; the step stays unsealed.
+            Overtaken: the run is another's by now; the step stays unsealed.
             CheckpointError: a file is listed twice, or none at all.
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
         errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
         self.check_owner()
-        _seal(self.local, manifest, lambda: check_owner([self.local], self.attempt))
+        _seal(self.local, manifest, lambda: self._check([self.local]))
         if self.remote is not None and not errors:
             try:
                 self._seal_remote(self.remote, manifest)
@@ -180,6 +181,9 @@ class Checkpoints:
         self._if_store_answers("retention", prune_one)
         return sorted(deleted)
 
+    def _check(self, stores: list[Store]) -> None:
+        check_owner(stores, self.attempt, self.token)
+
     def _stores(self) -> list[Store]:
         return [self.local] if self.remote is None else [self.local, self.remote]
 
@@ -194,7 +198,7 @@ class Checkpoints:
 
     def _seal_remote(self, remote: Store, manifest: Manifest) -> None:
         self.before_store_seal()
-        _seal(remote, manifest, lambda: check_owner([remote, self.local], self.attempt))
+        _seal(remote, manifest, lambda: self._check([remote, self.local]))
 
     def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         folder = self.folder(manifest.step)

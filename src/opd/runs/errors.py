@@ -10,7 +10,7 @@ RunError (exit 1)
 ├── CorruptRecord            a JSON record of the run directory that cannot be read
 ├── SpecChanged (exit 2)     this run id belongs to another experiment
 ├── RunIsLive                another process owns the run and is alive
-├── Overtaken                a newer attempt owns the run: stop writing
+├── Overtaken                another claim owns the run: stop writing
 ├── RunFinished (exit 0)     result.json is there already
 ├── RunFatal                 fatal.json is there: no retry can mend this run
 └── CheckpointError
@@ -69,7 +69,7 @@ class RunIsLive(RunError):
 
 
 class Overtaken(RunError):
-    """A newer attempt owns this run; this one must stop writing."""
+    """A newer attempt, or another claim of the same number, owns this run; this one must stop writing."""
 
 
 class RunFinished(RunError):

@@ -1,4 +1,4 @@
-"""The thread that renews an attempt's lease and notices when a newer attempt has taken the run over."""
+"""The thread that renews an attempt's lease and notices when another claim has taken the run over."""
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ class Run(RunWriter):
             local_dir=str(local.root),
             store_url=remote.url if remote is not None else None,
             attempt=claim.attempt,
+            token=claim.owner.token,
             spec_hash=spec_hash,
             check_interval_s=lease_ttl_s / BEATS_PER_LEASE,
             flush_interval_s=flush_interval_s,
@@ -129,7 +130,7 @@ class Run(RunWriter):
             The record as written.
 
         Raises:
-            Overtaken: a newer attempt owns the run; no result is written.
+            Overtaken: the run is another's by now; no result is written.
             StoreError: the store did not come back; everything is on the local disk.
         """
         with self.storing_the_end():

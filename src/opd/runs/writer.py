@@ -27,13 +27,14 @@ class RunHandle:
     """What another process (a Ray actor, a rank) needs to write to the same attempt; plain data, so that it travels.
 
     `local_dir` is the run's folder on the machine of the reader; `store_url` the run's URL in the object store, None
-    where the local folder is the store.
+    where the local folder is the store; `token` the claim's own.
     """
 
     run_id: str
     local_dir: str
     store_url: str | None
     attempt: int
+    token: str
     spec_hash: str
     check_interval_s: float
     flush_interval_s: float
@@ -60,12 +61,13 @@ class RunWriter:
             local=self.local,
             remote=self.remote,
             attempt=handle.attempt,
+            token=handle.token,
             spec_hash=handle.spec_hash,
             before_store_seal=lambda: self._streamer.flush(handle.policy),
         )
         # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
-        beat = renew or (lambda: check_owner(impatient, handle.attempt))
+        beat = renew or (lambda: check_owner(impatient, handle.attempt, handle.token))
         self._watch = Watch(beat=beat, interval_s=handle.check_interval_s)
         self._mirrored: set[str] = set()
 
@@ -75,14 +77,14 @@ class RunWriter:
         return (self.local,) if self.remote is None else (self.remote, self.local)
 
     def check_owner(self) -> None:
-        """Raises Overtaken if a newer attempt owns the run (asks the stores)."""
-        check_owner(self.stores, self.handle.attempt)
+        """Raises Overtaken if the run is another's by now (asks the stores)."""
+        check_owner(self.stores, self.handle.attempt, self.handle.token)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes one row of metrics.
 
         Raises:
-            Overtaken: the last check of the lease found a newer attempt.
+            Overtaken: the last check of the lease found that the run is another's.
         """
         self._watch.raise_if_overtaken()
         self._mirror(METRICS_FILE)

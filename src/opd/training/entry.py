@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,8 @@ def start_ray(config: DictConfig) -> bool:
     ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    with patient_start():
+    joins = bool(os.environ.get("RAY_ADDRESS"))
+    with nullcontext() if joins else patient_start():
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
-    return not os.environ.get("RAY_ADDRESS")
+    return not joins

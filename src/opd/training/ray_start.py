@@ -11,14 +11,16 @@ from typing import Any
 # Far above any start seen: a bound on hanging, not on slowness.
 START_TIMEOUT_S = 150.0
 _POLL_S = 0.1
+_STORE_WAIT = "RAY_gcs_server_port_wait_time_s"
 
 
 @contextmanager
 def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
-    """Within it `ray.init` waits up to `timeout_s` for each daemon of the node that it starts.
+    """Within it a `ray.init` that starts a node waits up to `timeout_s` for each of the node's daemons.
 
     Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py), and asks for it by
-    `services.get_node`, which raises RuntimeError until it has. Its wait for the control store has a setting.
+    `services.get_node`, which raises RuntimeError until it has. Its wait for the control store has a setting. Ray looks
+    at answers, not at processes: a raylet that dies at once is reported as late as one that hangs.
     """
     from ray._private import services
 
@@ -34,9 +36,12 @@ def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
                     raise
             time.sleep(_POLL_S)
 
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(int(timeout_s)))
+    is_ours = _STORE_WAIT not in os.environ
+    os.environ.setdefault(_STORE_WAIT, str(int(timeout_s)))
     services.get_node = get_node
     try:
         yield
     finally:
         services.get_node = once
+        if is_ours:
+            del os.environ[_STORE_WAIT]

@@ -19,9 +19,9 @@ from opd.agent.tool_worker import MAX_REPLY_CHARS
 
 TOOLSET = str(Path(__file__).with_name("misbehaving_tools.py"))
 PATIENCE_S = 60.0
-# Of calls that hang, and of some that do answer: far above what those take on a busy machine.
-CALL_TIMEOUT_S = 3.0
 """A deadline for what should be quick: only a hang can reach it."""
+CALL_TIMEOUT_S = 3.0
+"""Of pools whose calls hang; some that answer have it too, and take less than a millisecond."""
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tests.ports import free_ports
 from tests.training.workers import cut_into_mini_batches, nested, row, tensordict
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 
@@ -76,9 +76,7 @@ class _RandomWeights:
 
 def prepare(folder: Path) -> None:
     """Single-rank process group settings, random weights and the empty rollout in verl's registries."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    [port] = free_ports(1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     from verl.utils import model as verl_model
     from verl.workers.rollout import base

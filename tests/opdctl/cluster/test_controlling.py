@@ -7,9 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kubernetes import client
 
+from opdctl import controlling
+from opdctl.cluster.client import KubeApi
 from opdctl.cluster.rayjob import read_job
 from opdctl.cluster.run import ClusterRun
+from opdctl.cluster.waiting import pod_lines
 from opdctl.controlling import refuse_resume, refuse_suspend, require_job, what_is_saved
 from opdctl.ending import job_end
 from opdctl.errors import ToolError
@@ -51,6 +55,18 @@ def test_a_run_without_a_rayjob_is_told_how_it_goes_on() -> None:
     with pytest.raises(ToolError, match="no RayJob r in namespace opd") as caught:
         require_job(ClusterRun(job=None), "r", "opd")
     assert "opdctl submit" in caught.value.fix
+
+
+def test_a_run_counts_as_suspended_when_its_pods_are_gone_too(
+    rayjob: Callable, pod: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = read_job(rayjob(suspendable=True, suspend=True, jobDeploymentStatus="Suspended"))
+    pods = pod_lines([pod("head", deleting=True)], [])
+    looks = iter([ClusterRun(job=job, pods=pods), ClusterRun(job=job, pods=pods), ClusterRun(job=job)])
+    monkeypatch.setattr(controlling, "look", lambda api, run_id: next(looks))
+    api = KubeApi(client.ApiClient(), namespace="opd", context=None)
+    assert controlling.wait_for_phase(api, "r", ["suspended"], timeout_s=60, poll_s=0).phase == "suspended"
+    assert list(looks) == []
 
 
 def test_what_is_saved_is_the_newest_checkpoint_and_what_is_computed_again() -> None:
