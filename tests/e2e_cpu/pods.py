@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.cluster.probes import is_listening
 from tests.ports import free_ports
 
 ADDRESS = "127.0.0.1"
@@ -114,7 +114,7 @@ class Cluster:
         )
         self._wait("the head", lambda: self._num_nodes() == 1)
         # Ray's job server waits only 10 s for the agent that it starts drivers by.
-        self._wait("the head's agent", lambda: _is_listening(agent))
+        self._wait("the head's agent", lambda: is_listening(ADDRESS, agent))
         for index in range(num_workers):
             self.start_worker(f"worker-{index}")
         self._wait("all nodes", lambda: self._num_nodes() == num_workers + 1)
@@ -234,14 +234,6 @@ class Cluster:
             return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
         except OSError:
             return 0
-
-
-def _is_listening(port: int) -> bool:
-    try:
-        socket.create_connection((ADDRESS, port), timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 def _die_with_parent() -> None:

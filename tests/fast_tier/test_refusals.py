@@ -37,7 +37,8 @@ def test_a_gpu_type_that_no_node_has_leaves_the_worker_pending_with_the_schedule
             # While the claim that was installed with it is not bound yet, the scheduler names that first.
             return [message for message in told if "didn't match Pod's node affinity/selector" in message]
 
-        assert tier.admin.until("the worker's GPU type is what keeps it waiting", reason)
+        [message] = tier.admin.until("the worker's GPU type is what keeps it waiting", reason)
+        assert "didn't match Pod's node affinity/selector" in message
 
 
 def test_suspending_a_run_with_deletion_rules_is_refused_and_the_run_goes_on(tier):

@@ -33,7 +33,7 @@ class Case:
     chunk_size: int = 7
     scale: float = 1.0
     tokens: str = "uneven"
-    tolerance: float = 1e-8  # of float64: ranks add up in another order, 5e-10 seen
+    tolerance: float = 1e-9
 
     def counts(self, world: int) -> list[int]:
         """Tokens of each rank."""

@@ -119,9 +119,8 @@ def dashboard():
     ray = os.path.join(os.path.dirname(sys.executable), "ray")
     port, dashboard_port, agent_port = free_ports(3)
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}  # fmt: skip
-    with tempfile.TemporaryDirectory(
-        prefix="ray", ignore_cleanup_errors=True
-    ) as folder:  # short, for names of sockets; agents may still write
+    # A short name: it becomes part of the names of sockets. Agents of the ended head may still write as it is removed.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         command = [ray, "start", "--head", "--block", "--num-cpus=1", f"--port={port}", f"--dashboard-port={dashboard_port}",
                    "--include-dashboard=true", f"--dashboard-agent-listen-port={agent_port}",
                    "--object-store-memory=100000000", f"--temp-dir={folder}"]  # fmt: skip

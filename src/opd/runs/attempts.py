@@ -82,6 +82,12 @@ def read_owner(store: Store, attempt: int) -> Owner | None:
         return None
 
 
+def _other_owner(store: Store, attempt: int, token: str) -> Owner | None:
+    """Who owns the attempt by the store's record, None if it is the token's claim or cannot be told."""
+    owner = read_owner(store, attempt)
+    return owner if owner is not None and owner.token != token else None
+
+
 def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
     """Raises Overtaken if the run is another's by now; every writer asks before it commits.
 
@@ -188,12 +194,6 @@ def claim_attempt(
             first_beat_s = obstacle.last_beat_s
             on_wait(f"{obstacle.message}; waiting for its lease to run out")
         time.sleep(min(1.0, lease_ttl_s / (2 * BEATS_PER_LEASE)))
-
-
-def _other_owner(store: Store, attempt: int, token: str) -> Owner | None:
-    """Who owns the attempt by the store's record, None if it is the token's claim or cannot be told."""
-    owner = read_owner(store, attempt)
-    return owner if owner is not None and owner.token != token else None
 
 
 def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_s: float) -> Claim | None:

@@ -226,7 +226,7 @@ class Store(ABC):
     def check_create_only(self) -> float:
         """Proves with one throw-away object that the store honours create-only writes, one after the other.
 
-        That it also keeps racing writers apart is the service's promise; `Claim.check` notices where it is broken.
+        That it also keeps racing writers apart is the service's promise; `attempts.check_owner` notices where it is broken.
 
         Returns:
             The store's own clock, Unix seconds, as read from that object: leases are judged by it, not by ours.
