@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.charts.helm import EXPERIMENTS as BY_NAME
+from tests.charts.helm import SWEEPS
 
 import gotools
+from opdctl.values import load_experiments
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = sorted((ROOT / "manifests" / "experiments").glob("*.yaml"))
+EXPERIMENTS = list(BY_NAME.values())
 IMAGE = f"registry.example/opd@sha256:{'a' * 64}"
 
 
@@ -47,6 +51,44 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Pa
     documents = list(yaml.safe_load_all((tmp_path / "out" / "quickstart-seed-4.yaml").read_text()))
     [config] = [item for item in documents if item["kind"] == "ConfigMap"]
     assert '"seed": 4' in next(iter(config["data"].values()))
+
+
+@pytest.mark.parametrize("file", SWEEPS.values(), ids=SWEEPS)
+def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
+    file: Path, helm: str, call: Callable, tmp_path: Path
+) -> None:
+    done = call("render", file, "--image", IMAGE, "--charts", ROOT / "charts", "-o", "out", OPDCTL_HELM=helm)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for path in (tmp_path / "out").iterdir():
+        [config] = [item for item in yaml.safe_load_all(path.read_text()) if item["kind"] == "ConfigMap"]
+        experiment = json.loads(config["data"]["exp.json"])
+        assert experiment["name"] == path.stem
+        found[path.stem] = (experiment["opd"]["loss_type"], experiment["seed"])
+    assert sorted(found.values()) == [(loss, seed) for loss in ("jsd", "reverse_kl") for seed in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), ([], {"MODEL_PATH": "a"})],
+)
+def test_a_sweep_whose_key_is_overridden_is_refused_instead_of_run_several_times(
+    words: list[str], variables: dict[str, str], call: Callable, tmp_path: Path
+) -> None:
+    swept = "seed: [1, 2]" if "seed=5" in words else "model.path: [b, c]"
+    (tmp_path / "sweep.yaml").write_text(f"kind: opd\nmodel: {{path: m}}\nteacher: {{path: t}}\nmatrix: {{{swept}}}\n")
+    done = call("render", "sweep.yaml", "--image", IMAGE, *words, **variables)
+    assert done.returncode == 2
+    assert "are the same one" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_name_given_to_a_sweep_is_the_first_part_of_every_cell_s() -> None:
+    [file] = SWEEPS.values()
+    for words in ({"env": {"RUN_ID": "mine"}}, {"env": {}, "sets": ["name=mine"]}):
+        names = [item.run_id for item in load_experiments(file, **words)]
+        assert len(set(names)) == 6
+        assert all(name.startswith("mine-loss-type-") for name in names)
 
 
 def test_what_the_chart_refuses_is_exit_2_with_its_own_words(helm: str, call: Callable) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.spec import AnySpec, dump_spec, load_text
+from opd.spec import AnySpec, Problem, SpecError, canonical_json, dump_spec, load_text
 from opd.spec.reader import read_text
 from opd.spec.tree import get_path, set_path
 from opdctl.errors import usage_error
 from opdctl.sweep import expand
+
+NAME_VARIABLE = "RUN_ID"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +47,19 @@ def load_experiments(
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec cannot be used; every problem of the first bad cell.
+        SpecError: the spec cannot be used (every problem of the first bad cell), or two cells are one experiment.
     """
     tree = _read(file)
     for overlay in overlays:
         tree = merge(tree, _read(overlay))
     if image is not None:
         tree = merge(tree, {"cluster": {"image": {"ref": image}}})
-    return [_load(cell, env, list(sets), origin=str(file)) for cell in expand(tree, origin=str(file))]
+    sets = list(sets)
+    if "matrix" in tree:
+        tree, env, sets = _name_first(tree, env, sets)
+    found = [_load(cell, env, sets, origin=str(file)) for cell in expand(tree, origin=str(file))]
+    _refuse_twins(found, tree.get("matrix"), origin=str(file))
+    return found
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +69,29 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         old = out.get(key)
         out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return out
+
+
+def _name_first(
+    tree: dict[str, Any], env: Mapping[str, str], sets: list[str]
+) -> tuple[dict[str, Any], Mapping[str, str], list[str]]:
+    """A name from outside the file is the whole sweep's: it takes the place of the file's before the cells get theirs."""
+    given = [text.partition("=")[2] for text in sets if text.startswith("name=")] or [env.get(NAME_VARIABLE, "")]
+    if given[-1]:
+        tree = {**tree, "name": given[-1]}
+    others = {name: value for name, value in env.items() if name != NAME_VARIABLE}
+    return tree, others, [text for text in sets if not text.startswith("name=")]
+
+
+def _refuse_twins(found: Sequence[Experiment], matrix: Any, *, origin: str) -> None:
+    """No cell may be another one under a second name: somebody would pay twice for one result."""
+    first: dict[str, str] = {}
+    for item in found:
+        tree = {**dump_spec(item.spec), "name": "", "cluster": item.values.get("cluster")}
+        twin = first.setdefault(canonical_json(tree), item.run_id)
+        if twin != item.run_id:
+            rule = f"every cell of the matrix is an experiment of its own; {twin} and {item.run_id} are the same one"
+            fix = "take out the --set or environment variable that overrides a key of the matrix, or a value that is there twice"
+            raise SpecError([Problem(path="matrix", value=matrix, rule=rule, fix=fix)], origin=origin)
 
 
 def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Experiment:
