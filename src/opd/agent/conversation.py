@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from opd.text import storable
+
 _ASKED, _SAID, _CALLED, _ID = "opd-asked", "opd-said", "opd_called_", "opd-call-id-"
 _PROBES: tuple[tuple[str, ...], ...] = (("opd-reply-1",), ("opd-reply-2", "二百公里 200 km"), ('{"opd": 3}\n4',))
 """Replies of three turns, by which a template is judged."""
@@ -57,9 +59,10 @@ class Conversation:
     def clean(self, text: str) -> tuple[str, int]:
         """A reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
 
-        A marker in a database entry, or echoed in an error, would otherwise end the turn or open another one.
+        A marker in a database entry, or echoed in an error, would otherwise end the turn or open another one. What no
+        tokenizer takes (a lone surrogate out of a tool of the user's own) is replaced.
         """
-        found = 0
+        found, text = 0, storable(text)
         for marker in self._markers:
             if marker in text:
                 found += text.count(marker)

@@ -197,7 +197,9 @@ class DialogueRunner:
         turn.calls, broken = await self._answer(calls, tools)
         dialogue.num_markers_broken += broken
         replies = self.conversation.after_turn(
-            [call.reply for call in turn.calls], last_token=last, call_ids=[call.call_id for call in calls]
+            [call.reply for call in turn.calls],
+            last_token=last,
+            call_ids=[call.call_id and self.conversation.clean(call.call_id)[0] for call in calls],
         )
         if len(dialogue.response_ids) + len(replies) >= limits.max_response_tokens:
             return NO_ROOM_FOR_REPLY

@@ -160,7 +160,12 @@ class ToolPool:
         queued_s = started - request.queued_at
         name = request.call.name
         try:
-            process.connection.send_bytes(pickle.dumps(request.call))
+            message = pickle.dumps(request.call)
+        except RecursionError:
+            text = error_text("bad_arguments", f"the arguments of {name} are nested too deeply")
+            return ToolReply(text, "bad_arguments", time.monotonic() - started, queued_s), True
+        try:
+            process.connection.send_bytes(message)
             if process.connection.poll(self._timeout_s):
                 answer: WorkerReply = process.connection.recv()
                 if answer.fault is not None:

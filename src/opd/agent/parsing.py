@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from opd.text import storable
+
+MAX_DEPTH = 64
+"""Lists and objects within each other in a call: no tool's arguments come near, and what later copies, pickles or prints
+a call recurses."""
 _OPEN, _CLOSE, _END_OF_THOUGHT = "<tool_call>", "</tool_call>", "</think>"
 _CALL = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|(?={_OPEN})|\Z)", re.DOTALL)
 
@@ -57,7 +63,7 @@ def _read(match: re.Match[str]) -> ToolCall:
 def call_from_json(text: str) -> ToolCall:
     """A call from `{"name": ..., "arguments": {...}}`."""
     try:
-        value = json.loads(text)
+        value = _loads(text)
     except (ValueError, RecursionError) as error:
         return ToolCall(problem=f"the call is not valid JSON ({error})")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -73,10 +79,33 @@ def call_from_json(text: str) -> ToolCall:
 def call_from_parts(name: str, arguments: str, call_id: str | None) -> ToolCall:
     """A call whose arguments came as JSON text, as verl's parsers hand them out."""
     try:
-        value = json.loads(arguments)
+        value = _loads(arguments)
     except (ValueError, RecursionError) as error:
         return ToolCall(name=name, problem=f"the arguments are not valid JSON ({error})", call_id=call_id)
     if not isinstance(value, dict):
         problem = f"the arguments must be a JSON object, not {type(value).__name__}"
         return ToolCall(name=name, problem=problem, call_id=call_id)
     return ToolCall(name=name, arguments=value, call_id=call_id)
+
+
+def _loads(text: str) -> Any:
+    """JSON as a model wrote it, its texts storable and its numbers finite.
+
+    Raises:
+        ValueError, RecursionError: not JSON, nested more than `MAX_DEPTH` deep, or a number beyond a float's range.
+    """
+    return _plain(json.loads(text), MAX_DEPTH)
+
+
+def _plain(value: Any, depth_left: int) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number that JSON has")
+    if not isinstance(value, list | dict):
+        return value
+    if not depth_left:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list):
+        return [_plain(item, depth_left - 1) for item in value]
+    return {storable(key): _plain(item, depth_left - 1) for key, item in value.items()}

@@ -50,8 +50,10 @@ def file_key(partition: str, step: int) -> str:
 
 
 def to_lines(trajectories: Iterable[Trajectory]) -> bytes:
-    """The file's content."""
-    return "".join(json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in trajectories).encode()
+    """The file's content: readable in any script, and any text comes back from `from_lines` as it was."""
+    lines = "".join(json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in trajectories)
+    # A lone surrogate has no UTF-8; the handler writes it as JSON's own escape of it.
+    return lines.encode(errors="backslashreplace")
 
 
 def from_lines(data: bytes) -> list[Trajectory]:
@@ -62,10 +64,13 @@ def from_lines(data: bytes) -> list[Trajectory]:
     """
     out = []
     names = {field.name for field in fields(Trajectory)}
-    for number, line in enumerate(data.decode().splitlines(), start=1):
-        record = json.loads(line)
-        if not isinstance(record, dict) or set(record) != names:
-            raise ValueError(f"line {number}: a trajectory must have the keys {', '.join(sorted(names))}")
-        segments = [Segment(**segment) for segment in record.pop("segments")]
-        out.append(Trajectory(segments=segments, **record))
+    # Only "\n" ends a line: str.splitlines also cuts at U+2028, U+2029 and U+0085, which JSON allows in a text.
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or set(record) != names:
+                raise ValueError(f"a trajectory must have the keys {', '.join(sorted(names))}")
+            out.append(Trajectory(**record | {"segments": [Segment(**item) for item in record["segments"]]}))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"line {number}: {error}") from error
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from verl.tools.function_tool import FunctionTool, normalize_function_tool_retur
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from opd.agent.parsing import CallParser, HermesParser, ToolCall, call_from_parts
+
+logger = logging.getLogger(__name__)
 
 HERMES = "hermes"
 
@@ -86,10 +89,14 @@ class VerlParser:
         self.stop_token_ids: Sequence[int] = tuple(self._parser.stop_token_ids)
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        _, found = await self._parser.extract_tool_calls(list(token_ids), self._tools)
+        unreadable = ToolCall(problem=f"a call is not in the format {self._name}")
+        try:
+            _, found = await self._parser.extract_tool_calls(list(token_ids), self._tools)
+        except Exception as error:  # noqa: BLE001 - a parser of verl's that stumbles over what the model wrote
+            logger.warning("verl's parser %s raised %s: %s", self._name, type(error).__name__, error)
+            return [unreadable]
         calls = [call_from_parts(call.name, call.arguments, call.tool_call_id) for call in found]
         begun = text.count(self._opening) if self._opening else 0
-        unreadable = ToolCall(problem=f"a call is not in the format {self._name}")
         return calls + [unreadable] * (begun - len(calls))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from opd.rewards.pool import ScorerPool, scorer_pool
 from opd.rewards.protocol import Failure, ScoreTask
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_call
+from opd.text import storable
 
 logger = logging.getLogger(__name__)
 
@@ -116,5 +117,10 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
             task.solution[-_LOGGED_ANSWER_CHARS:],
         )
         return {"score": 0.0, "acc": 0.0, "pred": NO_ANSWER, "failed": 1}
-    row: RewardRow = {"score": float(result.score), "acc": float(result.acc), "pred": result.pred, "failed": 0}
+    row: RewardRow = {
+        "score": float(result.score),
+        "acc": float(result.acc),
+        "pred": storable(result.pred),
+        "failed": 0,
+    }
     return {name: float(value) for name, value in result.breakdown.items()} | row

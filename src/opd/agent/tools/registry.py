@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from opd.agent.database import open_database
 from opd.agent.manifest import verify_folder
+from opd.text import storable
 
 DEFAULT_TOOLSET = "opd.agent.tools"
 MAX_ARGUMENT_BYTES = 65536
@@ -59,7 +60,7 @@ def render(reply: Mapping[str, Any]) -> str:
     No `<` survives as such: replies quote what the model wrote, and tokenizers read `<|im_end|>` or `<tool_call>` in a
     tool's text as the real control token.
     """
-    return json.dumps(reply, ensure_ascii=False).replace("<", "\\u003c")
+    return storable(json.dumps(reply, ensure_ascii=False)).replace("<", "\\u003c")
 
 
 def parse_arguments(tool: Tool, arguments: str | Mapping[str, Any]) -> BaseModel:

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    args.output.write_text(render(args.run.rstrip("/").rpartition("/")[2], trajectories))
+    args.output.write_text(render(args.run.rstrip("/").rpartition("/")[2], trajectories), encoding="utf-8")
     print(f"wrote {args.output}: {len(trajectories)} conversations")
     return 0
 

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from opd.agent.trajectories import Trajectory
+from opd.text import storable
 
 MAX_SEGMENT_CHARS = 6000
 """A longer stretch keeps its beginning and its end; what is left out is counted."""
@@ -17,16 +18,15 @@ _SUMMARY = ("score", "acc", "pred", "failed")
 
 
 def render(title: str, trajectories: Sequence[Trajectory]) -> str:
-    """The page as HTML, with everything inside it and no script."""
+    """The page as HTML that UTF-8 can hold, with everything inside it and no script."""
     environment = Environment(
         loader=PackageLoader("opd.agent.viewer", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"shortened": shortened, "compact": compact}
     ordered = sorted(trajectories, key=lambda t: (t.partition, t.step, t.data_index, t.sample))
-    return environment.get_template("page.html.j2").render(
-        title=title, trajectories=[view(trajectory) for trajectory in ordered]
-    )
+    views = [view(trajectory) for trajectory in ordered]
+    return storable(environment.get_template("page.html.j2").render(title=title, trajectories=views))
 
 
 def view(trajectory: Trajectory) -> dict[str, Any]:
