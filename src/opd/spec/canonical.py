@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from opd.spec.kinds import AnySpec
+from opd.spec.tree import drop_path, get_path
 
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
 # person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
@@ -57,6 +58,10 @@ NOT_IDENTITY: tuple[str, ...] = (
     "trainer.resume",
 )
 
+# Identity keys that a later version added, with the value under which a run is what it was before the key existed. At that
+# value a key is left out of the identity, so that a run begun with an older version resumes under this one.
+ADDED_SINCE: dict[str, Any] = {}
+
 
 def dump_spec(spec: AnySpec) -> dict[str, Any]:
     """The spec as plain JSON values, every default written out, unset optional keys left out.
@@ -75,11 +80,10 @@ def identity(spec: AnySpec) -> dict[str, Any]:
     """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
     tree = dump_spec(spec)
     for path in NOT_IDENTITY:
-        *parents, last = path.split(".")
-        node: Any = tree
-        for key in parents:
-            node = node.get(key, {})
-        node.pop(last, None)
+        drop_path(tree, path)
+    for path, as_before in ADDED_SINCE.items():
+        if get_path(tree, path) == as_before:
+            drop_path(tree, path, emptied=True)
     return tree
 
 
