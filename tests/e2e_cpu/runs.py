@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from opd.runs.metrics import read_metrics
 from opd.runs.store_local import LocalStore
@@ -53,6 +56,14 @@ class Outcome:
         errors = [line for line in self.output.splitlines() if _ERROR.search(line)]
         assert not errors, errors[:5]
         return self
+
+
+def kill_all(pid: int) -> None:
+    """SIGKILL to every process of the run at once: the launcher alone would pass a SIGTERM on to its child."""
+    root = psutil.Process(pid)
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def command(spec: str, sets: list[str]) -> list[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
+import shutil
 import signal
+import subprocess
+import tarfile
 import time
+from pathlib import Path
 
-import psutil
+import pytest
 import torch
-from tests.e2e_cpu.runs import Outcome, finish, run, start
+from tests.e2e_cpu import begun_run
+from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, finish, kill_all, run, start
 
 from opd.runs.resume import complete_steps
 from opd.runs.store_local import LocalStore
@@ -23,14 +28,6 @@ def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
     return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
-def _kill_all(pid: int) -> None:
-    """SIGKILL to every process of the run at once: the launcher alone would pass a SIGTERM on to its child."""
-    root = psutil.Process(pid)
-    for process in [root, *root.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
     # The original restarts its epochs at 0 and its file logger wipes the history (defect 14).
     whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
@@ -42,7 +39,7 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     while not sealed.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sealed.exists(), (folder / "run.log").read_text()[-4000:]
-    _kill_all(process.pid)
+    kill_all(process.pid)
     process.wait(timeout=30)
     newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]  # 2, or later on a machine that stalled this test
     assert newest < _STEPS
@@ -78,3 +75,30 @@ def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
     resumed = run(tmp_path, "opd", *sets, f"trainer.total_steps={last + 1}").must_be_clean()
     assert f"resuming from step {last}" in resumed.output
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, last + 2))
+
+
+@pytest.mark.parametrize(
+    "lost_disk", [False, pytest.param(True, marks=pytest.mark.matrix)], ids=["same-disk", "new-disk"]
+)
+@pytest.mark.parametrize(
+    "archive", sorted((Path(__file__).parent / "begun").glob("*.tar.xz")), ids=lambda path: path.name
+)
+def test_a_run_that_an_older_version_began_resumes_and_goes_on_as_it_would_have(archive, lost_disk, tmp_path):
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    if lost_disk:
+        shutil.rmtree(tmp_path / "out")
+    ended = subprocess.run(
+        begun_run.command(), cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
+    assert f"resuming from step {begun_run.SEALED_STEP}" in ended.stdout + ended.stderr
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    found = begun_run.rows(tmp_path)
+    assert [row["training/global_step"] for row in found] == [row["training/global_step"] for row in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (
+            mine["opd/num_tokens"] == theirs["opd/num_tokens"]
+        )  # of other processors' last bits no sampled token may hang
+        assert mine["opd/loss"] == pytest.approx(theirs["opd/loss"], rel=1e-3)
+        assert mine["opd/grad_norm"] == pytest.approx(theirs["opd/grad_norm"], rel=1e-2)
