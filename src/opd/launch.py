@@ -12,7 +12,7 @@ from opd.overrides import RunFacts, compute_overrides
 from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec
 from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 
-EXIT_BAD_SPEC = 2
+EXIT_BAD_SPEC = SpecError.exit_code
 
 _EPILOG = """\
 examples:

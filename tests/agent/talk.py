@@ -55,14 +55,17 @@ class Tools:
         return Answered(text=self.answer(name, arguments), seconds=0.5)
 
 
-def runner(parser: CallParser | None = None, max_reply_tokens: int = 200, **limits: Any) -> DialogueRunner:
+def runner(
+    parser: CallParser | None = None, max_reply_tokens: int = 200, tokenizer: Any = TOKENIZER, **limits: Any
+) -> DialogueRunner:
     bounds = {"max_prompt_tokens": 500, "max_response_tokens": 5000, "max_assistant_turns": 60, "max_parallel_calls": 2}
+    bounds |= limits
     return DialogueRunner(
-        tokenizer=TOKENIZER,
-        conversation=Conversation(TOKENIZER, tools=[SCHEMA]),
+        tokenizer=tokenizer,
+        conversation=Conversation(tokenizer, tools=[SCHEMA], max_parallel_calls=bounds["max_parallel_calls"]),
         parser=parser or HermesParser(),
         truncate=partial(truncate_reply, tokenizer=TOKENIZER, max_tokens=max_reply_tokens),
-        limits=Limits(**bounds | limits),
+        limits=Limits(**bounds),
     )
 
 

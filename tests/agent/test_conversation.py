@@ -8,7 +8,9 @@ import re
 import pytest
 from tests.agent.talk import SCHEMA, TOKENIZER, ids_of, text_of
 
-from opd.agent.conversation import Conversation, UnfitTemplate
+from opd.agent.conversation import Conversation
+from opd.chat_template import UnfitTemplate
+from opd.spec import SpecError
 
 END = TOKENIZER.eos_token_id
 HEAD = "{% for m in messages %}{% if m.role == 'assistant' %}"
@@ -24,11 +26,44 @@ FORGETS_THOUGHTS = (
 )  # fmt: skip
 
 
-def conversation(template: str | None = None, **kwargs) -> Conversation:
+# The structure of published templates, with this tokenizer's control tokens for theirs.
+LLAMA_3 = (  # one call a turn, replies as JSON strings
+    "{% for m in messages %}{% if not (m.role == 'tool' or 'tool_calls' in m) %}"
+    "<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>"
+    "{% elif 'tool_calls' in m %}{% if not m.tool_calls | length == 1 %}"
+    "{{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}"
+    '<|im_start|>assistant\n\n{"name": "{{ m.tool_calls[0].function.name }}", "parameters": '
+    "{{ m.tool_calls[0].function.arguments | tojson }}}<|im_end|>"
+    "{% else %}<|im_start|>ipython\n\n{% if m.content is mapping or m.content is iterable %}{{ m.content | tojson }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+)
+MISTRAL = (  # ids of nine characters, nothing that begins the model's turn
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+    "{% elif m.tool_calls is defined and m.tool_calls is not none %}[TOOL_CALLS] [{% for c in m.tool_calls %}"
+    "{% if c.id is not defined or c.id | length != 9 %}"
+    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
+    '{{ c.function | tojson }}, "id": "{{ c.id }}"{% if not loop.last %}, {% endif %}{% endfor %}]<|im_end|>'
+    "{% elif m.role == 'assistant' %} {{ m.content }}<|im_end|>"
+    "{% else %}{% if m.tool_call_id is not defined or m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{% endif %}"
+    '[TOOL_RESULTS] {"content": {{ m.content | string }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
+    "{% endif %}{% endfor %}"
+)
+DEEPSEEK_V3 = (  # arguments must be text: a mapping is no sum
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '<user>' + m['content'] }}{% endif %}"
+    "{% if m.role == 'assistant' and m['tool_calls'] %}{% for tool in m['tool_calls'] %}{{ '<assistant>' + tool['type'] + "
+    "tool['function']['name'] + '\\n```json\\n' + tool['function']['arguments'] + '\\n```<|im_end|>' }}{% endfor %}"
+    "{% endif %}{% if m.role == 'tool' %}{{ '<output>' + m['content'] + '</output>' }}{% endif %}{% endfor %}"
+)
+DEEPSEEK_R1 = HEAD + TURN + OTHER + TAIL.replace("assistant\n", "assistant\n<think>\n")
+
+
+def conversation(template: str | None = None, *, max_parallel_calls: int = 2, **kwargs) -> Conversation:
     tokenizer = copy.deepcopy(TOKENIZER)
     if template is not None:
         tokenizer.chat_template = template
-    return Conversation(tokenizer, tools=[SCHEMA], template_kwargs=kwargs)
+    return Conversation(tokenizer, tools=[SCHEMA], template_kwargs=kwargs, max_parallel_calls=max_parallel_calls)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +101,45 @@ def test_templates_that_cannot_carry_tools_exactly_are_refused_with_the_reason(t
     with pytest.raises(UnfitTemplate, match=re.compile(why) if "|" in why else re.escape(why)) as error:
         conversation(template).verify([END])
     assert "agent.enable_tools=false" in str(error.value)
+
+
+def test_a_template_that_takes_one_call_a_turn_is_asked_for_no_more_than_the_run_allows():
+    conversation(LLAMA_3, max_parallel_calls=1).verify([END])
+    with pytest.raises(
+        UnfitTemplate, match=r"it fails: This model only supports single .*\n.*max_parallel_calls=1 where"
+    ):
+        conversation(LLAMA_3, max_parallel_calls=2).verify([END])
+
+
+def test_a_template_that_takes_one_call_a_turn_carries_the_replies_to_calls_beyond_it():
+    ids = conversation(LLAMA_3, max_parallel_calls=1).after_turn(['{"price": 42}', "Error: not run"], last_token=END)
+    assert text_of(ids) == (
+        '<|im_start|>ipython\n\n"{\\"price\\": 42}"<|im_end|><|im_start|>ipython\n\n"Error: not run"<|im_end|>'
+        "<|im_start|>assistant\n\n"
+    )
+
+
+def test_a_template_that_checks_the_form_of_call_ids_is_taken():
+    conversation(MISTRAL).verify([END])
+
+
+def test_a_template_that_fails_in_any_way_is_refused_with_model_failure_and_fix():
+    with pytest.raises(UnfitTemplate) as error:
+        conversation(DEEPSEEK_V3).verify([END])
+    (problem,) = error.value.problems
+    assert problem.path == "model.path"
+    assert 'it fails: TypeError: can only concatenate str (not "dict") to str' in problem.rule
+    assert "custom_chat_template" in problem.fix
+    assert isinstance(error.value, SpecError), "the front door ends with the exit code of a bad spec"
+
+
+@pytest.mark.parametrize(
+    ("template", "kwargs", "opens"),
+    [(None, {}, False), (FORGETS_THOUGHTS, {"enable_thinking": False}, False), (DEEPSEEK_R1, {}, True)],
+    ids=["no thought", "an empty thought", "a thought to go on with"],
+)
+def test_it_is_known_whether_the_models_turn_begins_in_a_thought(template, kwargs, opens):
+    assert conversation(template, **kwargs).opens_thought is opens
 
 
 def test_an_end_of_turn_that_is_not_one_token_is_refused():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
-from tests.agent.talk import END, QUESTION, TOKENIZER, Tools, call, ids_of, runner, spans, talk, text_of
+from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Tools, call, ids_of, runner, spans, talk, text_of
 
 from opd.agent.dialogue import Dialogue, Sampled
+from opd.agent.parsing import HermesParser
+from opd.agent.verl_tools import VerlParser
 
 REPLY = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
@@ -106,11 +109,26 @@ def test_calls_beyond_the_limit_are_not_run_but_answered_in_their_place():
     assert spans(dialogue)[1][1].count("<tool_response>") == 3
 
 
-def test_a_call_in_a_thought_is_no_call():
+@pytest.mark.parametrize(
+    "turn", [f"<think>{call()}</think>42", f"<think>I might {call()}", f"a</think>42<think>{call()}"]
+)
+@pytest.mark.parametrize("parser", ["hermes", "verl's"])
+def test_a_call_in_a_thought_ended_or_not_is_no_call(turn, parser):
     tools = Tools()
-    dialogue = talk([f"<think>{call()}</think>42{END}"], tools).dialogue
+    syntax = HermesParser() if parser == "hermes" else VerlParser("hermes", TOKENIZER, [SCHEMA])
+    dialogue = talk([turn + END], tools, parser=syntax).dialogue
     assert dialogue.ending == "answered"
     assert not tools.asked
+
+
+def test_a_turn_whose_header_begins_the_thought_calls_nothing_before_it_ends():
+    thinks = copy.deepcopy(TOKENIZER)
+    thinks.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    tools = Tools()
+    thought = talk([f"I might {call()}" + END], tools, tokenizer=thinks).dialogue
+    assert (thought.ending, tools.asked) == ("answered", [])
+    talk([f"I might {call(city='a')}</think>{call(city='b')}{END}", "42" + END], tools, tokenizer=thinks)
+    assert tools.asked == [("price", {"city": "b"})]
 
 
 def test_a_long_reply_is_cut_on_a_token_boundary_with_a_mark():

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR
+from opd.spec import SpecError
 from opd.training.dataset import PromptDataset
 
 _LONG, _SHORT = "12+34+" * 5, "12+34="
@@ -56,3 +57,15 @@ def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):
     files = [_file(tmp_path / f"{name}.parquet", [_SHORT, _SHORT]) for name in "ab"]
     dataset = _dataset(files)
     assert [dataset[i]["index"] for i in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_prompt_that_the_template_refuses_is_shown_with_the_templates_own_words(tmp_path):
+    config = OmegaConf.create({"max_prompt_length": 16, "filter_overlong_prompts": True, "prompt_key": "prompt"})
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if '34' in m.content %}{{ raise_exception('no 34 here') }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(
+        SpecError, match=r'model\.path \(prompt \[\{"role": "user", "content": "12\+34="\}\]\)(.|\n)*no 34 here'
+    ):
+        PromptDataset([_file(tmp_path / "a.parquet", [_SHORT])], tokenizer, config)

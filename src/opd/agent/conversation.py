@@ -7,28 +7,32 @@ writes for the whole conversation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from opd.agent.parsing import THOUGHT_END, THOUGHT_START
+from opd.chat_template import UnfitTemplate, render
 from opd.text import storable
 
-_ASKED, _SAID, _CALLED, _ID = "opd-asked", "opd-said", "opd_called_", "opd-call-id-"
+_ASKED, _SAID, _CALLED = "opd-asked", "opd-said", "opd_called_"
 _PROBES: tuple[tuple[str, ...], ...] = (("opd-reply-1",), ("opd-reply-2", "二百公里 200 km"), ('{"opd": 3}\n4',))
-"""Replies of three turns, by which a template is judged."""
-
-
-class UnfitTemplate(ValueError):
-    """The model's chat template cannot carry tool conversations whose tokens are known exactly."""
-
-    def __init__(self, why: str):
-        super().__init__(
-            f"chat template: {why}; multi-turn rollouts need a template that writes tool calls, tool replies and the end "
-            "of each turn the same way whatever follows: use a model whose template does, or set agent.enable_tools=false"
-        )
+"""Replies of three turns, by which a template is judged. A turn of two is what a model may make of any limit: calls beyond
+`max_parallel_calls` are answered, not run."""
+_QUESTION = {"role": "user", "content": _ASKED}
 
 
 class Conversation:
-    """The template of one model with one set of tools."""
+    """The template of one model with one set of tools.
+
+    Args:
+        tokenizer: with its chat template.
+        tools: descriptions of the tools that the model is offered.
+        template_kwargs: what the template reads besides (`enable_thinking`).
+        max_parallel_calls: tool calls of one turn that are run. No assistant message is written with more: templates
+            may refuse several calls in a turn (Llama 3's do). The replies to calls beyond follow the others.
+    """
 
     def __init__(
         self,
@@ -36,9 +40,11 @@ class Conversation:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        max_parallel_calls: int,
     ):
         self._tokenizer = tokenizer
         self._tools = list(tools) if tools else None
+        self._max_calls = max_parallel_calls
         self._kwargs = dict(template_kwargs or {})
         # Longest first: a marker that contains another is broken as a whole.
         self._markers = sorted(_markers(tokenizer), key=len, reverse=True)
@@ -53,8 +59,14 @@ class Conversation:
         Raises:
             UnfitTemplate: the template writes no `last_token` after a turn with tool calls.
         """
-        text = self._render([{"role": "user", "content": _ASKED}, *_turn(0, replies, call_ids)])
+        text = self._render([_QUESTION, *self._turn(0, replies, call_ids)])
         return self._encode(text[self._end_of_turn(text, 0, len(replies), last_token) :])
+
+    @cached_property
+    def opens_thought(self) -> bool:
+        """Whether the header of the model's turn begins its thought (DeepSeek-R1's, Qwen3-Thinking's do)."""
+        header = self._render([_QUESTION]).rpartition(_ASKED)[2]
+        return header.rfind(THOUGHT_START) > header.rfind(THOUGHT_END)
 
     def clean(self, text: str) -> tuple[str, int]:
         """A reply in which nothing reads as one of the tokenizer's own markers, and how many were broken up.
@@ -78,50 +90,60 @@ class Conversation:
         for token in end_tokens:
             text = self._tokenizer.decode([token], skip_special_tokens=False)
             if self._encode(text) != [token]:
-                raise UnfitTemplate(f"the end-of-turn token {text!r} is not one token of the tokenizer")
+                raise self._unfit(f"the end-of-turn token {text!r} is not one token of the tokenizer")
             self._verify_end(token)
 
     def _verify_end(self, last_token: int) -> None:
-        messages: list[dict[str, Any]] = [{"role": "user", "content": _ASKED}]
+        messages: list[dict[str, Any]] = [_QUESTION]
         for k, replies in enumerate(_PROBES):
-            messages += _turn(k, replies, ())
+            messages += self._turn(k, replies, ())
         whole = self._render(messages)
         for k, replies in enumerate(_PROBES):
             end = self._end_of_turn(whole, k, len(replies), last_token)
-            text = self._render([messages[0], *_turn(k, replies, ())])
+            text = self._render([_QUESTION, *self._turn(k, replies, ())])
             piece = text[self._end_of_turn(text, k, len(replies), last_token) :]
-            lost = [reply for reply in replies if reply not in piece]
+            lost = [reply for reply in replies if reply not in piece and _as_json(reply) not in piece]
             if lost:
-                raise UnfitTemplate(f"a tool reply {lost[0]!r} is not in the text it writes")
+                raise self._unfit(f"a tool reply {lost[0]!r} is not in the text it writes")
             rest = whole[end:] if k + 1 == len(_PROBES) else whole[end : _start_of_turn(whole, k + 1)]
             # A past turn may lack the empty thought that a header begins with, or carry one that a header lacks.
             if not (piece.startswith(rest) or rest.startswith(piece)):
-                raise UnfitTemplate(f"after turn {k + 1} it writes {piece!r}, but {rest!r} once more turns follow")
+                raise self._unfit(f"after turn {k + 1} it writes {piece!r}, but {rest!r} once more turns follow")
             if self._encode(whole) != self._encode(whole[:end]) + self._encode(whole[end:]):
-                raise UnfitTemplate(f"tokens run across the end of turn {k + 1}")
+                raise self._unfit(f"tokens run across the end of turn {k + 1}")
 
-    def _end_of_turn(self, text: str, turn: int, num_calls: int, last_token: int) -> int:
+    def _turn(self, turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> list[dict[str, Any]]:
+        """An assistant message with the calls that were run, then the replies to these and to those that were not."""
+        ids = [given or _call_id(turn, i) for i, given in enumerate(call_ids or [None] * len(replies))]
+        calls = [
+            {"id": id_, "type": "function", "function": {"name": f"{_CALLED}{turn}_{i}", "arguments": {}}}
+            for i, id_ in enumerate(ids[: self._max_calls])
+        ]
+        said = {"role": "assistant", "content": f"{_SAID}-{turn}", "tool_calls": calls}
+        return [
+            said,
+            *({"role": "tool", "content": r, "tool_call_id": id_} for id_, r in zip(ids, replies, strict=True)),
+        ]
+
+    def _end_of_turn(self, text: str, turn: int, num_replies: int, last_token: int) -> int:
         """Where in a rendered text the model's turn is over: behind `last_token`'s text."""
         marker = self._tokenizer.decode([last_token], skip_special_tokens=False)
-        start = text.find(f"{_CALLED}{turn}_{num_calls - 1}")
+        start = text.find(f"{_CALLED}{turn}_{min(num_replies, self._max_calls) - 1}")
         if start < 0:
             start = text.find(f"{_SAID}-{turn}")
         if start < 0:
-            raise UnfitTemplate("it writes neither the content nor the tool calls of an assistant turn")
+            raise self._unfit("it writes neither the content nor the tool calls of an assistant turn")
         end = text.find(marker, start)
         if end < 0:
-            raise UnfitTemplate(f"it does not end a turn with tool calls by {marker!r}, as the model did")
+            raise self._unfit(f"it does not end a turn with tool calls by {marker!r}, as the model did")
         return end + len(marker)
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        from jinja2 import TemplateError
+        return render(self._tokenizer, messages, tools=self._tools, **self._kwargs)
 
-        try:
-            return self._tokenizer.apply_chat_template(
-                list(messages), tools=self._tools, tokenize=False, add_generation_prompt=True, **self._kwargs
-            )
-        except TemplateError as error:
-            raise UnfitTemplate(f"it fails: {error}") from error
+    def _unfit(self, why: str) -> UnfitTemplate:
+        need = "conversations with tools need tool calls, replies and the end of a turn written alike whatever follows"
+        return UnfitTemplate.of(self._tokenizer, f"{why}; {need}", has_tools=True)
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -135,16 +157,14 @@ def _markers(tokenizer: Any) -> Iterator[str]:
             yield text
 
 
-def _turn(turn: int, replies: Sequence[str], call_ids: Sequence[str | None]) -> Iterator[dict[str, Any]]:
-    """An assistant message with as many calls as there are replies, then the replies."""
-    ids = [given or f"{_ID}{turn}-{i}" for i, given in enumerate(call_ids or [None] * len(replies))]
-    calls = [
-        {"id": id_, "type": "function", "function": {"name": f"{_CALLED}{turn}_{i}", "arguments": {}}}
-        for i, id_ in enumerate(ids)
-    ]
-    yield {"role": "assistant", "content": f"{_SAID}-{turn}", "tool_calls": calls}
-    for id_, reply in zip(ids, replies, strict=True):
-        yield {"role": "tool", "content": reply, "tool_call_id": id_}
+def _call_id(turn: int, call: int) -> str:
+    """An id for a call whose syntax has none: nine letters and digits, the only form that Mistral's templates take."""
+    return f"opd{turn:03d}{call:03d}"
+
+
+def _as_json(reply: str) -> str:
+    """The inside of a reply that a template writes as a JSON string, as Llama 3's do."""
+    return json.dumps(reply, ensure_ascii=False)[1:-1]
 
 
 def _start_of_turn(text: str, turn: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from opd.agent.conversation import Conversation
-from opd.agent.parsing import CallParser, ToolCall
+from opd.agent.parsing import CallParser, ToolCall, without_thought
 
 # Why a conversation ended.
 ANSWERED = "answered"
@@ -187,7 +187,7 @@ class DialogueRunner:
         last = said.token_ids[-1]
         if last not in self.end_tokens:
             return RESPONSE_LENGTH if len(said.token_ids) == room else UNFINISHED_TURN
-        calls = await self.parser.parse(text, said.token_ids)
+        calls = await self._calls(text, said.token_ids)
         if not calls:
             return ANSWERED
         if len(dialogue.turns) >= limits.max_assistant_turns:
@@ -206,6 +206,13 @@ class DialogueRunner:
         turn.num_reply_tokens = len(replies)
         dialogue.add(replies, sampled=False)
         return None
+
+    async def _calls(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
+        """The calls of a turn. A parser sees nothing of a thought, whose calls are not meant to be run."""
+        spoken = without_thought(text, opened=self.conversation.opens_thought)
+        if spoken != text:
+            token_ids = self._tokenizer(spoken, add_special_tokens=False)["input_ids"]
+        return await self.parser.parse(spoken, token_ids)
 
     async def _answer(self, calls: Sequence[ToolCall], tools: Tools) -> tuple[list[CallRecord], int]:
         """A record for each call in its order, and how many markers were broken up in the replies."""

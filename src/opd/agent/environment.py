@@ -32,18 +32,16 @@ class EpisodeTools:
         return await self.pool.call(name, arguments, episode_seed=self.episode_seed)
 
 
-class Environment:
-    """The tools and the template of a run.
+class Runners:
+    """The runners of a run's conversations, one for each selection of tools; made, and the template checked, without a process.
 
     Args:
         settings: what the run says. tokenizer: the student's.
-        schemas: descriptions of tools that are not ours (`agent.tool_config_path`); None: ours, in a pool of processes.
+        schemas: descriptions of the tools.
         make_parser: from the tools' descriptions to the parser of `settings.tool_format`.
 
     Raises:
         UnfitTemplate: the chat template cannot carry tool conversations exactly.
-        ManifestError, ImportError: see `ToolPool`.
-        ValueError: the reply limit leaves no room for the mark that says a reply was cut.
     """
 
     def __init__(
@@ -51,26 +49,16 @@ class Environment:
         settings: AgentSettings,
         tokenizer: Any,
         *,
-        schemas: Sequence[Schema] | None,
+        schemas: Sequence[Schema],
         make_parser: Callable[[Sequence[Schema]], CallParser],
     ):
         self.settings = settings
         self._tokenizer = tokenizer
         self._make_parser = make_parser
-        found = tool_schemas(settings.toolset) if schemas is None else schemas
-        self._schemas = {schema["function"]["name"]: schema for schema in found}
+        self._schemas = {schema["function"]["name"]: schema for schema in schemas}
         self._runners: dict[tuple[str, ...], DialogueRunner] = {}
         runner = self.runner({})
         runner.conversation.verify(sorted(runner.end_tokens))
-        truncate_reply("", tokenizer=tokenizer, max_tokens=settings.max_reply_tokens)
-        self._pool = (
-            ToolPool(
-                settings.database_dir, num_processes=settings.num_tool_processes, timeout_s=settings.call_timeout_s,
-                toolset=settings.toolset,
-            )
-            if schemas is None
-            else None
-        )  # fmt: skip
 
     def tool_names(self, extra_info: Mapping[str, Any]) -> tuple[str, ...]:
         """The tools that a row is offered, in their fixed order.
@@ -96,13 +84,49 @@ class Environment:
             self._runners[names] = DialogueRunner(
                 tokenizer=self._tokenizer,
                 conversation=Conversation(
-                    self._tokenizer, tools=schemas, template_kwargs=dict(self.settings.chat_template_kwargs)
+                    self._tokenizer,
+                    tools=schemas,
+                    template_kwargs=dict(self.settings.chat_template_kwargs),
+                    max_parallel_calls=self.settings.limits.max_parallel_calls,
                 ),
                 parser=self._make_parser(schemas),
                 truncate=partial(truncate_reply, tokenizer=self._tokenizer, max_tokens=self.settings.max_reply_tokens),
                 limits=self.settings.limits,
             )
         return self._runners[names]
+
+
+class Environment(Runners):
+    """The runners of a run, and the tools they call.
+
+    Args:
+        schemas: descriptions of tools that are not ours (`agent.tool_config_path`); None: ours, in a pool of processes.
+
+    Raises:
+        UnfitTemplate: the chat template cannot carry tool conversations exactly.
+        ManifestError, ImportError: see `ToolPool`.
+        ValueError: the reply limit leaves no room for the mark that says a reply was cut.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        tokenizer: Any,
+        *,
+        schemas: Sequence[Schema] | None,
+        make_parser: Callable[[Sequence[Schema]], CallParser],
+    ):
+        found = tool_schemas(settings.toolset) if schemas is None else schemas
+        super().__init__(settings, tokenizer, schemas=found, make_parser=make_parser)
+        truncate_reply("", tokenizer=tokenizer, max_tokens=settings.max_reply_tokens)
+        self._pool = (
+            ToolPool(
+                settings.database_dir, num_processes=settings.num_tool_processes, timeout_s=settings.call_timeout_s,
+                toolset=settings.toolset,
+            )
+            if schemas is None
+            else None
+        )  # fmt: skip
 
     def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
         """Our tools in a row's episode."""

@@ -14,7 +14,8 @@ from opd.text import storable
 MAX_DEPTH = 64
 """Lists and objects within each other in a call: no tool's arguments come near, and what later copies, pickles or prints
 a call recurses."""
-_OPEN, _CLOSE, _END_OF_THOUGHT = "<tool_call>", "</tool_call>", "</think>"
+THOUGHT_START, THOUGHT_END = "<think>", "</think>"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _CALL = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|(?={_OPEN})|\Z)", re.DOTALL)
 
 
@@ -37,12 +38,28 @@ class CallParser(Protocol):
     """Tokens that end a turn in this syntax beside the end-of-turn token."""
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        """The calls of a turn in their order. `text` is the turn decoded with its special tokens."""
+        """The calls in what a turn says outside its thoughts, in their order: decoded with special tokens, and as ids."""
         ...
 
 
+def without_thought(text: str, *, opened: bool) -> str:
+    """What a turn says outside its thought, where alone a tool call is one.
+
+    Args:
+        text: the model's turn.
+        opened: the turn's header, which the model did not write, already begins the thought.
+
+    Returns:
+        The text behind the last end of a thought, up to a thought that is begun and not ended; "" if all is thought.
+    """
+    _, ended, spoken = text.rpartition(THOUGHT_END)
+    if opened and not ended:
+        return ""
+    return spoken.partition(THOUGHT_START)[0]
+
+
 class HermesParser:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; calls in a thought are not calls.
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
     verl's own parser of this syntax drops what it cannot read, so that the model waits for a reply that never comes.
     """
@@ -50,8 +67,7 @@ class HermesParser:
     stop_token_ids: Sequence[int] = ()
 
     async def parse(self, text: str, token_ids: Sequence[int]) -> list[ToolCall]:
-        spoken = text.rpartition(_END_OF_THOUGHT)[2]
-        return [_read(match) for match in _CALL.finditer(spoken)]
+        return [_read(match) for match in _CALL.finditer(text)]
 
 
 def _read(match: re.Match[str]) -> ToolCall:

@@ -44,6 +44,8 @@ class Problem:
 class SpecError(ValueError):
     """A spec that cannot be used; carries every `Problem` found, `str()` is one readable block."""
 
+    exit_code = 2
+
     def __init__(self, problems: Iterable[Problem], *, origin: str = "") -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.origin = origin

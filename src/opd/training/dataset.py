@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from verl.utils.dataset.rl_dataset import RLHFDataset
-from verl.utils.tokenizer import normalize_token_ids
 
 from opd.agent.settings import TOOL_SELECTION
 from opd.agent.tools.registry import tool_schemas
+from opd.chat_template import UnfitTemplate, render
+from opd.spec.errors import show
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +47,11 @@ class PromptDataset(RLHFDataset):
 
         def fits(row) -> bool:
             offered = {} if schemas is None else {"tools": _offered(schemas, row)}
-            ids = tokenizer.apply_chat_template(
-                row[key], add_generation_prompt=True, tokenize=True, **kwargs, **offered
-            )
-            return len(normalize_token_ids(ids)) <= limit
+            try:
+                text = render(tokenizer, row[key], **kwargs, **offered)
+            except UnfitTemplate as error:
+                raise UnfitTemplate([replace(p, source=f"prompt {show(row[key])}") for p in error.problems]) from error
+            return len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= limit
 
         workers = self.num_workers if len(dataframe) > _PARALLEL_FROM_ROWS else None
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")

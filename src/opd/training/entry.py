@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from opd.convert.errors import ConvertError
 from opd.runs.errors import RunError
 from opd.runs.run import Run
-from opd.spec import AnyRunSpec, EvalSpec, dump_spec, identity, spec_hash
+from opd.spec import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
 from opd.training import tracking
 from opd.training.errors import Unfit
 from opd.training.ray_start import patient_start
@@ -56,8 +56,8 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     """`opd.launch`'s way in: one attempt at a run with a run directory.
 
     Returns:
-        0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name; the reason is
-        printed.
+        0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name, or the spec asks
+        for what its models or this installation cannot do; the reason is printed.
     """
     set_process_environment(spec.device)
     config = compose(overrides)
@@ -75,14 +75,14 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
         with claimed:
             try:
                 result = _run_claimed(spec, config, claimed)
-            except Unfit as error:
+            except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=True)
                 raise
             claimed.finish(result)
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
-    except RunError as error:
+    except (RunError, SpecError) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
@@ -159,6 +159,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
         Local folders of the models that were fetched, by their URLs.
     """
     from opd.training.agent_locations import resolve_agent
+    from opd.training.chat_templates import check_chat_template
     from opd.training.locations import resolve_store_urls, resolve_toy
     from opd.training.tokenizers import shared_vocab_size
 
@@ -174,6 +175,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     data = Path(config.run.dir or ".").absolute() / "data"
     resolve_toy(config, data)
     resolve_agent(config, data)
+    check_chat_template(config)
     if config.run.kind in _DISTILS:
         if config.opd.teacher.path is None:
             raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
