@@ -110,6 +110,12 @@ class Opd(Section):
         description="Share of a compiled layer's activations that its backward finds again instead of recomputing; for "
         "`actor.gradient_checkpointing: false`.",
     )
+    max_unshared_mass: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Largest mean probability of a step on tokens that only one model's tokenizer has; above it the run ends.",
+    )
     reward_beta: float | None = Field(
         default=None,
         gt=0,

@@ -41,6 +41,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.activation_budget",
     "opd.gpu_memory_gib",
     "opd.vocab_parallel_size",
+    "opd.max_unshared_mass",
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",

@@ -93,6 +93,7 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.activation_budget", "opd.activation_budget"),
     ("opd.gpu_memory_gib", "opd.gpu_memory_gib"),
     ("opd.vocab_parallel_size", "opd.vocab_parallel_size"),
+    ("opd.max_unshared_mass", "opd.max_unshared_mass"),
     ("opd.reward_beta", "opd.reward_beta"),
     ("opd.teacher.path", "teacher.path"),
     ("opd.teacher.dtype", "teacher.dtype"),

@@ -161,7 +161,6 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from opd.training.agent_locations import resolve_agent
     from opd.training.chat_templates import check_chat_template
     from opd.training.locations import resolve_store_urls, resolve_toy
-    from opd.training.tokenizers import shared_vocab_size
 
     with open_dict(config):
         original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
@@ -179,9 +178,32 @@ def prepare(config: DictConfig) -> dict[str, str]:
     if config.run.kind in _DISTILS:
         if config.opd.teacher.path is None:
             raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
-        model = config.actor_rollout_ref.model
-        config.opd.valid_vocab = shared_vocab_size(model.path, config.opd.teacher.path, model.trust_remote_code)
+        _settle_vocabularies(config)
     return models
+
+
+def _settle_vocabularies(config: DictConfig) -> None:
+    """Fill in which tokens count, from both models' tokenizers."""
+    from opd.training.tokenizers import shared_tokens
+
+    model, opd = config.actor_rollout_ref.model, config.opd
+    found = shared_tokens(
+        model.path,
+        opd.teacher.path,
+        trust_student=model.trust_remote_code,
+        trust_teacher=model.trust_remote_code,
+        template_kwargs=config.data.get("apply_chat_template_kwargs"),
+    )
+    opd.valid_vocab, opd.student_vocab, opd.teacher_vocab = found
+    more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
+    if not more:
+        return
+    if int(opd.vocab_parallel_size) > 1:
+        raise Unfit(
+            f"opd.vocab_parallel_size={opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell what "
+            f"is put on tokens that one model lacks ({' and '.join(more)}); set opd.vocab_parallel_size to 1"
+        )
+    print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
 
 
 def start_ray(config: DictConfig) -> bool:

@@ -7,7 +7,7 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 
 from opd.losses import DivergenceKind
 from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.unshared import unshared_mass
 from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
 from opd.training.errors import Unfit
 from opd.training.hidden_cache import Fetch
@@ -42,6 +43,9 @@ class DivergenceTask:
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
+        student_vocab, teacher_vocab: entries of each model's tokenizer; those from `valid_vocab` on the other lacks.
+        unshared_mass: [N] probability of a model on such tokens, by `student` and `teacher`; filled in by the head's
+            forward for a model that has any.
     """
 
     positions: torch.Tensor
@@ -57,15 +61,19 @@ class DivergenceTask:
     workspace_gib: float
     vocab_group: ProcessGroup | None = None
     own: torch.Tensor | None = None
+    student_vocab: int = 0
+    teacher_vocab: int = 0
+    unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def divergence(self, hidden: torch.Tensor, weight: torch.Tensor) -> HeadDivergence:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
         if self.vocab_group is not None:
             return self._shared_divergence(hidden, weight, self.vocab_group)
-        return head_divergence(
+        teacher_hidden = self.teacher_hidden.ready()
+        output = head_divergence(
             hidden,
             weight,
-            self.teacher_hidden.ready(),
+            teacher_hidden,
             self.teacher_weight,
             self.kind,
             token_weights=self.token_weights,
@@ -76,6 +84,38 @@ class DivergenceTask:
             token_ids=self.token_ids,
             workspace_gib=self.workspace_gib,
         )
+        self._note_unshared("student", self.student_vocab, hidden, weight, output.student_log_prob, output.nonfinite)
+        self._note_unshared(
+            "teacher",
+            self.teacher_vocab,
+            teacher_hidden,
+            self.teacher_weight,
+            output.teacher_log_prob,
+            output.nonfinite,
+        )
+        return output
+
+    def _note_unshared(
+        self,
+        side: str,
+        entries: int,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        log_prob: torch.Tensor | None,
+        nonfinite: torch.Tensor,
+    ) -> None:
+        if entries <= self.valid_vocab or log_prob is None:
+            return
+        mass = unshared_mass(
+            hidden,
+            weight,
+            shared=self.valid_vocab,
+            entries=entries,
+            token_ids=self.token_ids,
+            log_prob=log_prob,
+            temperature=self.temperature,
+        )
+        self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
 
     def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> HeadDivergence:
         """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.

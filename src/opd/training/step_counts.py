@@ -19,12 +19,14 @@ from torch.distributed import ProcessGroup
 from opd.training.head import DivergenceTask
 from opd.training.hidden_cache import HiddenCache
 
-# Sums of these are reported as <name> / tokens.
+# Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
     "opd/loss": "sum/loss",
     "opd/divergence": "sum/divergence",
     "opd/entropy": "sum/student_entropy",
     "opd/teacher_entropy": "sum/teacher_entropy",
+    "opd/unshared_mass_student": "sum/unshared_student",
+    "opd/unshared_mass_teacher": "sum/unshared_teacher",
 }
 _LARGEST_OF_RANKS = (
     "timing/teacher_s",
@@ -53,6 +55,7 @@ def micro_batch_counts(
         "sum/nonfinite": float(output.nonfinite.sum()),
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
+    sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
     if first_update and "rollout_log_probs" in micro_batch:
         sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
     return sums
@@ -121,7 +124,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
     if "sum/tokens" not in total:
         raise ValueError("the student phase returned no counts: no mini-batch ran")
     tokens = total["sum/tokens"]
-    metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items()}
+    metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
     norms = list(_flatten(raw["grad_norm"]))
     finite = [norm for norm in norms if math.isfinite(norm)]
     metrics |= {
@@ -129,6 +132,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
         "opd/batch_size": total["sum/rows"],
         "opd/num_updates": float(len(norms)),
         "opd/nonfinite_tokens": total["sum/nonfinite"],
+        "opd/unshared_tokens": total.get("sum/unshared_tokens", 0.0),
         "opd/skipped_step": float(len(norms) - len(finite)),
         "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
         "opd/divergence_max": max(_flatten(raw["max/divergence"])),

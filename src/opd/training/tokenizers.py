@@ -1,29 +1,172 @@
-"""Student and teacher must speak the same tokens: the check that refuses everything else by name."""
+"""Student and teacher must mean the same tokens by the same ids: what they share, and the refusal of everything else."""
 
 from __future__ import annotations
 
-from transformers import AutoTokenizer
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from opd.training.errors import Unfit
 
+_NUM_SHOWN = 6
+# What decides how a text becomes ids, beside the tokens themselves; `trim_offsets` moves character offsets only.
+_SECTIONS = ("normalizer", "pre_tokenizer", "model")
+_NO_EFFECT = ("trim_offsets",)
+# Ordinary text of every kind that a family's variants have split differently: digits, blanks, code, formulas, scripts.
+_PROBES = (
+    "The quick brown fox doesn't jump over 1234567890 lazy dogs; they're 3.14159 times slower!",
+    "  leading blanks,\ttabs\t\tand\n\n\nblank lines \r\n trailing   ",
+    "def f(x):\n    return [i**2 for i in range(10) if i % 3 != 0]  # 0, 1, 4\n",
+    r"\[\int_0^1 \frac{x^2}{1+\sqrt{x}}\,dx = \boxed{\tfrac{17}{42}}\]",
+    '{"name": "search", "arguments": {"city": "Zürich", "n": 12}}',
+    "你好，世界。１２３ 日本語のテキスト 한국어 Привет мир مرحبا नमस्ते ไทย",
+    "naïve café e\u0301 ﬁ ½ ™ — “quotes” … 🙂👩\u200d🔬 \u00a0\u3000 I'LL WE'VE",
+)
 
-def shared_vocab_size(student: str, teacher: str, trust_remote_code: bool = False) -> int:
-    """Number of leading vocabulary entries that are real tokens of both models (heads may be padded beyond).
+
+class SharedTokens(NamedTuple):
+    """Ids below `shared` mean the same token to both models; tokens from there on belong to one of them only."""
+
+    shared: int
+    """Leading vocabulary entries that count in the divergence (heads may be padded beyond)."""
+    student: int
+    """Vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks."""
+    teacher: int
+    """Vocabulary entries of the teacher, likewise."""
+
+    def beyond(self) -> dict[str, int]:
+        """Entries of each model that has tokens which the other lacks."""
+        return {side: n for side, n in (("student", self.student), ("teacher", self.teacher)) if n > self.shared}
+
+
+def shared_tokens(
+    student: str,
+    teacher: str,
+    *,
+    trust_student: bool = False,
+    trust_teacher: bool = False,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> SharedTokens:
+    """What two models' tokenizers have in common, if that is enough to distil one into the other.
+
+    Equal tokenizers always are. Others may differ in tokens that the other lacks, behind the ones that both have
+    (Qwen2.5 and Qwen3; one special token more): then every text without such a token must become the same ids.
 
     Args:
         student, teacher: folders or hub ids.
+        trust_student, trust_teacher: run code that the model's repository ships.
+        template_kwargs: arguments of the student's chat template, which must write none of its own tokens.
 
     Raises:
-        Unfit: the tokenizers differ; the first differing entries are named.
+        Unfit: an id means different tokens, texts are cut differently, or the student cannot do without a token that
+            the teacher lacks; the ids, tokens or settings are named.
     """
-    tokenizers = [AutoTokenizer.from_pretrained(p, trust_remote_code=trust_remote_code) for p in (student, teacher)]
-    vocabs = [tokenizer.get_vocab() for tokenizer in tokenizers]
-    if vocabs[0] != vocabs[1]:
-        differing = sorted(set(vocabs[0].items()) ^ set(vocabs[1].items()), key=lambda item: (item[1], item[0]))
-        shown = ", ".join(f"{token!r}={index}" for token, index in differing[:6])
+    paths = f"model.path={student} and teacher.path={teacher}"
+    tokenizers = [
+        AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+        for path, trust in ((student, trust_student), (teacher, trust_teacher))
+    ]
+    rows = [_num_rows(path, trust) for path, trust in ((student, trust_student), (teacher, trust_teacher))]
+    # A token without a row in its model's embedding can neither be read nor written.
+    tokens = [
+        {index: token for token, index in found.get_vocab().items() if index < limit}
+        for found, limit in zip(tokenizers, rows, strict=True)
+    ]
+    entries = [max(found) + 1 for found in tokens]
+    if tokens[0] == tokens[1]:
+        return SharedTokens(entries[0], *entries)
+    _refuse_other_meanings(paths, *tokens)
+    if found := _text_differences(*tokenizers):
         raise Unfit(
-            f"model.path={student} and teacher.path={teacher} have different tokenizers ({len(vocabs[0])} and "
-            f"{len(vocabs[1])} tokens; they differ in {len(differing)} entries, first {shown}): full-vocabulary "
-            "distillation compares distributions token by token and needs one vocabulary; choose a teacher of the same family"
+            f"{paths} cut ordinary text into different tokens ({'; '.join(found)}): the teacher would read what the "
+            "student writes as it never writes itself; choose a teacher of the same family"
         )
-    return max(vocabs[0].values()) + 1
+    shared = min(tokens[0].keys() ^ tokens[1].keys())
+    _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
+    return SharedTokens(shared, *entries)
+
+
+def _num_rows(path: str, trust_remote_code: bool) -> int:
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    return int(config.get_text_config().vocab_size)
+
+
+def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[int, str]) -> None:
+    both = student.keys() & teacher.keys()
+    differing = sorted(index for index in both if student[index] != teacher[index])
+    if not differing:
+        return
+    shown = ", ".join(f"{index} ({student[index]!r} and {teacher[index]!r})" for index in differing[:_NUM_SHOWN])
+    more = ", ..." if len(differing) > _NUM_SHOWN else ""
+    fix = "choose a teacher of the same family"
+    if len(differing) < len(both) // 100:  # a family whose ids were given other names
+        fix += (
+            ", or copy the teacher's tokenizer files into a copy of the student's folder, as models distilled from R1 were "
+            "made of Qwen2.5 and Llama: both then mean the same, and the student learns the tokens that are new to it"
+        )
+    raise Unfit(
+        f"{paths} have different tokenizers ({len(student)} and {len(teacher)} tokens): {len(differing)} of the "
+        f"{len(both)} ids that both have mean different tokens to them: {shown}{more}. The teacher reads the student's ids, "
+        f"so each must mean one token to both; {fix}"
+    )
+
+
+def _text_differences(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> list[str]:
+    """In what the two turn a text into different ids; empty where nothing was found."""
+    found = []
+    backends = [getattr(tokenizer, "backend_tokenizer", None) for tokenizer in (student, teacher)]
+    if None not in backends:
+        settings = [_settings(json.loads(backend.to_str())) for backend in backends if backend is not None]
+        found += [f"the tokenizers' {name} differs" for name in settings[0] if settings[0][name] != settings[1][name]]
+    for text in _PROBES:
+        ids = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)]
+        if ids[0] != ids[1]:
+            found.append(f"{text[:40]!r} becomes {len(ids[0])} and {len(ids[1])} tokens")
+            break
+    return found
+
+
+def _settings(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a tokenizer.json that decide how it cuts a text without added tokens."""
+    added = {token["content"] for token in tokenizer["added_tokens"]}
+    model = tokenizer["model"]
+    vocab, merges = model.pop("vocab", {}), model.pop("merges", None)
+    pieces = vocab.items() if isinstance(vocab, dict) else map(tuple, vocab)  # Unigram's are (piece, score)
+    parts = {name: _without(tokenizer[name], _NO_EFFECT) for name in _SECTIONS}
+    return parts | {"merges": merges, "vocabulary": {piece for piece in pieces if piece[0] not in added}}
+
+
+def _without(node: Any, names: tuple[str, ...]) -> Any:
+    """The settings without `names`, and with "", false and null alike: some classes write one, some the other."""
+    if isinstance(node, dict):
+        return {key: _without(value, names) for key, value in node.items() if key not in names}
+    if isinstance(node, list):
+        return [_without(item, names) for item in node]
+    return node or None
+
+
+def _refuse_needed(
+    paths: str, shared: int, student: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]
+) -> None:
+    """The student must be able to begin and to end an answer with tokens that the teacher has."""
+    end = student.eos_token_id
+    if end is not None and end >= shared:
+        raise Unfit(
+            f"{paths}: the student ends its answers with {student.eos_token!r} ({end}), which the teacher lacks, so that it "
+            "cannot learn when to stop; choose a teacher that has it, or another eos_token in the student's tokenizer"
+        )
+    if student.chat_template is None:
+        return
+    text = student.apply_chat_template(
+        [{"role": "user", "content": "1 + 1 = ?"}], tokenize=False, add_generation_prompt=True, **template_kwargs
+    )
+    own = {index for index in student.encode(str(text), add_special_tokens=False) if index >= shared}
+    if own:
+        names = ", ".join(f"{student.convert_ids_to_tokens(index)!r} ({index})" for index in sorted(own))
+        raise Unfit(
+            f"{paths}: the student's chat template writes {names} into every prompt, which the teacher lacks and cannot "
+            f"read; choose a teacher that has it, or settings that leave it out (now {dict(template_kwargs)}; in a spec "
+            "data.enable_thinking)"
+        )

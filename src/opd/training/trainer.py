@@ -28,6 +28,7 @@ from opd.training.graceful import GracefulStop
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
 from opd.training.tracking import MlflowRun
+from opd.training.unshared import check_unshared
 from opd.training.worker import OPDWorker
 
 logger = logging.getLogger(__name__)
@@ -194,6 +195,8 @@ class OrderedTrainer(PPOTrainerSync):
 class OPDTrainer(OrderedTrainer):
     """On-policy distillation: the ref worker is the teacher, the update is two-phase, no PPO passes."""
 
+    _update_metrics: dict[str, float] | None = None
+
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         # One worker object holds student and teacher, whatever the KL settings say.
@@ -238,8 +241,15 @@ class OPDTrainer(OrderedTrainer):
             temperature=config.rollout.temperature,
         )
         output = self.actor_rollout_wg.update_opd(batch)
-        metrics.update(step_counts.reduce(output["metrics"]))
+        self._update_metrics = step_counts.reduce(output["metrics"])
+        metrics.update(self._update_metrics)
         return batch
+
+    def on_step_logged(self) -> None:
+        self._seal_saved()  # what the step saved is sound, whatever the next attempt makes of it
+        if self._update_metrics is not None:
+            check_unshared(self._update_metrics, limit=float(self.config.opd.max_unshared_mass))
+        super().on_step_logged()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch):
         real = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]

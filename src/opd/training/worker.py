@@ -35,6 +35,7 @@ from opd.training.shared_hidden import Holders, Regrouped
 from opd.training.step_counts import cache_counts, micro_batch_counts, over_sequence
 from opd.training.trunk import keep_activations
 from opd.training.ulysses import Slice
+from opd.training.unshared import leave_out_unshared, readable_ids
 
 
 def trained_positions(
@@ -170,6 +171,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             No rows; `metrics`: lists of counts to be summed by `opd.training.step_counts.reduce`.
         """
         data["opd_row"] = torch.arange(len(data))
+        num_left_out = leave_out_unshared(data, int(self.opd.valid_vocab))
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
@@ -193,6 +195,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         if output is None:
             return None
         metrics = tu.get(output, "metrics")
+        metrics["sum/unshared_tokens"] = [float(num_left_out)]
         metrics["timing/teacher_s"] = [teacher_s]
         metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s]
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
@@ -216,6 +219,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
         inputs = data.select("input_ids", "position_ids", "opd_row")
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], int(self.opd.valid_vocab))
         config = self.ref.engine_config
         tu.assign_non_tensor(
             inputs,
@@ -266,6 +270,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 temperature=temperature,
                 chunk_size=int(opd.chunk_size),
                 valid_vocab=int(opd.valid_vocab),
+                student_vocab=int(opd.student_vocab or 0),
+                teacher_vocab=int(opd.teacher_vocab or 0),
                 workspace_gib=float(opd.workspace_gib),
                 vocab_group=self._vocab_group,
                 own=is_own,

@@ -1,0 +1,46 @@
+"""The probability outside the shared tokens is that of the whole softmax, from a few of its logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from opd.losses.chunked import chunked_divergence
+from opd.losses.unshared import unshared_mass
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_mass_is_what_the_whole_softmax_puts_there(temperature):
+    generator = torch.Generator().manual_seed(3)
+    shared, entries, rows, tokens = 50, 54, 64, 1100  # padded rows behind the tokenizer's; more tokens than a chunk
+    hidden = torch.randn(tokens, 16, generator=generator, dtype=torch.float64)
+    weight = torch.randn(rows, 16, generator=generator, dtype=torch.float64)
+    ids = torch.randint(0, shared, (tokens,), generator=generator)
+    among_shared = torch.log_softmax(hidden @ weight[:shared].T / temperature, dim=-1)
+    log_prob = among_shared.gather(1, ids[:, None]).squeeze(1)
+    expected = torch.softmax(hidden @ weight[:entries].T / temperature, dim=-1)[:, shared:].sum(dim=-1)
+    found = unshared_mass(
+        hidden, weight, shared=shared, entries=entries, token_ids=ids, log_prob=log_prob, temperature=temperature
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    assert found.max() > 0.5 > 1e-3 > found.min()
+
+
+def test_the_divergences_own_log_probabilities_serve_in_bf16_heads():
+    generator = torch.Generator().manual_seed(4)
+    shared, entries = 96, 100
+    student, teacher = (torch.randn(40, 32, generator=generator, dtype=torch.bfloat16) for _ in range(2))
+    heads = [torch.randn(128, 32, generator=generator, dtype=torch.bfloat16) / 4 for _ in range(2)]
+    ids = torch.randint(0, shared, (40,), generator=generator)
+    output = chunked_divergence(
+        student, heads[0], teacher, heads[1], "reverse_kl", token_weights=torch.ones(40), beta=0.5, temperature=1.0,
+        chunk_size=16, valid_vocab=shared, token_ids=ids,
+    )  # fmt: skip
+    sides = ((student, heads[0], output.student_log_prob), (teacher, heads[1], output.teacher_log_prob))
+    for hidden, head, log_prob in sides:
+        expected = torch.softmax(hidden.double() @ head[:entries].double().T, dim=-1)[:, shared:].sum(dim=-1)
+        found = unshared_mass(
+            hidden, head, shared=shared, entries=entries, token_ids=ids, log_prob=log_prob, temperature=1.0
+        )
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-8)
