@@ -152,6 +152,7 @@ def test_distillation_reaches_our_group():
         "opd.beta": "0.5",
         "opd.chunk_size": "256",
         "opd.max_length": "10240",
+        "opd.max_unshared_mass": "0.05",
         "opd.workspace_gib": "1.1",
         "opd.activation_budget": "1.0",
         "opd.vocab_parallel_size": "1",
