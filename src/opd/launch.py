@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from opd.overrides import RunFacts, compute_overrides
-from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec
+from opd.runs.identity import RUN_FILE
+from opd.runs.result import RESULT_FILE
+from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec, spec_hash
+from opd.spec.naming import FORMER_DEFAULT_NAME
 from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 
 EXIT_BAD_SPEC = SpecError.exit_code
@@ -60,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
+    if not args.dry_run and (begun := begun_under_the_former_default(loaded)):
+        print(f"opd.launch: {begun}", file=sys.stderr)
+        return EXIT_BAD_SPEC
     if args.plan:
         return importlib.import_module("opd.training.residency.command").run(loaded)
     if args.dry_run:
@@ -75,6 +83,20 @@ def report(loaded: Loaded) -> None:
         print(f"opd.launch: environment {item.name}: {item.path} = {item.value}", file=sys.stderr)
     for note in loaded.notes:
         print(f"opd.launch: note: {note}", file=sys.stderr)
+
+
+def begun_under_the_former_default(loaded: Loaded) -> str:
+    """What to say where a run without a name would begin anew beside its own unfinished earlier attempt; else empty."""
+    spec = loaded.spec
+    former = Path(spec.output.root) / FORMER_DEFAULT_NAME
+    if loaded.is_named or not (former / RUN_FILE).is_file() or (former / RESULT_FILE).exists():
+        return ""
+    if json.loads((former / RUN_FILE).read_text())["spec_hash"] != spec_hash(spec):
+        return ""
+    return (
+        f"{former} holds this very experiment, unfinished, begun when runs without a name were called {FORMER_DEFAULT_NAME!r}: "
+        f"`--name {FORMER_DEFAULT_NAME}` resumes it, `--name {spec.name}` begins anew"
+    )
 
 
 def facts(spec: AnyRunSpec, *, model_path: str | None = None, teacher_path: str | None = None) -> RunFacts:

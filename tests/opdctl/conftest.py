@@ -22,6 +22,7 @@ PYTHON_PATH = os.pathsep.join(str(Path(module.__file__).parent.parent) for modul
 SPEC = {
     "kind": "opd",
     "seed": 1,
+    "model": {"path": "hub/m", "name": "Toy-Model"},
     "actor": {"learning_rate": 1e-6},
     "trainer": {"total_steps": 4},
     "store": {"url": "x"},

@@ -107,6 +107,7 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
     assert "http://" not in html.replace("http://www.w3.org", "")
     assert html.count("data:image/svg+xml") >= 1
+    assert "<td>Toy-Model</td>" in html, "a run's MODEL_NAME labels its row"
 
 
 @pytest.mark.slow

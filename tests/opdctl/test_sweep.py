@@ -7,7 +7,11 @@ import time
 import pytest
 
 from opd.spec import SpecError
-from opdctl.sweep import expand
+from opdctl import sweep
+
+
+def expand(tree: dict, *, origin: str) -> list[dict]:
+    return sweep.expand(tree, origin=origin, name_of=lambda cell: "unnamed")
 
 
 def test_a_spec_without_a_matrix_stays_as_it_is() -> None:

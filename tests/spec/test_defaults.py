@@ -1,8 +1,11 @@
 """Defaults of each kind equal the original's tables, and those that follow from other keys follow them."""
 
+import re
+
 import pytest
 
 from opd.spec import parse_tree
+from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
 
 # The original's table: kind -> {spec path: value}.
 ORIGINAL = {
@@ -99,7 +102,6 @@ COMMON = {
     "data.truncation": "left",
     "data.filter_overlong": True,
     "trainer.nnodes": 1,
-    "name": "local",
 }
 
 
@@ -199,3 +201,37 @@ def test_one_file_or_a_list_of_files_may_be_given(minimal):
 
 def test_the_store_defaults_to_a_folder_of_the_output(minimal):
     assert parse_tree({**minimal("opd"), "output": {"root": "/x/"}}).spec.store.url == "/x/store"
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "name"),
+    [
+        ("opd", {}, "opd-student-reverse-kl"),
+        ("opd", {"opd": {"loss_type": "jsd"}}, "opd-student-jsd"),
+        ("opd-agent", {}, "opd-agent-student-reverse-kl"),
+        ("grpo", {"recipe": "grpo-native-no-kl"}, "grpo-student-grpo-native-no-kl"),
+        ("eval", {"eval": {"instruction_variant": "dapo"}}, "eval-student-dapo"),
+    ],
+)
+def test_a_run_without_a_name_is_called_by_kind_model_and_algorithm(kind, extra, name, minimal):
+    tree = {**minimal(kind), "model": {"path": "hub/Student"}, **extra}
+    assert parse_tree(tree).spec.name == name
+    assert parse_tree({**tree, "name": "mine"}).spec.name == "mine"
+
+
+def test_a_conversion_without_a_name_is_called_by_its_run_and_step():
+    tree = {"kind": "convert", "convert": {"checkpoint": "s3://b/opd/qwen-jsd/checkpoints/global_step_200"}}
+    assert parse_tree(tree).spec.name == "convert-qwen-jsd-global-step-200"
+
+
+def test_names_of_two_models_never_collide_however_long_or_foreign_they_are(minimal):
+    def name(model):
+        spec = parse_tree({**minimal("opd"), "model": {"path": "m", "name": model}}).spec
+        assert re.fullmatch(NAME_PATTERN, spec.name)
+        assert len(spec.name) <= MAX_NAME_CHARS
+        return spec.name
+
+    long = "A-Very-Long-Name-Of-A-Model-That-Somebody-Chose-32B"
+    names = [name(model) for model in (long, f"{long}-Instruct", "模型", "模型二", "Qwen3-8B", "Qwen3-4B")]
+    assert len(set(names)) == len(names)
+    assert name(long) == names[0]

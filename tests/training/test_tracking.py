@@ -30,6 +30,20 @@ def test_the_run_id_is_wandb_s_unless_the_environment_says_otherwise(monkeypatch
     assert environment["WANDB_RUN_ID"] == "my-run"
 
 
+def test_the_model_s_name_is_a_tag_in_wandb(monkeypatch):
+    monkeypatch.setattr(os, "environ", environment := {})
+    tracking.set_wandb_environment("my-run", tags=("opd", "Qwen3, 8B" + "x" * 99))
+    assert environment["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]
+
+
+def test_the_model_s_name_is_a_tag_in_mlflow(mlflow, tmp_path):
+    spec = {"kind": "opd", "model": {"name": "Qwen3-8B"}}
+    with Run.open(run_id="r", local_root=tmp_path / "out", spec=spec, spec_hash="h", tee=False) as run:
+        tracking.MlflowRun(run, project="p", params={}).finish(0)
+    [found] = mlflow.MlflowClient().search_runs([mlflow.MlflowClient().get_experiment_by_name("p").experiment_id])
+    assert (found.data.tags["kind"], found.data.tags["model"]) == ("opd", "Qwen3-8B")
+
+
 @pytest.fixture
 def mlflow(tmp_path, monkeypatch):
     found = pytest.importorskip("mlflow", reason="mlflow is not installed")

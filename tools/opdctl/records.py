@@ -53,6 +53,12 @@ class RunRecord:
     """Unix seconds of the last attempt's newest beat."""
     spec: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def model(self) -> str:
+        """The spec's `model.name`; empty for a conversion, and for specs of other makers."""
+        model = self.spec.get("model")
+        return str(model.get("name", "")) if isinstance(model, Mapping) else ""
+
     def first_of(self, keys: tuple[str, ...]) -> float | None:
         return next((self.latest[key] for key in keys if key in self.latest), None)
 

@@ -13,26 +13,30 @@ Expressions see `matrix` only (`opdctl.expressions`). Without an expression in `
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from opd.spec import SPEC_CLASSES
-from opd.spec.base import MAX_NAME_CHARS, Section
+from opd.spec.base import Section
 from opd.spec.errors import Problem, SpecError, nearest
+from opd.spec.naming import joined, slug
 from opd.spec.parse import kind_of
 from opd.spec.tree import field_at, get_path, leaf_paths, section_of, set_path
 from opdctl.expressions import Expression, ExpressionError, compiled, has_expression
 
 MAX_CELLS = 1000
-NUM_HASH_CHARS = 6
 
 
-def expand(tree: Mapping[str, Any], *, origin: str) -> list[dict[str, Any]]:
+def expand(
+    tree: Mapping[str, Any], *, origin: str, name_of: Callable[[Mapping[str, Any]], str]
+) -> list[dict[str, Any]]:
     """One spec for each cell of the matrix, the last key fastest; the spec itself where it has no matrix.
+
+    Args:
+        name_of: what a cell's spec is called by default, for a sweep without `name`.
 
     Raises:
         SpecError: a matrix that is no map of lists, too many cells, a key that nothing uses, an expression that fails, or
@@ -52,7 +56,7 @@ def expand(tree: Mapping[str, Any], *, origin: str) -> list[dict[str, Any]]:
         for key in paths:
             if not set_path(spec, key, cell[key]):
                 _refuse(f"matrix.{key}", cell[key], "a key above it holds a value in the file", "remove that", origin)
-        spec["name"] = _name(template.get("name"), spec.get("name"), cell)
+        spec["name"] = _name(template.get("name"), spec.get("name") or name_of(spec), cell)
         out.append(spec)
     names = [spec["name"] for spec in out]
     doubled = sorted({name for name in names if names.count(name) > 1})
@@ -145,21 +149,12 @@ def _refuse_expression(path: str, value: Any, error: Exception, known: tuple[str
 
 
 def _name(template: Any, filled: Any, cell: Mapping[str, Any]) -> str:
-    """The filled name, or the plain one with the cell's values behind it; a long one ends in a hash of the cell."""
+    """The filled name, or the plain one with the cell's values behind it."""
     if has_expression(template):
-        return _slug(str(filled))
+        return slug(str(filled))
     # A dotted key's last part says enough: opd.loss_type becomes loss-type.
-    suffix = "-".join(f"{_slug(key.rpartition('.')[2])}-{_slug(str(value))}" for key, value in cell.items())
-    name = f"{filled or 'run'}-{suffix}"
-    if len(name) <= MAX_NAME_CHARS:
-        return name
-    digest = hashlib.sha256(json.dumps(cell, sort_keys=True).encode()).hexdigest()[:NUM_HASH_CHARS]
-    return f"{name[: MAX_NAME_CHARS - NUM_HASH_CHARS - 1].rstrip('-')}-{digest}"
-
-
-def _slug(text: str) -> str:
-    """Lower-case letters, digits and single dashes: `3e-06` and `1.5` become `3e-06` and `1-5`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    values = [f"{key.rpartition('.')[2]}-{value}" for key, value in cell.items()]
+    return joined([str(filled), *values], distinct=json.dumps(cell, sort_keys=True))
 
 
 def _refuse(path: str, value: Any, rule: str, fix: str, origin: str) -> NoReturn:

@@ -70,6 +70,7 @@ def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     rows: list[tuple[str, str | Text]] = [
         ("run", record.run_id),
         ("kind", record.kind or "?"),
+        ("model", redact(record.model) or "–"),
         ("state", Text(record.state, style=STYLES.get(record.state, ""))),
         ("step", progress_text(record)),
         ("loss", number(record.loss)),

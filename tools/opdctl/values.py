@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.spec import AnySpec, Problem, SpecError, canonical_json, dump_spec, load_text
+from opd.spec import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_text
 from opd.spec.reader import read_text
 from opd.spec.tree import get_path, set_path
 from opdctl.errors import usage_error
@@ -57,8 +57,10 @@ def load_experiments(
     sets = list(sets)
     if "matrix" in tree:
         tree, env, sets = _name_first(tree, env, sets)
-    found = [_load(cell, env, sets, origin=str(file)) for cell in expand(tree, origin=str(file))]
-    _refuse_twins(found, tree.get("matrix"), origin=str(file))
+    origin = str(file)
+    cells = expand(tree, origin=origin, name_of=lambda cell: _loaded(cell, env, sets, origin=origin).spec.name)
+    found = [_load(cell, env, sets, origin=origin) for cell in cells]
+    _refuse_twins(found, tree.get("matrix"), origin=origin)
     return found
 
 
@@ -94,8 +96,12 @@ def _refuse_twins(found: Sequence[Experiment], matrix: Any, *, origin: str) -> N
             raise SpecError([Problem(path="matrix", value=matrix, rule=rule, fix=fix)], origin=origin)
 
 
+def _loaded(tree: Mapping[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Loaded:
+    return load_text(json.dumps(tree), origin=origin, is_json=True, env=env, sets=sets)
+
+
 def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Experiment:
-    loaded = load_text(json.dumps(tree), origin=origin, is_json=True, env=env, sets=sets)
+    loaded = _loaded(tree, env, sets, origin=origin)
     resolved = dump_spec(loaded.spec)
     # Only what was overridden goes into the values: the chart fills in the same defaults for `helm` and for the tool.
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:

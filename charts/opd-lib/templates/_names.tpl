@@ -18,7 +18,7 @@
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/part-of: opd
 opd/run-id: {{ .Release.Name | quote }}
-opd/experiment: {{ .Values.name | quote }}
+opd/experiment: {{ .Values.name | default .Release.Name | quote }}
 opd/kind: {{ .Values.kind | quote }}
 {{- with .Values.cluster.gitSha }}
 opd/git-sha: {{ . | quote }}

@@ -3,7 +3,7 @@
 {{- define "opd.notes" -}}
 {{- $ns := .Release.Namespace -}}{{- $name := .Release.Name -}}
 {{- $cluster := .Values.cluster -}}
-Run {{ $name }} ({{ .Values.kind }}, experiment {{ .Values.name }}) is submitted.
+Run {{ $name }} ({{ .Values.kind }}, experiment {{ .Values.name | default $name }}) is submitted.
 
 status    opdctl status {{ $name }} -n {{ $ns }}
           kubectl get rayjob {{ $name }} -n {{ $ns }} -w

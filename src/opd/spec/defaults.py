@@ -13,9 +13,11 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from opd.spec.base import KINDS, Kind, Section
+from opd.spec.naming import joined
 from opd.spec.tree import MISSING, field_at, get_path, set_path
 
 UNSET = object()
+_CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
 RUNS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval")
 TRAINS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent")
 DISTILS: tuple[Kind, ...] = ("opd", "opd-agent")
@@ -137,6 +139,15 @@ def _basename(look: Lookup) -> str:
     return name
 
 
+def _run_name(look: Lookup) -> str:
+    """As the original's experiment names: `opd-qwen3-1-7b-reverse-kl`; a conversion's follows its checkpoint's folders."""
+    if look.kind == "convert":
+        folders = [part for part in look.get("convert.checkpoint", str).split("/") if part not in _CHECKPOINT_FOLDERS]
+        return joined([look.kind, *folders[-2:]])
+    algorithm = {"grpo": "recipe", "eval": "eval.instruction_variant"}.get(look.kind, "opd.loss_type")
+    return joined([look.kind, look.get("model.name", str), look.get(algorithm, str)])
+
+
 def _offload(look: Lookup) -> bool | str:
     """Only the distillation worker makes a residency plan."""
     if not look.on_gpu:
@@ -220,6 +231,7 @@ DEFAULTS: tuple[Default, ...] = (
     _per_device("reward.num_workers", 8, 0),
     _per_device("trainer.gpus_per_node", 8, 1),
     _per_kind("trainer.val_before_train", grpo=True, opd=False, opd_agent=False),
+    Default("name", KINDS, _run_name, "kind, model.name and recipe, opd.loss_type or eval.instruction_variant"),
     Default("store.url", KINDS, lambda look: f"{look.get('output.root', str).rstrip('/')}/store", "output.root/store"),
 )
 

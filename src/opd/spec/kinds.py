@@ -20,7 +20,6 @@ class BaseSpec(Section):
 
     kind: Kind = Field(description="Kind of experiment.")
     name: str = Field(
-        default="local",
         pattern=NAME_PATTERN,
         max_length=MAX_NAME_CHARS,
         description="Name of the run where it is not installed by Helm (there the release name counts); its id in the store.",

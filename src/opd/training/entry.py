@@ -63,7 +63,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     config = compose(overrides)
     try:
         tracking.check_installed(config.trainer.logger)
-        tracking.set_wandb_environment(config.run.id)
+        tracking.set_wandb_environment(config.run.id, tags=(spec.kind, spec.model.name))
         claimed = Run.open(
             run_id=config.run.id,
             local_root=Path(config.run.dir).absolute().parent,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from opd.runs.errors import RunError
+from opd.runs.identity import SPEC_FILE
 from opd.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
 MLFLOW_RECORD = "mlflow.json"
+_MAX_WANDB_TAG_CHARS = 64  # W&B refuses a run with a longer one
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
@@ -34,10 +36,16 @@ def check_installed(loggers: Collection[str]) -> None:
             )
 
 
-def set_wandb_environment(run_id: str) -> None:
-    """The run id is W&B's too, so that a later attempt writes on in the same W&B run (verl would start another)."""
+def set_wandb_environment(run_id: str, *, tags: Sequence[str] = ()) -> None:
+    """The run id is W&B's too, so that a later attempt writes on in the same W&B run (verl would start another).
+
+    Args:
+        tags: what W&B may group runs by, such as the model's name.
+    """
     os.environ.setdefault("WANDB_RUN_ID", run_id)
     os.environ.setdefault("WANDB_RESUME", "allow")
+    if tags:
+        os.environ.setdefault("WANDB_TAGS", ",".join(tag.replace(",", " ")[:_MAX_WANDB_TAG_CHARS] for tag in tags))
 
 
 class MlflowRun:
@@ -71,7 +79,13 @@ class MlflowRun:
             mlflow.start_run(run_id=run_id)
             return run_id
         experiment = mlflow.set_experiment(project)
-        active = mlflow.start_run(experiment_id=experiment.experiment_id, run_name=run.handle.run_id)
+        spec = run.stores[0].get_json(SPEC_FILE) or {}
+        tags = {"kind": spec.get("kind"), "model": spec.get("model", {}).get("name")}
+        active = mlflow.start_run(
+            experiment_id=experiment.experiment_id,
+            run_name=run.handle.run_id,
+            tags={name: value for name, value in tags.items() if value},
+        )
         run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id, "experiment": project})
         mlflow.log_params(_compute_mlflow_params_from_objects(params))
         return active.info.run_id
