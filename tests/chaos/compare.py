@@ -62,12 +62,12 @@ def _checkpoint(wanted: Path, found: Path) -> Iterator[str]:
             yield f"checkpoint: {file} is missing"
         elif file.endswith(".pt"):
             mine, theirs = (torch.load(folder / file, weights_only=False) for folder in (found, wanted))
-            yield from (f"checkpoint: {file}{where}" for where in _unequal(mine, theirs))
+            yield from (f"checkpoint: {file}{where}" for where in unequal(mine, theirs))
         elif (wanted / file).read_bytes() != (found / file).read_bytes():
             yield f"checkpoint: {file} has other bytes"
 
 
-def _unequal(mine: Any, theirs: Any, where: str = "") -> Iterator[str]:
+def unequal(mine: Any, theirs: Any, where: str = "") -> Iterator[str]:
     """Paths at which two nested values differ by a bit."""
     mine, theirs = (getattr(value, "_local_tensor", value) for value in (mine, theirs))
     if type(mine) is not type(theirs):
@@ -77,13 +77,13 @@ def _unequal(mine: Any, theirs: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: other keys"
             return
         for key in theirs:
-            yield from _unequal(mine[key], theirs[key], f"{where}[{key!r}]")
+            yield from unequal(mine[key], theirs[key], f"{where}[{key!r}]")
     elif isinstance(theirs, list | tuple):
         if len(mine) != len(theirs):
             yield f"{where}: {len(mine)} values instead of {len(theirs)}"
             return
         for number, pair in enumerate(zip(mine, theirs, strict=True)):
-            yield from _unequal(*pair, f"{where}[{number}]")
+            yield from unequal(*pair, f"{where}[{number}]")
     elif isinstance(theirs, torch.Tensor):
         same = mine.dtype == theirs.dtype and mine.shape == theirs.shape
         if not same or _bytes(mine) != _bytes(theirs):
@@ -92,7 +92,7 @@ def _unequal(mine: Any, theirs: Any, where: str = "") -> Iterator[str]:
         if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.tobytes() != theirs.tobytes():
             yield f"{where}: another array"
     elif hasattr(theirs, "__dict__") and not callable(theirs) and type(theirs).__eq__ is object.__eq__:
-        yield from _unequal(vars(mine), vars(theirs), where)
+        yield from unequal(vars(mine), vars(theirs), where)
     elif mine != theirs:
         yield f"{where}: {str(mine)[:40]} instead of {str(theirs)[:40]}"
 

@@ -56,6 +56,9 @@ def finished_run(folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = 
     actor = checkpoints.folder(2) / "actor"
     actor.mkdir(parents=True)
     torch.save({"layer": torch.full((3,), weight), "step": [2]}, actor / "model_world_size_1_rank_0.pt")
+    for part in ("optim", "extra_state"):
+        torch.save({"state": {}}, actor / f"{part}_world_size_1_rank_0.pt")
+    torch.save({"_num_yielded": 2}, checkpoints.folder(2) / "data.pt")
     (actor / "fsdp_config.json").write_text("{}")
     reports = [
         upload_shards(rank=rank, step=2, step_dir=checkpoints.folder(2), store_url=store.url)

@@ -96,7 +96,9 @@ def seal(actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None
     assert checkpoints.begin(STEP)
     step_dir = checkpoints.folder(STEP)
     shutil.copytree(actor, step_dir / "actor")
-    (step_dir / "actor" / f"optim_world_size_{world_size}_rank_0.pt").write_bytes(b"optimizer state " * 100)
+    for rank in range(world_size):
+        for part in ("optim", "extra_state"):
+            (step_dir / "actor" / f"{part}_world_size_{world_size}_rank_{rank}.pt").write_bytes(b"state " * 300)
     (step_dir / "data.pt").write_bytes(b"data position")
     reports = [
         upload_shards(rank=rank, step=STEP, step_dir=step_dir, store_url=remote_url)

@@ -53,7 +53,9 @@ def open_run(tmp_path: Path) -> Callable[..., Run]:
 def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
     """The checkpoints of one attempt in `tmp_path/local` and, unless `remote=None`, in `tmp_path/store`."""
 
-    def make(*, attempt: int = 1, remote: Store | str | None = "store", local: str = "local") -> Checkpoints:
+    def make(
+        *, attempt: int = 1, remote: Store | str | None = "store", local: str = "local", spec_hash: str = "hash-1"
+    ) -> Checkpoints:
         if isinstance(remote, str):
             remote = LocalStore(tmp_path / remote, policy=IMPATIENT)
         return Checkpoints(
@@ -61,7 +63,7 @@ def make_checkpoints(tmp_path: Path) -> Callable[..., Checkpoints]:
             remote=remote,
             attempt=attempt,
             token=f"planted-{attempt}",
-            spec_hash="hash-1",
+            spec_hash=spec_hash,
         )
 
     return make

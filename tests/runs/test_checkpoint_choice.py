@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.runs.files import MODEL, flip_a_bit, store_folder
+from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import CorruptRecord, IncompleteCheckpoint, StoreRefused, UnsafePath
@@ -130,6 +131,74 @@ def test_a_manifest_changed_after_the_seal_is_not_taken(make_checkpoints: Callab
     decision = make_checkpoints(attempt=2, remote=None).choose()
     assert decision.step is None
     assert "COMPLETE was not written for this manifest.json" in decision.rejected[0]
+
+
+def test_a_step_of_another_experiment_is_not_taken_and_says_whose_it_is(
+    make_checkpoints: Callable, save_step: Callable
+) -> None:
+    save_step(make_checkpoints(), 5)
+    foreign = make_checkpoints(spec_hash="hash-2")
+    save_step(foreign, 10)
+    decision = make_checkpoints(attempt=2).choose()
+    assert decision.step == 5
+    for source, reason in zip(("local", "store"), decision.rejected, strict=True):
+        assert reason.startswith(f"global_step_10 ({source}): it was saved by another experiment (spec hash hash-2")
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        ("actor/optim_world_size_2_rank_0.pt", "it lists no actor/optim_world_size_2_rank_0.pt"),
+        ("actor/extra_state_world_size_2_rank_1.pt", "it lists no actor/extra_state_world_size_2_rank_1.pt"),
+        ("actor/model_world_size_2_rank_1.pt", "it lists no actor/model_world_size_2_rank_1.pt"),
+        ("data.pt", "it lists no data.pt"),
+    ],
+)
+def test_a_sealed_step_without_all_that_a_resume_loads_is_not_taken(
+    make_checkpoints: Callable, save_step: Callable, lost: str, named: str
+) -> None:
+    checkpoints = make_checkpoints(remote=None)
+    save_step(checkpoints, 5, num_ranks=2)
+    save_step(checkpoints, 10, num_ranks=2)
+    seal_without(checkpoints.folder(10), lost)
+    decision = make_checkpoints(attempt=2, remote=None).choose()
+    assert (decision.step, decision.rejected) == (5, (f"global_step_10 (local): {named}",))
+
+
+def test_a_file_listed_under_a_rank_that_does_not_load_it_is_refused(
+    make_checkpoints: Callable, save_step: Callable
+) -> None:
+    # The rank that loads it would not have verified it.
+    checkpoints = make_checkpoints(remote=None)
+    save_step(checkpoints, 5, num_ranks=2)
+    path = checkpoints.folder(5) / "manifest.json"
+    manifest = Manifest.from_bytes(path.read_bytes())
+    moved = tuple(dataclasses.replace(entry, rank=0) if entry.rank == 1 else entry for entry in manifest.files)
+    manifest = dataclasses.replace(manifest, files=moved)
+    path.write_bytes(manifest.to_bytes())
+    (checkpoints.folder(5) / "COMPLETE").write_bytes(manifest.seal())
+    (reason,) = make_checkpoints(attempt=2, remote=None).choose().rejected
+    assert "actor/extra_state_world_size_2_rank_1.pt is listed under rank 0" in reason
+
+
+def test_a_manifest_that_claims_a_million_ranks_costs_nothing() -> None:
+    entries = tuple(
+        FileEntry(path=f"actor/{part}_world_size_9999999_rank_0.pt", size=1, sha256="", rank=0)
+        for part in ("model", "optim", "extra_state")
+    )
+    gaps = Manifest(step=1, attempt=1, spec_hash="h", files=entries).find_gaps()
+    assert len(gaps) == 5
+    assert gaps[0] == "it lists no data.pt"
+
+
+@pytest.mark.parametrize(
+    "change", [{"attempt": "1"}, {"step": True}, {"spec_hash": None}, {"step": 5.0}, {"attempt": 1e999}]
+)
+def test_a_manifest_with_fields_of_other_types_is_none(change: dict) -> None:
+    manifest = Manifest(step=5, attempt=1, spec_hash="h", files=(FileEntry(path="a", size=1, sha256="", rank=0),))
+    record = json.loads(manifest.to_bytes()) | change
+    with pytest.raises(CorruptRecord):
+        Manifest.from_bytes(json.dumps(record).encode())
 
 
 def test_a_pickle_that_the_run_did_not_save_is_moved_away_before_loading(

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, store_folder
 
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import CheckpointError, Overtaken, StoreRefused
 from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
-from opd.runs.shards import ShardReport
+from opd.runs.shards import ShardReport, upload_shards
 
 
 def test_a_saved_step_is_complete_in_both_places_with_the_same_bytes(
@@ -147,6 +148,33 @@ def test_a_file_acknowledged_twice_or_no_file_at_all_is_refused(make_checkpoints
         checkpoints.finalise(1, [ShardReport(rank=0, entries=())])
 
 
+@pytest.mark.parametrize("silent", [DRIVER_RANK, 0, 1])
+def test_a_step_that_not_everybody_reported_is_not_sealed(make_checkpoints: Callable, silent: int) -> None:
+    checkpoints = make_checkpoints(remote=None)
+    assert checkpoints.begin(1)
+    write_step(checkpoints.folder(1), 1, num_ranks=2)
+    reports = [
+        upload_shards(rank=rank, step=1, step_dir=checkpoints.folder(1), store_url=None)
+        for rank in (DRIVER_RANK, 0, 1)
+        if rank != silent
+    ]
+    with pytest.raises(CheckpointError, match="global_step_1 is not sealed, no run could resume from it: it lists no "):
+        checkpoints.finalise(1, reports)
+    assert checkpoints.complete_steps() == []
+
+
+def test_a_step_saved_without_its_optimizer_is_not_sealed(make_checkpoints: Callable) -> None:
+    checkpoints = make_checkpoints(remote=None)
+    assert checkpoints.begin(1)
+    write_step(checkpoints.folder(1), 1)
+    (checkpoints.folder(1) / "actor/optim_world_size_1_rank_0.pt").unlink()
+    reports = [
+        upload_shards(rank=rank, step=1, step_dir=checkpoints.folder(1), store_url=None) for rank in (DRIVER_RANK, 0)
+    ]
+    with pytest.raises(CheckpointError, match=r"lists no actor/optim_world_size_1_rank_0\.pt.*save_contents"):
+        checkpoints.finalise(1, reports)
+
+
 SAVER = """
 import sys
 from pathlib import Path
@@ -158,7 +186,7 @@ from opd.runs.store_local import LocalStore
 local, remote, attempt = sys.argv[1:]
 checkpoints = Checkpoints(
     local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), token=f"planted-{attempt}",
-    spec_hash="h",
+    spec_hash="hash-1",
 )
 step = checkpoints.choose().step or 0
 print("chosen", step, flush=True)

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.conftest import write_step
+from tests.runs.files import MODEL, flip_a_bit, seal_without
 
 from opd.runs.errors import CheckpointError
+from opd.runs.manifest import DRIVER_RANK
+from opd.runs.shards import upload_shards
 from opd.runs.store_local import LocalStore
 
 
@@ -114,6 +118,97 @@ def test_a_deletion_cut_short_is_finished_by_the_next_one(
     (tmp_path / "local/checkpoints/.opd-tmp-left").mkdir()
     assert make_checkpoints(attempt=2).prune(keep_last=5) == [10]
     assert folders(tmp_path, "local") == folders(tmp_path, "store") == [20]
+
+
+def test_a_damaged_step_that_was_passed_over_does_not_cost_the_steps_saved_after_it(
+    make_checkpoints: Callable, save_step: Callable
+) -> None:
+    # keep_last 1 and a flipped bit in step 40: what is sealed from then on stays until step 40 is saved anew.
+    checkpoints = make_checkpoints(remote=None)
+    for step in (30, 40):
+        save_step(checkpoints, step)
+    flip_a_bit(checkpoints.folder(40) / MODEL)
+    resumed = make_checkpoints(attempt=2, remote=None)
+    assert resumed.choose().step == 30
+    for step in (33, 35):
+        save_step(resumed, step)
+        resumed.prune(keep_last=1)
+    assert make_checkpoints(attempt=3, remote=None).choose().step == 35
+    save_step(resumed, 40)
+    assert resumed.prune(keep_last=1) == [35]
+    assert resumed.complete_steps() == [30, 40]
+
+
+def test_the_step_just_sealed_stays_beside_later_ones_of_a_run_that_was_begun_anew(
+    make_checkpoints: Callable, save_step: Callable
+) -> None:
+    for step in (30, 40):
+        save_step(make_checkpoints(), step)
+    anew = make_checkpoints(attempt=2)
+    save_step(anew, 5)
+    anew.prune(keep_last=1)
+    assert 5 in anew.complete_steps(anew.local)
+    assert 5 in anew.complete_steps(anew.remote)
+
+
+@pytest.mark.parametrize("damage", ["manifest", "optimizer", "experiment", "cut short"])
+def test_what_no_resume_would_take_does_not_count(make_checkpoints: Callable, save_step: Callable, damage: str) -> None:
+    checkpoints = make_checkpoints(remote=None)
+    for step in (10, 20, 30):
+        save_step(checkpoints, step)
+    folder = checkpoints.folder(20)
+    if damage == "manifest":
+        flip_a_bit(folder / "manifest.json")
+    elif damage == "optimizer":
+        seal_without(folder, "actor/optim_world_size_1_rank_0.pt")
+    elif damage == "experiment":
+        save_step(make_checkpoints(remote=None, spec_hash="hash-2"), 20)
+    else:
+        (folder / MODEL).write_bytes(b"half")
+    assert make_checkpoints(attempt=2, remote=None).prune(keep_last=2) == [20]
+    assert checkpoints.complete_steps() == [10, 30]
+
+
+class Lies(LocalStore):
+    """A store that says yes to every upload and keeps half of the models."""
+
+    def _put_file(self, key: str, path: Path) -> None:
+        super()._put_file(key, path)
+        if "model_" in key:
+            self._put(key, path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_store_that_kept_half_a_shard_is_not_sealed_and_its_last_good_step_stays(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_step(make_checkpoints(), 10)
+    lied_to = make_checkpoints(attempt=2, remote=Lies(tmp_path / "store"))
+    assert lied_to.begin(20)
+    folder = lied_to.folder(20)
+    write_step(folder, 20)
+    reports = [upload_shards(rank=rank, step=20, step_dir=folder, store_url=None) for rank in (DRIVER_RANK, 0)]
+    for path in [entry.path for report in reports for entry in report.entries]:
+        lied_to.remote.put_file(f"checkpoints/global_step_20/{path}", folder / path)
+    lied_to.finalise(20, reports)
+    assert (lied_to.num_failed_uploads, lied_to.complete_steps(lied_to.remote)) == (1, [10])
+    assert f"{MODEL} has " in caplog.text
+    # As an older version sealed it: its size is compared before anything is deleted for it.
+    for name in ("manifest.json", "COMPLETE"):
+        lied_to.remote.put_file(f"checkpoints/global_step_20/{name}", folder / name)
+    assert lied_to.prune(keep_last=1) == [10]
+    assert (lied_to.complete_steps(lied_to.local), lied_to.complete_steps(lied_to.remote)) == ([20], [10, 20])
+
+
+def test_a_step_that_went_in_the_store_only_stays_on_the_disks(make_checkpoints: Callable, save_step: Callable) -> None:
+    checkpoints = make_checkpoints()
+    for step in (10, 20):
+        save_step(checkpoints, step)
+    (checkpoints.folder(20) / MODEL).write_bytes(b"half")
+    assert checkpoints.prune(keep_last=1) == [], "ranks with disks of their own would delete their part of it"
+    assert (checkpoints.complete_steps(checkpoints.local), checkpoints.complete_steps(checkpoints.remote)) == (
+        [10, 20],
+        [20],
+    )
 
 
 @pytest.mark.parametrize("limits", [{"keep_last": 0}, {"keep_last": 1, "keep_every": 0}])

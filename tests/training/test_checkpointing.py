@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
+from ray.exceptions import RayActorError
 
 from opd.runs.errors import CheckpointError, RunIsLive
-from opd.runs.manifest import step_folder
+from opd.runs.manifest import RANK_PARTS, Manifest, hash_file, step_folder
 from opd.runs.run import Run
 from opd.runs.store import NO_RETRY, open_store
 from opd.training import checkpointing
 from opd.training.checkpointing import ShardUploads
+from opd.training.plain_loads import plain_loads
 
 
 class Rank(ShardUploads):
@@ -48,10 +52,10 @@ def save(run: Run, ranks: Ranks, step: int, config) -> None:
     folder = run.checkpoints.folder(step)
     (folder / "actor").mkdir(parents=True)
     for rank in range(ranks.world_size):
-        (folder / "actor" / f"model_world_size_{ranks.world_size}_rank_{rank}.pt").write_bytes(
-            b"%d of %d" % (rank, step)
-        )
-    (folder / "data.pt").write_bytes(b"position")
+        for part in RANK_PARTS:
+            value = {part: torch.tensor([rank, step])}
+            torch.save(value, folder / "actor" / f"{part}_world_size_{ranks.world_size}_rank_{rank}.pt")
+    torch.save({"_num_yielded": step}, folder / "data.pt")
     checkpointing.seal(run, ranks, step, config)
 
 
@@ -63,11 +67,12 @@ def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(t
         for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
             path.unlink() if path.is_file() else path.rmdir()
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks)
-    assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
+        checkpointing.resume(config, run, ranks, load=lambda: None)
+        folder = run.checkpoints.folder(1)
+    assert config.trainer.resume_from_path == str(folder)
     assert (stored / "COMPLETE").exists()
-    assert (stored / "actor" / "model_world_size_2_rank_1.pt").read_bytes() == b"1 of 1"
-    assert (stored / "data.pt").read_bytes() == b"position"
+    for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
+        assert (stored / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, config, caplog):
@@ -90,18 +95,120 @@ def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, con
     for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     with attempt(tmp_path) as run:
-        checkpointing.resume(config, run, ranks)
+        checkpointing.resume(config, run, ranks, load=lambda: None)
         folder = run.checkpoints.folder(1)
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
-        "COMPLETE", "actor/model_world_size_2_rank_0.pt", "actor/model_world_size_2_rank_1.pt", "data.pt", "manifest.json",
-    ]  # fmt: skip
+        "COMPLETE",
+        *(f"actor/{part}_world_size_2_rank_{rank}.pt" for part in sorted(RANK_PARTS) for rank in range(2)),
+        "data.pt",
+        "manifest.json",
+    ]
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path, config):
     with attempt(tmp_path) as run:
         save(run, Ranks(2), 1, config)
     with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
-        checkpointing.resume(config, run, Ranks(4))
+        checkpointing.resume(config, run, Ranks(4), load=lambda: None)
+
+
+class Malice:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
+    """What who can write the bucket can do: a manifest that lists the file as it is now, and a marker for it."""
+    folder = run_dir / step_folder(step)
+    manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
+    size, sha256 = hash_file(folder / name)
+    files = tuple(
+        dataclasses.replace(entry, size=size, sha256=sha256) if entry.path == name else entry
+        for entry in manifest.files
+    )
+    manifest = dataclasses.replace(manifest, **{"files": files, **changes})
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    (folder / "COMPLETE").write_bytes(manifest.seal())
+
+
+@pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
+def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, config, capsys, name):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        save(run, ranks, 2, config)
+    mark = tmp_path / "ran"
+    torch.save({"state": Malice(mark)}, tmp_path / "malice.pt")
+    for place in ("out", "store"):
+        (tmp_path / place / "r" / step_folder(2) / name).write_bytes((tmp_path / "malice.pt").read_bytes())
+        seal_again(tmp_path / place / "r", 2, name)
+
+    def load_as_verl_does():
+        folder = Path(config.trainer.resume_from_path)
+        with plain_loads():
+            for path in folder.rglob("*.pt"):
+                torch.load(path, weights_only=False)
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load_as_verl_does)
+    assert not mark.exists()
+    assert config.trainer.resume_from_path == str(tmp_path / "out" / "r" / step_folder(1))
+    assert f"{name} cannot be loaded as plain data" in capsys.readouterr().out
+    torch.load(tmp_path / "malice.pt", weights_only=False)
+    assert mark.exists(), "the pickle works"
+
+
+def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, config, capsys):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step, config)
+
+    def load():
+        if config.trainer.resume_from_path.endswith("_2"):
+            raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load)
+        assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
+        assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
+        config.run.keep_last = 1
+        for step in (3, 4):
+            save(run, ranks, step, config)
+        assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
+
+
+def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+
+    def load():
+        raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
+        checkpointing.resume(config, run, ranks, load)
+
+
+def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step, config)
+    loads = []
+
+    def load():
+        loads.append(config.trainer.resume_from_path)
+        raise RayActorError
+
+    with attempt(tmp_path) as run, pytest.raises(RayActorError):
+        checkpointing.resume(config, run, ranks, load)
+    assert len(loads) == 1
 
 
 def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path, config):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opd.runs.attempts import check_owner
 from opd.runs.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, find_problem, step_folder
-from opd.runs.resume import Fetch, ResumeDecision, complete_steps, read_sealed, try_step
+from opd.runs.resume import (
+    Fetch,
+    ResumeDecision,
+    complete_steps,
+    find_unfit,
+    find_wrong_sizes,
+    is_fit,
+    read_sealed,
+    try_step,
+)
 from opd.runs.retention import check_limits, prune_store
 from opd.runs.shards import ShardReport, fetch_shards
 from opd.runs.store import NO_RETRY, Store
@@ -33,6 +42,9 @@ class Checkpoints:
     resumed_step: int | None = None
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
+    _sealed_step: int | None = None
+    # Why a resume passes a step over, as this attempt has found out: retention must not count it.
+    _unfit: dict[int, list[str]] = field(default_factory=dict)
 
     def folder(self, step: int) -> Path:
         """The local folder of a step, where verl saves it."""
@@ -57,6 +69,7 @@ class Checkpoints:
             return False
         self.check_owner()
         self._in_progress.add(step)
+        self._unfit.pop(step, None)
         _clear_step(self.local, step)
         # If the store is away, its old copy stays sealed: whole as it is, and refused by its hashes once half replaced.
         self._if_store_answers(f"clearing global_step_{step}", lambda store: _clear_step(store, step))
@@ -69,22 +82,28 @@ class Checkpoints:
 
         Raises:
             Overtaken: the run is another's by now; the step stays unsealed.
-            CheckpointError: a file is listed twice, or none at all.
+            CheckpointError: a file is listed twice, or what a resume needs is not among them.
         """
         entries = sorted((entry for report in reports for entry in report.entries), key=lambda entry: entry.path)
         manifest = Manifest(step=step, attempt=self.attempt, spec_hash=self.spec_hash, files=tuple(entries))
         errors = [f"rank {report.rank}: {report.upload_error}" for report in reports if report.upload_error]
         self.check_owner()
+        if gaps := manifest.find_gaps():
+            raise CheckpointError(
+                f"global_step_{step} is not sealed, no run could resume from it: {'; '.join(gaps)}; a save needs model, "
+                "optimizer and extra state of every rank (verl's actor.checkpoint.save_contents) and the place in the data"
+            )
         _seal(self.local, manifest, lambda: self._check([self.local]))
         if self.remote is not None and not errors:
             try:
-                self._seal_remote(self.remote, manifest)
+                errors = self._seal_remote(self.remote, manifest)
             except StoreError as error:
-                errors.append(str(error))
+                errors = [str(error)]
         if errors:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
         self._in_progress.discard(step)
+        self._sealed_step = step
         return manifest
 
     def complete_steps(self, store: Store | None = None) -> list[int]:
@@ -98,7 +117,9 @@ class Checkpoints:
         missing = []
         for step in self.complete_steps(self.local):
             mine, stored = _readable(self.local, step), _readable(self.remote, step)
-            if mine is not None and (stored is None or stored.attempt < mine.attempt):
+            if mine is None or find_unfit(mine, self.spec_hash):
+                continue
+            if stored is None or stored.attempt < mine.attempt:
                 missing.append(mine)
         return missing
 
@@ -118,11 +139,12 @@ class Checkpoints:
         if self.remote is None:
             return uploaded
         for manifest in self.missing_in_store():
-            problems = (upload or self._upload_from_here)(manifest, self.remote.url)
+            problems = (upload or self._upload_from_here)(manifest, self.remote.url) or self._seal_remote(
+                self.remote, manifest
+            )
             if problems:
                 logger.warning("global_step_%d is not in the store: %s", manifest.step, "; ".join(problems))
                 continue
-            self._seal_remote(self.remote, manifest)
             uploaded.append(manifest.step)
         return uploaded
 
@@ -134,11 +156,20 @@ class Checkpoints:
         """
         rejected: list[str] = []
         for step in reversed(self.complete_steps()):
-            decision = self._try(step, fetch, rejected)
-            if decision is not None:
-                self.resumed_step = step
-                return decision
+            if step not in self._unfit:
+                reasons: list[str] = []
+                decision = self._try(step, fetch, reasons)
+                if decision is not None:
+                    self.resumed_step = step
+                    return replace(decision, rejected=(*rejected, *reasons))
+                self._unfit[step] = reasons
+            rejected += self._unfit[step]
         return ResumeDecision(step=None, path=None, source="", manifest=None, rejected=tuple(rejected))
+
+    def pass_over(self, step: int, reason: str) -> None:
+        """Says that a step which `choose` gave cannot be loaded: it gives the one before from now on."""
+        self._unfit[step] = [f"global_step_{step}: {reason}"]
+        self.resumed_step = None
 
     def require(self, step: int, *, fetch: Fetch | None = None) -> ResumeDecision:
         """One named checkpoint, verified and on this machine (for eval and convert).
@@ -160,26 +191,32 @@ class Checkpoints:
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
         """Deletes complete checkpoints beyond the last `keep_last`, but for multiples of `keep_every`.
 
-        Never touches the step resumed from, one being saved, or the newest one. COMPLETE goes first and manifest.json
-        last, so that a kill in between leaves something no resume takes and the next call finishes.
+        Counts only what a resume would take. Never touches the step resumed from, one being saved, the one sealed last, or
+        the newest one. COMPLETE goes first and manifest.json last, so that a kill in between leaves something no resume
+        takes and the next call finishes.
 
         Returns:
-            The deleted steps, ascending; ranks with disks of their own delete the same ones.
+            The deleted steps, ascending, which ranks with disks of their own are to delete; not those that stay here.
         """
         check_limits(keep_last, keep_every)
         if keep_last is None:
             return []
         self.check_owner()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
-        protected = self._in_progress | ({self.resumed_step} if self.resumed_step is not None else set())
+        protected = self._in_progress | ({self.resumed_step, self._sealed_step} - {None})
         deleted: set[int] = set()
 
         def prune_one(store: Store) -> None:
-            deleted.update(prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected))
+            def counts(step: int) -> bool:
+                return step not in self._unfit and is_fit(store, step, self.spec_hash)
+
+            deleted.update(
+                prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected, is_fit=counts)
+            )
 
         prune_one(self.local)
         self._if_store_answers("retention", prune_one)
-        return sorted(deleted)
+        return sorted(deleted.difference(self.complete_steps(self.local)))
 
     def _check(self, stores: list[Store]) -> None:
         check_owner(stores, self.attempt, self.token)
@@ -196,9 +233,13 @@ class Checkpoints:
         except StoreError as error:
             logger.warning("%s is left out, the store is away: %s", what, error)
 
-    def _seal_remote(self, remote: Store, manifest: Manifest) -> None:
+    def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
+        """Seals a step in the store, unless that does not hold what was uploaded to it; what is wrong there."""
         self.before_store_seal()
-        _seal(remote, manifest, lambda: self._check([remote, self.local]))
+        problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest)]
+        if not problems:
+            _seal(remote, manifest, lambda: self._check([remote, self.local]))
+        return problems
 
     def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         folder = self.folder(manifest.step)
@@ -211,7 +252,14 @@ class Checkpoints:
         return []
 
     def _try(self, step: int, fetch: Fetch | None, rejected: list[str]) -> ResumeDecision | None:
-        return try_step(step, local=self.local, remote=self.remote, fetch=fetch or self._fetch_here, rejected=rejected)
+        return try_step(
+            step,
+            local=self.local,
+            remote=self.remote,
+            spec_hash=self.spec_hash,
+            fetch=fetch or self._fetch_here,
+            rejected=rejected,
+        )
 
     def _fetch_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         folder, policy = self.folder(manifest.step), self.local.policy

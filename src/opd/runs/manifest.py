@@ -22,10 +22,15 @@ COMPLETE_FILE = "COMPLETE"
 MANIFEST_VERSION = 1
 # The rank of files that the driver saves itself (data.pt).
 DRIVER_RANK = -1
+DATA_FILE = "data.pt"
+# What verl's FSDP engine saves for each rank, all of which a resume loads.
+RANK_PARTS = ("model", "optim", "extra_state")
 # sha256 releases the GIL; more threads than this only compete for the disk.
 NUM_HASH_THREADS = 4
 _STEP_FOLDER = re.compile(r"global_step_(\d+)")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
+_SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
+_NUM_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,7 @@ class FileEntry:
     rank: int
 
     def __post_init__(self) -> None:
+        _check_types(self, path=str, size=int, sha256=str, rank=int)
         parts = PurePosixPath(self.path).parts
         if (
             not parts
@@ -59,6 +65,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
 
     def __post_init__(self) -> None:
+        _check_types(self, step=int, attempt=int, spec_hash=str)
         paths = [entry.path for entry in self.files]
         doubled = sorted({path for path in paths if paths.count(path) > 1})
         if not paths or doubled:
@@ -89,6 +96,29 @@ class Manifest:
     def files_of(self, ranks: Sequence[int] | None) -> list[FileEntry]:
         """The entries of the given ranks, all of them for None."""
         return [entry for entry in self.files if ranks is None or entry.rank in ranks]
+
+    def find_gaps(self) -> list[str]:
+        """Why no resume could load this checkpoint even if every file is as listed; empty if nothing is missing.
+
+        It needs weights, optimizer and extra state of every rank, each listed under the rank that loads it, and the
+        driver's place in the data.
+        """
+        listed = {entry.path for entry in self.files}
+        sizes = {int(match[1]) for path in listed if (match := _SHARD.fullmatch(path))}
+        if len(sizes) != 1:
+            return [
+                f"it lists shards saved by {' and '.join(map(str, sorted(sizes))) or 'no'} ranks, expected one number"
+            ]
+        num_ranks = sizes.pop()
+        # As many ranks as there are files are enough to name what is missing, whatever number a name claims.
+        ranks = range(min(num_ranks, len(listed) + 1))
+        needed = [f"actor/{part}_world_size_{num_ranks}_rank_{rank}.pt" for rank in ranks for part in RANK_PARTS]
+        missing = [path for path in [DATA_FILE, *needed] if path not in listed]
+        gaps = [f"it lists no {path}" for path in missing[:_NUM_NAMED]]
+        if len(missing) > _NUM_NAMED:
+            gaps.append(f"nor {len(missing) - _NUM_NAMED} other files that a resume loads")
+        strays = [entry for entry in self.files if entry.rank != _owner(entry.path)]
+        return gaps + [f"{stray.path} is listed under rank {stray.rank}" for stray in strays[:_NUM_NAMED]]
 
 
 def open_sealed(manifest_data: bytes, complete_data: bytes) -> Manifest:
@@ -130,6 +160,13 @@ def visible_files(folder: Path) -> list[str]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
     return sorted(found)
+
+
+def _check_types(record: Any, **types: type) -> None:
+    """Raises TypeError for a field of another type: dataclasses take whatever a JSON file holds."""
+    for name, expected in types.items():
+        if type(getattr(record, name)) is not expected:
+            raise TypeError(f"{name} {getattr(record, name)!r}: expected {expected.__name__}")
 
 
 def _owner(path: str) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opd.runs.errors import CheckpointError, CorruptRecord
+from opd.runs.errors import CheckpointError, CorruptRecord, StoreError
 from opd.runs.manifest import (
     CHECKPOINTS_FOLDER,
     COMPLETE_FILE,
+    DRIVER_RANK,
     MANIFEST_FILE,
     Manifest,
     open_sealed,
@@ -71,8 +72,41 @@ def read_sealed(store: Store, step: int) -> Manifest | None:
     return manifest
 
 
+def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
+    """Why a run must not resume from a sealed step, even if its files are whole; empty if it may."""
+    if manifest.spec_hash != spec_hash:
+        return [f"it was saved by another experiment (spec hash {manifest.spec_hash}, this run has {spec_hash})"]
+    return manifest.find_gaps()
+
+
+def find_wrong_sizes(store: Store, manifest: Manifest) -> list[str]:
+    """Files that a place does not hold in the size that the manifest says, from its listing alone.
+
+    On a local disk only the driver's files must be there: ranks may save to disks of their own.
+    """
+    folder = step_folder(manifest.step)
+    sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
+    is_local = store.local_path("") is not None
+    problems = []
+    for entry in manifest.files:
+        if entry.path in sizes and sizes[entry.path] != entry.size:
+            problems.append(f"{entry.path} has {sizes[entry.path]} bytes, the manifest says {entry.size}")
+        elif entry.path not in sizes and (entry.rank == DRIVER_RANK or not is_local):
+            problems.append(f"{entry.path} is missing")
+    return problems
+
+
+def is_fit(store: Store, step: int, spec_hash: str) -> bool:
+    """Whether a resume would take this place's copy of a step, as far as seal, manifest and sizes tell."""
+    try:
+        manifest = read_sealed(store, step)
+        return manifest is not None and not (find_unfit(manifest, spec_hash) or find_wrong_sizes(store, manifest))
+    except (CorruptRecord, CheckpointError, StoreError):
+        return False
+
+
 def try_step(
-    step: int, *, local: LocalStore, remote: Store | None, fetch: Fetch, rejected: list[str]
+    step: int, *, local: LocalStore, remote: Store | None, spec_hash: str, fetch: Fetch, rejected: list[str]
 ) -> ResumeDecision | None:
     """The decision for one step if any copy of it holds; what is wrong with the others is added to `rejected`."""
     copies: list[tuple[Manifest, str]] = []
@@ -82,8 +116,12 @@ def try_step(
         except (CorruptRecord, CheckpointError) as error:
             rejected.append(f"global_step_{step} ({source}): {error}")
             continue
-        if manifest is not None:
-            copies.append((manifest, source))
+        if manifest is None:
+            continue
+        if problems := find_unfit(manifest, spec_hash):
+            rejected.append(f"global_step_{step} ({source}): {'; '.join(problems)}")
+            continue
+        copies.append((manifest, source))
     # A later attempt's save of the same step is the one that the run went on from; of equal ones the local one first.
     copies.sort(key=lambda copy: copy[0].attempt, reverse=True)
     for manifest, source in copies:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
+from itertools import islice
 
 from opd.runs.errors import CheckpointError
 from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
@@ -16,21 +17,27 @@ def check_limits(keep_last: int | None, keep_every: int | None) -> None:
         raise CheckpointError(f"retention keep_last={keep_last}, keep_every={keep_every}: both must be at least 1")
 
 
-def prune_store(store: Store, *, keep_last: int, keep_every: int | None, protected: Set[int]) -> list[int]:
-    """Deletes the complete checkpoints of one place but for the last ones, the multiples and the protected ones.
+def prune_store(
+    store: Store, *, keep_last: int, keep_every: int | None, protected: Set[int], is_fit: Callable[[int], bool]
+) -> list[int]:
+    """Deletes the complete checkpoints of one place but for the last fit ones, the multiples and the protected ones.
 
-    What an interrupted deletion left, a manifest without COMPLETE older than the newest complete step, goes too; a step
-    that never got its manifest belongs to whoever saves it again.
+    Only what is older than the newest fit step goes. What an interrupted deletion left there, a manifest without COMPLETE,
+    goes too; a step that never got its manifest belongs to whoever saves it again.
+
+    Args:
+        is_fit: whether a resume would take this place's copy of a step; others do not count as kept.
 
     Returns:
         The deleted steps, ascending.
     """
     complete = complete_steps([store])
-    kept = set(complete[-keep_last:]) | protected
-    kept |= {step for step in complete if keep_every and step % keep_every == 0}
-    half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)} - set(complete)
-    old = {step for step in half_deleted if complete and step < complete[-1]}
-    doomed = sorted((set(complete) | old) - kept)
+    last = list(islice(filter(is_fit, reversed(complete)), keep_last))
+    if not last:
+        return []
+    kept = protected.union(last, (step for step in complete if keep_every and step % keep_every == 0))
+    half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
+    doomed = sorted(step for step in half_deleted.union(complete) - kept if step < last[0])
     for step in doomed:
         delete_step(store, step)
     return doomed

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
+from ray.exceptions import RayActorError
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
@@ -22,15 +24,22 @@ from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.store import DEFAULT_POLICY, NO_RETRY
 from opd.training import trunk  # noqa: F401 - so that transformers knows its attention in every worker
+from opd.training.plain_loads import find_unloadable, plain_loads
 from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)
 
 
 class ShardUploads:
-    """Mixin of workers: what this rank does for the checkpoints, on the disk that it sees."""
+    """Mixin of workers, before verl's: what this rank does for the checkpoints, on the disk that it sees."""
 
     rank: int
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, local_path, hdfs_path=None, del_local_after_load=False) -> None:
+        """verl's, but nothing is unpickled, and a rank that fails leaves no other waiting for it."""
+        with plain_loads():
+            super().load_checkpoint(local_path, hdfs_path, del_local_after_load)  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def upload_shards(self, step: int, step_dir: str, store_url: str | None) -> ShardReport:
@@ -39,8 +48,8 @@ class ShardUploads:
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def fetch_shards(self, step_dir: str, manifest: Manifest, store_url: str | None) -> list[str]:
-        """Verify this rank's files, downloading what is missing or differs; what is wrong with them."""
-        return fetch_shards(step_dir=step_dir, manifest=manifest, store_url=store_url, ranks=[self.rank])
+        """`fetch_loadable` of this rank's files."""
+        return fetch_loadable(self.rank, step_dir=step_dir, manifest=manifest, store_url=store_url)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def upload_saved_shards(self, step_dir: str, manifest: Manifest, store_url: str) -> list[str]:
@@ -56,6 +65,12 @@ class ShardUploads:
 
 class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """verl's worker, unchanged but for the checkpoints: GRPO and evaluation."""
+
+
+def fetch_loadable(rank: int, *, step_dir: str | Path, manifest: Manifest, store_url: str | None) -> list[str]:
+    """Verify one rank's files, downloading what is missing or differs; what is wrong with them, or cannot be loaded."""
+    problems = fetch_shards(step_dir=step_dir, manifest=manifest, store_url=store_url, ranks=[rank])
+    return problems or find_unloadable(Path(step_dir), [entry.path for entry in manifest.files_of([rank])])
 
 
 def upload_saved(rank: int, *, step_dir: str | Path, manifest: Manifest, store_url: str) -> list[str]:
@@ -83,25 +98,43 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, onerror=unless_gone)
 
 
-def resume(config: DictConfig, run: Run, worker_group) -> None:
-    """Point verl at the newest complete checkpoint of the run, or at none; says what it chose and what it passed over.
+def resume(config: DictConfig, run: Run, worker_group, load: Callable[[], None]) -> None:
+    """Load the newest complete checkpoint of the run that can be loaded; says what it chose and what it passed over.
 
     The workers must exist: each brings its own files to its disk before anything is loaded. What was saved while the store
     was away is uploaded on the way.
 
+    Args:
+        load: verl's own loading, of what `config.trainer` names; of nothing where that is left as it is.
+
     Raises:
         CheckpointError: the checkpoint was saved by another number of ranks.
         StoreError: the store cannot be asked.
+        Exception: what the newest checkpoint's loading raised, where there is none before it: the half-loaded models of the
+            workers are no start from the beginning.
     """
-    decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
-    print(decision.describe(), flush=True)
-    if decision.path is None or decision.manifest is None:
-        return
-    _check_ranks(decision.manifest, worker_group.world_size)
-    upload_missing(run, worker_group)
-    with open_dict(config):
-        config.trainer.resume_mode = "resume_path"
-        config.trainer.resume_from_path = str(decision.path)
+    first_failure: Exception | None = None
+    while True:
+        decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
+        print(decision.describe(), flush=True)
+        if decision.step is None or decision.manifest is None:
+            if first_failure is not None:
+                raise first_failure
+            return load()
+        _check_ranks(decision.manifest, worker_group.world_size)
+        if first_failure is None:
+            upload_missing(run, worker_group)
+        with open_dict(config):
+            config.trainer.resume_mode = "resume_path"
+            config.trainer.resume_from_path = str(decision.path)
+        try:
+            return load()
+        except RayActorError:
+            raise  # a worker has died, which says nothing about the checkpoint
+        except Exception as error:  # noqa: BLE001 - whatever torch and verl raise over what does not fit
+            first_failure = first_failure or error
+            cause = (str(error).strip().splitlines() or [""])[-1].strip()
+            run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {type(error).__name__}: {cause[:200]}")
 
 
 def upload_missing(run: Run, worker_group) -> None:
@@ -167,7 +200,7 @@ def _fetch_everywhere(run: Run, worker_group) -> Fetch:
     def fetch(manifest: Manifest, store_url: str | None) -> list[str]:
         folder = str(run.checkpoints.folder(manifest.step))
         found = worker_group.fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url)
-        mine = fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url, ranks=[DRIVER_RANK])
+        mine = fetch_loadable(DRIVER_RANK, step_dir=folder, manifest=manifest, store_url=store_url)
         return [problem for problems in [*found, mine] for problem in problems]
 
     return fetch

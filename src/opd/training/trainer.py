@@ -25,6 +25,7 @@ from opd.runs.run import EXIT_TERMINATED, Run
 from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.dialogues import DialogueLog, num_kept
 from opd.training.graceful import GracefulStop
+from opd.training.plain_loads import plain_loads
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
 from opd.training.tracking import MlflowRun
@@ -104,10 +105,15 @@ class OrderedTrainer(PPOTrainerSync):
         }
 
     def _load_checkpoint(self):
+        def load() -> None:
+            with plain_loads():
+                super(OrderedTrainer, self)._load_checkpoint()
+
         # The workers exist and nothing is loaded yet: each can bring its files to the disk that it reads.
         if self.run is not None and self.config.run.get("resume", False):
-            checkpointing.resume(self.config, self.run, self.actor_rollout_wg)
-        super()._load_checkpoint()
+            checkpointing.resume(self.config, self.run, self.actor_rollout_wg, load)
+        else:
+            load()
 
     def _save_checkpoint(self):
         step = self.global_steps

@@ -1,6 +1,7 @@
 """What verl 0.9.1's trainer leaves no hook for: names in its module that are replaced while a call of ours runs.
 
-Each has a test in tests/training/test_verl_patches.py that fails when verl no longer needs it.
+Each has a test in tests/training/test_verl_patches.py that fails when verl no longer needs it. What its workers leave no
+hook for, loading a checkpoint without unpickling it, is in `opd.training.plain_loads`.
 """
 
 from __future__ import annotations
