@@ -203,7 +203,7 @@ class Checkpoints:
             return []
         self.check_owner()
         self.local.sweep_temporary(CHECKPOINTS_FOLDER)
-        protected = self._in_progress | ({self.resumed_step, self._sealed_step} - {None})
+        protected = {step for step in (*self._in_progress, self.resumed_step, self._sealed_step) if step is not None}
         deleted: set[int] = set()
 
         def prune_one(store: Store) -> None:

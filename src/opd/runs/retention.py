@@ -35,7 +35,7 @@ def prune_store(
     last = list(islice(filter(is_fit, reversed(complete)), keep_last))
     if not last:
         return []
-    kept = protected.union(last, (step for step in complete if keep_every and step % keep_every == 0))
+    kept = {*protected, *last, *(step for step in complete if keep_every and step % keep_every == 0)}
     half_deleted = {step for step in saved_steps(store) if has_file(store, step, MANIFEST_FILE)}
     doomed = sorted(step for step in half_deleted.union(complete) - kept if step < last[0])
     for step in doomed:
