@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
 from opd.runs.checkpoints import Checkpoints
@@ -244,6 +245,23 @@ def test_a_damaged_copy_in_the_store_does_not_spoil_an_older_one_on_the_disk(
     flip_a_bit(store_folder(tmp_path, 5) / "actor/model_world_size_2_rank_1.pt")
     decision = make_checkpoints(attempt=3).choose()
     assert (decision.step, decision.source, decision.manifest.attempt) == (5, "local", 1)
+    assert loaded_content(decision.path) == saved_content(5)
+
+
+def test_no_file_is_moved_in_while_another_one_is_damaged(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, loaded_content: Callable, saved_content: Callable
+) -> None:
+    # The store holds another save of step 5, with the same names and other bytes, one of them damaged.
+    save_step(make_checkpoints(attempt=1), 5)
+    newer = make_checkpoints(attempt=2, local="other-machine")
+    assert newer.begin(5)
+    write_step(newer.folder(5), 6)
+    url = newer.remote.url
+    reports = [upload_shards(rank=rank, step=5, step_dir=newer.folder(5), store_url=url) for rank in (DRIVER_RANK, 0)]
+    newer.finalise(5, reports)
+    flip_a_bit(store_folder(tmp_path, 5) / MODEL)
+    decision = make_checkpoints(attempt=3).choose()
+    assert (decision.source, decision.manifest.attempt) == ("local", 1)
     assert loaded_content(decision.path) == saved_content(5)
 
 

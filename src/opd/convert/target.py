@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.convert.errors import BadRequest
+from opd.runs.durable import fsync_folder
 from opd.runs.store import Store, open_store
-from opd.runs.store_local import fsync_folder
 
 # Written by every conversion; only a folder that holds it is ever replaced.
 RECORD_FILE = "conversion.json"

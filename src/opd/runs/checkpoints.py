@@ -13,6 +13,7 @@ from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, 
 from opd.runs.resume import (
     Fetch,
     ResumeDecision,
+    candidate_steps,
     complete_steps,
     find_unfit,
     find_wrong_sizes,
@@ -39,6 +40,8 @@ class Checkpoints:
     spec_hash: str
     # A step that the store seals is resumed from on other machines: what leads up to it must be in the store by then.
     before_store_seal: Callable[[], None] = lambda: None
+    # What leads up to a step that the disk seals must be on the disk by then.
+    before_local_seal: Callable[[], None] = lambda: None
     resumed_step: int | None = None
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
@@ -93,6 +96,7 @@ class Checkpoints:
                 f"global_step_{step} is not sealed, no run could resume from it: {'; '.join(gaps)}; a save needs model, "
                 "optimizer and extra state of every rank (verl's actor.checkpoint.save_contents) and the place in the data"
             )
+        self.before_local_seal()
         _seal(self.local, manifest, lambda: self._check([self.local]))
         if self.remote is not None and not errors:
             try:
@@ -155,7 +159,7 @@ class Checkpoints:
             StoreUnavailable: the store cannot be asked; resuming from an older local step would lose work.
         """
         rejected: list[str] = []
-        for step in reversed(self.complete_steps()):
+        for step in reversed(candidate_steps(self.local, self.remote)):
             if step not in self._unfit:
                 reasons: list[str] = []
                 decision = self._try(step, fetch, reasons)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from opd.runs.durable import fsync_names
 from opd.runs.errors import CheckpointError, CorruptRecord, UnsafePath
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -27,6 +28,8 @@ DATA_FILE = "data.pt"
 RANK_PARTS = ("model", "optim", "extra_state")
 # sha256 releases the GIL; more threads than this only compete for the disk.
 NUM_HASH_THREADS = 4
+# A rank with a disk of its own has the run's folder, and checkpoints/ in it, since its first save.
+NUM_NEW_PARENTS = 3
 _STEP_FOLDER = re.compile(r"global_step_(\d+)")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
@@ -186,9 +189,10 @@ def hash_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
 
 
 def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
-    """Entries of files just saved, in the given order, hashed in parallel and synced to the disk."""
+    """Entries of files just saved, in the given order, hashed in parallel; bytes and names are synced to the disk."""
     with ThreadPoolExecutor(NUM_HASH_THREADS) as pool:
         hashed = list(pool.map(lambda path: hash_file(step_dir / path, sync=True), paths))
+    fsync_names(step_dir, paths, num_parents=NUM_NEW_PARENTS)
     return [
         FileEntry(path=path, size=size, sha256=digest, rank=rank)
         for path, (size, digest) in zip(paths, hashed, strict=True)
@@ -198,10 +202,13 @@ def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileE
 def find_problem(step_dir: Path, entry: FileEntry) -> str | None:
     """What is wrong with one file on disk, None if it is what the manifest says."""
     path = step_dir / entry.path
-    if not path.is_file():
-        return f"{entry.path} is missing"
-    if path.stat().st_size != entry.size:
-        return f"{entry.path} has {path.stat().st_size} bytes, the manifest says {entry.size}"
-    if hash_file(path)[1] != entry.sha256:
-        return f"{entry.path} does not have the manifest's sha256"
+    try:
+        if not path.is_file():
+            return f"{entry.path} is missing"
+        if path.stat().st_size != entry.size:
+            return f"{entry.path} has {path.stat().st_size} bytes, the manifest says {entry.size}"
+        if hash_file(path)[1] != entry.sha256:
+            return f"{entry.path} does not have the manifest's sha256"
+    except OSError as error:  # a bad sector: another copy may do
+        return f"{entry.path} cannot be read: {error}"
     return None

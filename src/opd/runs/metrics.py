@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.runs.attempts import attempt_numbers, attempt_prefix
+from opd.runs.durable import fsync_folder, make_folder
 from opd.runs.store import Store
 from opd.runs.stream import read_streamed
 
@@ -67,10 +68,11 @@ class MetricsWriter:
         self._append((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def flush(self) -> None:
-        """Has the disk hold every row written so far."""
+        """Has the disk hold every row written so far, under the file's name."""
         with self._lock:
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
+                fsync_folder(self.path.parent)
 
     def close(self) -> None:
         self.flush()
@@ -82,7 +84,7 @@ class MetricsWriter:
     def _append(self, line: bytes) -> None:
         with self._lock:
             if self._descriptor is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path.parent)
                 self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             # After a write that failed half way (full disk) the next row must not continue the torn line.
             data = b"\n" + line if self._torn else line

@@ -42,6 +42,19 @@ class ResumeDecision:
         return "\n".join([where, *(f"  passed over: {reason}" for reason in self.rejected)])
 
 
+def candidate_steps(local: LocalStore, remote: Store | None) -> list[int]:
+    """`complete_steps` of both places, and steps whose marker this disk cannot read: `try_step` says so and goes on."""
+
+    def may_be_complete(step: int) -> bool:
+        try:
+            return has_file(local, step, COMPLETE_FILE)
+        except StoreError:
+            return True
+
+    mine = [step for step in saved_steps(local) if may_be_complete(step)]
+    return sorted({*mine, *complete_steps([remote] if remote is not None else [])})
+
+
 def complete_steps(stores: Sequence[Store]) -> list[int]:
     """Steps with a COMPLETE marker in any of the places, ascending."""
     return sorted({step for store in stores for step in saved_steps(store) if has_file(store, step, COMPLETE_FILE)})
@@ -114,6 +127,11 @@ def try_step(
         try:
             manifest = read_sealed(store, step) if store is not None else None
         except (CorruptRecord, CheckpointError) as error:
+            rejected.append(f"global_step_{step} ({source}): {error}")
+            continue
+        except StoreError as error:
+            if store is not local:
+                raise
             rejected.append(f"global_step_{step} ({source}): {error}")
             continue
         if manifest is None:

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from opd.runs.durable import fsync_names
 from opd.runs.errors import StoreError
 from opd.runs.manifest import (
     COMPLETE_FILE,
     MANIFEST_FILE,
+    NUM_NEW_PARENTS,
     FileEntry,
     Manifest,
     files_of_rank,
@@ -148,6 +150,7 @@ def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None
         target = folder / entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
         (incoming / entry.path).replace(target)
+    fsync_names(folder, [entry.path for entry in entries], num_parents=NUM_NEW_PARENTS)
     shutil.rmtree(incoming)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from opd.runs.durable import fsync_file, fsync_folder, make_folder
 from opd.runs.errors import (
     AlreadyExists,
     CorruptRecord,
@@ -150,14 +151,16 @@ class Store(ABC):
         return self._retrying(f"read {self.url}/{key}", lambda: self._get(key), may_be_missing=True)
 
     def get_file(self, key: str, path: Path) -> None:
-        """Downloads into `path`, which appears only when all of it is there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Downloads into `path`, which appears only when all of it is there and on the disk."""
+        make_folder(path.parent)
         partial = path.with_name(f".{path.name}.part-{uuid.uuid4().hex[:8]}")
         try:
             self._retrying(f"download {self.url}/{key}", lambda: self._get_file(key, partial), may_be_missing=True)
+            fsync_file(partial)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+        fsync_folder(path.parent)
 
     def info(self, key: str) -> ObjectInfo | None:
         """Size and time of one object, None where there is none."""

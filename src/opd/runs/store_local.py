@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Self
 
+from opd.runs.durable import fsync_file, fsync_folder, make_folder
 from opd.runs.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
@@ -18,15 +19,6 @@ TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errn
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 # Names of files on their way to their final name; nothing lists or loads them.
 TEMPORARY_PREFIX = ".opd-tmp-"
-
-
-def fsync_folder(folder: Path) -> None:
-    """Makes a rename or link inside `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class LocalStore(Store):
@@ -52,7 +44,7 @@ class LocalStore(Store):
 
     def _temporary(self, key: str) -> Path:
         folder = self.local_path(key).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
     def _put(self, key: str, data: bytes) -> None:
@@ -71,8 +63,7 @@ class LocalStore(Store):
         temporary = self._temporary(key)
         try:
             shutil.copyfile(path, temporary)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
+            fsync_file(temporary)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -128,7 +119,11 @@ class LocalStore(Store):
         return found
 
     def _delete(self, key: str) -> None:
-        self.local_path(key).unlink(missing_ok=True)
+        try:
+            self.local_path(key).unlink()
+        except FileNotFoundError:
+            return
+        fsync_folder(self.local_path(key).parent)
 
     def _delete_tree(self, prefix: str) -> None:
         folder = self.local_path(prefix)

@@ -64,6 +64,7 @@ class RunWriter:
             token=handle.token,
             spec_hash=handle.spec_hash,
             before_store_seal=lambda: self._streamer.flush(handle.policy),
+            before_local_seal=self.metrics.flush,
         )
         # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
