@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opd.overrides import RunFacts, compute_overrides
+from opd.runs.access import apply_experiment
 from opd.runs.identity import RUN_FILE
 from opd.runs.result import RESULT_FILE
-from opd.spec import AnyRunSpec, AnySpec, ConvertSpec, Loaded, OpdAgentSpec, OpdSpec, SpecError, load_spec, spec_hash
+from opd.spec import (
+    AnyRunSpec,
+    AnySpec,
+    ConvertSpec,
+    Loaded,
+    OpdAgentSpec,
+    OpdSpec,
+    SpecError,
+    dump_spec,
+    load_spec,
+    spec_hash,
+)
 from opd.spec.naming import FORMER_DEFAULT_NAME
 from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 
@@ -69,12 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"opd.launch: {begun}", file=sys.stderr)
         return EXIT_BAD_SPEC
     if args.plan:
+        apply_experiment(dump_spec(spec), is_final=args.no_env)
         return importlib.import_module("opd.training.residency.command").run(loaded)
     if args.dry_run:
         for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
             print(line)
         return 0
-    return supervised(lambda: start(spec), grace_s=args.grace_s)
+    return supervised(lambda: start(spec, is_final=args.no_env), grace_s=args.grace_s)
 
 
 def report(loaded: Loaded) -> None:
@@ -110,9 +123,13 @@ def facts(spec: AnyRunSpec, *, model_path: str | None = None, teacher_path: str 
     )
 
 
-def start(spec: AnySpec) -> int:
-    """Hand the spec to its kind's entry point; the first heavy import happens here."""
-    os.environ.update(spec.env)
+def start(spec: AnySpec, *, is_final: bool = False) -> int:
+    """Hand the spec to its kind's entry point; the first heavy import happens here.
+
+    Args:
+        is_final: the spec outranks this process's environment, as in a pod (`opd.runs.access`).
+    """
+    apply_experiment(dump_spec(spec), is_final=is_final)
     if isinstance(spec, ConvertSpec):
         return importlib.import_module("opd.convert").run(spec)
     teacher = spec.teacher if isinstance(spec, OpdSpec | OpdAgentSpec) else None

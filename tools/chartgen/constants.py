@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from opd.overrides.compute import NUM_CPU_SLOTS
+from opd.runs.access import STORE_VARIABLES
 from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
+from opd.spec.cluster.lifecycle import ALL_ADDRESSES
 from opd.spec.defaults import DEFAULTS, Lookup
 from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
 from opd.spec.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
@@ -36,6 +38,8 @@ def constants(lock: Path) -> dict[str, Any]:
         "rayVersion": locked_version(lock, "ray"),
         "numCpuSlots": NUM_CPU_SLOTS,
         "secretName": _SECRET_NAME.pattern,
+        "allAddresses": ALL_ADDRESSES,
+        "storeVariables": {key: names[0] for key, names in STORE_VARIABLES.items()},
         "urlCredentials": _URL_CREDENTIALS.pattern,
         "secretInText": _SECRET_IN_TEXT.pattern,
         "refused": [

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opd.runs.access import StoreAddress, address_of
 from opd.runs.errors import StoreError
-from opd.spec import Loaded, SpecError, load_spec
+from opd.spec import Loaded, SpecError, dump_spec, load_spec
 from opdctl.errors import ToolError
 from opdctl.helm import find_chart, find_helm
 from opdctl.local import trainer_is_installed
@@ -50,9 +51,9 @@ def check_all(
         check, loaded = check_spec(experiment, env)
         out.append(check)
     spec = loaded.spec if loaded is not None else None
-    url = store or (spec.store.url if spec is not None else None)
-    if url is not None:
-        out.append(check_store(url, timeout_s=timeout_s))
+    at = store or (address_of(dump_spec(spec)) if spec is not None else None)
+    if at is not None:
+        out.append(check_store(at, timeout_s=timeout_s))
     out += [check_helm(), *([check_trainer()] if runs_here else [])]
     if spec is not None:
         out.append(check_chart(spec.kind, charts))
@@ -68,13 +69,13 @@ def check_spec(experiment: Path, env: Mapping[str, str]) -> tuple[Check, Loaded 
     return Check(name="spec", is_ok=True, message=f"{experiment}: kind {loaded.spec.kind}, name {loaded.spec.name}"), loaded  # fmt: skip
 
 
-def check_store(url: str, *, timeout_s: float) -> Check:
+def check_store(at: str | StoreAddress, *, timeout_s: float) -> Check:
     """Whether the store can be written with these credentials, and can tell which of two attempts was first.
 
     Writes one throw-away object and deletes it.
     """
     try:
-        place = open_place(url, timeout_s=timeout_s)
+        place = open_place(at, timeout_s=timeout_s)
         place.check_create_only()
     except (StoreError, ToolError) as error:
         fix = "check the URL, the credentials in the environment and that the bucket exists"

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from opd.runs.access import StoreAddress, address_of
 from opd.runs.errors import StoreError
 from opd.runs.identity import RUN_FILE
 from opdctl.cluster.client import KubeApi, connect, is_configured
@@ -29,10 +30,10 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What was typed: a run id, and the store's URL as far as the words say."""
+    """What was typed: a run id, and the store as far as the words say."""
 
     run_id: str
-    store_url: str | None = None
+    store: str | StoreAddress | None = None
     is_place: bool = False
     """A path or URL of the run's own directory."""
 
@@ -44,13 +45,13 @@ def read_target(text: str) -> Target:
         SpecError: the file is no usable spec.
     """
     if text.endswith(SPEC_SUFFIXES):
-        from opd.spec import load_spec
+        from opd.spec import dump_spec, load_spec
 
         spec = load_spec(text, env=os.environ).spec
-        return Target(run_id=spec.name, store_url=spec.store.url)
+        return Target(run_id=spec.name, store=address_of(dump_spec(spec)))
     if "/" in text:
         parent, _, name = text.rstrip("/").rpartition("/")
-        return Target(run_id=name, store_url=parent or "/", is_place=True)
+        return Target(run_id=name, store=parent or "/", is_place=True)
     return Target(run_id=text)
 
 
@@ -114,11 +115,11 @@ def _place(
     target: Target, store: str | None, run: ClusterRun | None, notes: list[str], timeout_s: float
 ) -> RunPlace | None:
     """Where the run's results lie, None where there are none yet or they cannot be read from here."""
-    url = _store_url(target, store, run, notes)
-    if url is None:
+    at = _store(target, store, run, notes)
+    if at is None:
         return None
     try:
-        place = open_place(url, timeout_s=timeout_s).child(target.run_id)
+        place = open_place(at, timeout_s=timeout_s).child(target.run_id)
         if place.exists(RUN_FILE):
             return RunPlace(run_id=target.run_id, store=place)
     except StoreError as error:
@@ -131,20 +132,20 @@ def _place(
     return None
 
 
-def _store_url(target: Target, store: str | None, run: ClusterRun | None, notes: list[str]) -> str | None:
+def _store(target: Target, store: str | None, run: ClusterRun | None, notes: list[str]) -> str | StoreAddress | None:
     if target.is_place:
-        return target.store_url
+        return target.store
     given = store or os.environ.get(STORE_VARIABLE)
     if given:
         return given
     if run is not None and run.is_known:
-        sent = run.store_url
-        if sent is None or urlsplit(sent).scheme in ("", "file"):
-            where = f" ({sent})" if sent else ""
+        sent = run.store
+        if sent is None or urlsplit(sent.url).scheme in ("", "file"):
+            where = f" ({sent.url})" if sent else ""
             notes.append(f"its store{where} is a folder of the run's own volume and cannot be read from here")
             return None
         return sent
-    return target.store_url
+    return target.store
 
 
 def _unknown(target: Target, api: KubeApi | None, store: str | None, notes: list[str]) -> ToolError:
@@ -152,7 +153,8 @@ def _unknown(target: Target, api: KubeApi | None, store: str | None, notes: list
     places = []
     if api is not None:
         places.append(f"namespace {api.namespace}")
-    url = target.store_url if target.is_place else store or os.environ.get(STORE_VARIABLE) or target.store_url
+    at = target.store if target.is_place else store or os.environ.get(STORE_VARIABLE) or target.store
+    url = at.url if isinstance(at, StoreAddress) else at
     if url:
         places.append(f"store {url}: it has no {RUN_FILE}")
     if not places:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from opd.runs.access import StoreAddress, address_of
 from opd.runs.errors import StoreError
 from opd.runs.store import Store
+from opd.spec import dump_spec
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
 from opdctl.cluster.events import explain
@@ -90,10 +92,11 @@ class Sender:
         return run_id not in self._taken and self._name(item, run_id).is_free
 
     def _name(self, item: Experiment, run_id: str) -> Name:
+        at = address_of(dump_spec(item.spec))
         return Name(
             run_id=run_id,
             cluster=look(self.api, run_id),
-            stored=_stored(item.spec.store.url, run_id, self.timeout_s),
+            stored=_stored(at, run_id, self.timeout_s),
             release=release_status(run_id, self.where, timeout_s=self.timeout_s),
         )
 
@@ -132,12 +135,12 @@ def _renamed(item: Experiment, run_id: str) -> Experiment:
     return dataclasses.replace(item, spec=spec, values={**item.values, "name": run_id})
 
 
-def _stored(url: str, run_id: str, timeout_s: float) -> Stored:
+def _stored(at: StoreAddress | None, run_id: str, timeout_s: float) -> Stored:
     """What the store knows; a folder on the run's own volume, or a store that cannot be read from here, knows nothing."""
-    if urlsplit(url).scheme in ("", "file"):
+    if at is None or urlsplit(at.url).scheme in ("", "file"):
         return Stored()
     try:
-        return read_stored(open_place(url, timeout_s=timeout_s).child(run_id), lease_holder=_lease_holder)
+        return read_stored(open_place(at, timeout_s=timeout_s).child(run_id), lease_holder=_lease_holder)
     except StoreError as error:
         note(
             f"warning: the store cannot be read from here, so only the cluster says whether {run_id} is taken: {error}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from opd.runs.access import StoreAddress, address_of, under
 from opd.runs.identity import RUN_FILE
 from opd.runs.store import RetryPolicy, Store, open_store
 from opdctl.errors import ToolError, usage_error
@@ -26,14 +27,16 @@ class RunPlace:
     store: Store
 
 
-def open_place(url: str, *, timeout_s: float) -> Store:
-    """The store behind a path or URL, as patient as the command may be."""
+def open_place(at: str | StoreAddress, *, timeout_s: float) -> Store:
+    """The store behind a path or URL, as patient as the command may be; the shell's variables win over an experiment's."""
+    url, variables = at if isinstance(at, StoreAddress) else (at, {})
     if urlsplit(url).password is not None or "@" in urlsplit(url).netloc:
         raise usage_error(
             f"store {urlsplit(url).scheme}://{urlsplit(url).hostname or ''}...: a store URL carries no credentials",
             fix="give them in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)",
         )
-    return open_store(url, policy=RetryPolicy(max_elapsed_s=min(MAX_RETRY_S, timeout_s / 3)))
+    policy = RetryPolicy(max_elapsed_s=min(MAX_RETRY_S, timeout_s / 3))
+    return open_store(url, policy=policy, environment=under(variables, os.environ))
 
 
 def find_runs(
@@ -54,7 +57,7 @@ def find_runs(
         ToolError: a name without a store, or a run that is not there.
     """
     url = store or os.environ.get(STORE_VARIABLE) or None
-    in_cluster: dict[str, str] = {}
+    in_cluster: dict[str, StoreAddress] = {}
     is_named = namespace is not None or context is not None
     if store is None and (is_named or url is None) and any("/" not in item for item in targets or [""]):
         in_cluster = _stores_in_cluster(namespace, context, is_named=is_named)
@@ -94,7 +97,7 @@ def find_run(
     return find_runs([target], store=store, timeout_s=timeout_s, namespace=namespace, context=context)[0]
 
 
-def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: bool) -> dict[str, str]:
+def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: bool) -> dict[str, StoreAddress]:
     """Run id -> store of the namespace's experiments; a store on a run's own volume cannot be read from here."""
     from opdctl.cluster.client import connect, is_configured
     from opdctl.cluster.errors import ClusterError
@@ -110,7 +113,7 @@ def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: 
             raise
         note(f"note: the cluster was left out: {error}")
         return {}
-    return {run_id: url for run_id, url in found.items() if urlsplit(url).scheme not in ("", "file")}
+    return {run_id: at for run_id, at in found.items() if urlsplit(at.url).scheme not in ("", "file")}
 
 
 def _required(url: str | None) -> str:
@@ -123,10 +126,10 @@ def _required(url: str | None) -> str:
 
 
 def _of_experiment(file: str, store: str | None, timeout_s: float) -> RunPlace:
-    from opd.spec import load_spec
+    from opd.spec import dump_spec, load_spec
 
     spec = load_spec(file, env=os.environ).spec
-    root = open_place(store or spec.store.url, timeout_s=timeout_s)
+    root = open_place(store or address_of(dump_spec(spec)) or spec.store.url, timeout_s=timeout_s)
     return RunPlace(run_id=spec.name, store=root.child(spec.name))
 
 

@@ -6,6 +6,12 @@
  "rayVersion": "2.60.0",
  "numCpuSlots": 16,
  "secretName": "^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$",
+ "allAddresses": "0.0.0.0/0",
+ "storeVariables": {
+  "endpoint": "AWS_ENDPOINT_URL_S3",
+  "region": "AWS_DEFAULT_REGION",
+  "addressing": "OPD_S3_ADDRESSING"
+ },
  "urlCredentials": "[a-z][a-z0-9+.-]*://[^/@\\s]*:[^/@\\s]*@",
  "secretInText": "[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\\\"]?\\s*[:=]",
  "refused": [

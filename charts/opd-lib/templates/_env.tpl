@@ -1,4 +1,5 @@
-{{- /* Owns the environment of Ray containers: sorted, each name once, the user's own last and winning. */ -}}
+{{- /* Owns the environment of Ray containers: sorted, each name once: the chart's, then the experiment's over
+     it, and the cluster's own extraEnv last and winning. */ -}}
 
 {{- /* Ray signals every process of a job that it stops and kills what is left after a wait: SIGINT, because the launcher
      alone reacts to it and tells the trainer once; the wait is the time to save. */ -}}
@@ -28,10 +29,33 @@
 {{- $_ := set $env $name (dict "valueFrom" (dict "secretKeyRef" (dict "name" .secret "key" .key))) -}}
 {{- end -}}
 {{- end -}}
+{{- $env = merge (include "opd.experimentEnv" . | fromJson) $env -}}
 {{- range $cluster.extraEnv -}}{{- $env = omit $env .name -}}{{- end -}}
+{{- concat (include "opd.envList" $env | fromJsonArray) $cluster.extraEnv | toYaml -}}
+{{- end -}}
+
+{{- /* (dict NAME entry ...): the list that a container takes, sorted. */ -}}
+{{- define "opd.envList" -}}
 {{- $list := list -}}
-{{- range $name, $entry := $env -}}{{- $list = append $list (set $entry "name" $name) -}}{{- end -}}
-{{- concat $list $cluster.extraEnv | toYaml -}}
+{{- range $name, $entry := . -}}{{- $list = append $list (set $entry "name" $name) -}}{{- end -}}
+{{- $list | toJson -}}
+{{- end -}}
+
+{{- /* What the experiment says about the environment of every process: `env`, and the server of its store. */ -}}
+{{- define "opd.experimentEnv" -}}
+{{- $env := dict -}}
+{{- range $name, $value := .Values.env -}}{{- $_ := set $env $name (dict "value" $value) -}}{{- end -}}
+{{- $store := .Values.store | default dict -}}
+{{- range $key, $name := (include "opd.constants" . | fromJson).storeVariables -}}
+{{- if hasKey $store $key -}}{{- $_ := set $env $name (dict "value" (get $store $key)) -}}{{- end -}}
+{{- end -}}
+{{- $env | toJson -}}
+{{- end -}}
+
+{{- /* (list $ "/home/opd"): the environment of a container beside Ray's. */ -}}
+{{- define "opd.sideEnv" -}}
+{{- $env := merge (include "opd.experimentEnv" (index . 0) | fromJson) (dict "HOME" (dict "value" (index . 1))) -}}
+{{- include "opd.envList" $env | fromJsonArray | toYaml -}}
 {{- end -}}
 
 {{- define "opd.envFrom" -}}

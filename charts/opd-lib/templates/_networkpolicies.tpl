@@ -37,10 +37,15 @@ spec:
         - podSelector:
             {{- include "opd.selector" (list . "head" "worker") | nindent 12 }}
     {{- include "opd.egressDns" . | nindent 4 }}
+    {{- include "opd.egressStore" . | nindent 4 }}
     {{- range $policy.egress }}
     - to:
+        {{- if or .namespace .podLabels }}
+        - {{ include "opd.podPeer" . | nindent 10 | trim }}
+        {{- else }}
         - ipBlock:
-            cidr: {{ .cidr }}
+            cidr: {{ .cidr | default (include "opd.constants" $ | fromJson).allAddresses }}
+        {{- end }}
       ports:
         {{- range .ports }}
         - {protocol: TCP, port: {{ int64 . }}}
@@ -76,4 +81,39 @@ spec:
 - ports:
     - {protocol: UDP, port: 53}
     - {protocol: TCP, port: 53}
+{{- end -}}
+
+{{- /* (dict "namespace" ... "podLabels" ...): pods of a namespace, or of the run's own. */ -}}
+{{- define "opd.podPeer" -}}
+{{- with .namespace -}}
+namespaceSelector:
+  matchLabels:
+    kubernetes.io/metadata.name: {{ . }}
+{{ end -}}
+podSelector: {{ with .podLabels }}{matchLabels: {{ toJson . }}}{{ else }}{}{{ end }}
+{{- end -}}
+
+{{- /* The way to the server of store.endpoint: its address and port; any address at its port for a host name; the pods of
+     the namespace for a Service of the cluster, at any port, since a policy sees the pod's port and not the Service's. */ -}}
+{{- define "opd.egressStore" -}}
+{{- $store := .Values.store | default dict -}}
+{{- if and (hasKey $store "endpoint") (regexMatch "^s3a?://" ($store.url | default "")) -}}
+{{- $url := urlParse $store.endpoint -}}
+{{- $host := regexReplaceAll ":[0-9]+$" $url.host "" -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (eq $url.scheme "https" | ternary "443" "80") -}}
+{{- $cidrs := list (include "opd.constants" . | fromJson).allAddresses "::/0" -}}
+{{- $isService := regexMatch "^[^.]+\\.[^.]+\\.svc(\\.|$)" $host -}}
+{{- if regexMatch "^[0-9.]+$" $host -}}{{- $cidrs = list (printf "%s/32" $host) -}}{{- end -}}
+{{- if hasPrefix "[" $host -}}{{- $cidrs = list (printf "%s/128" (trimAll "[]" $host)) -}}{{- end -}}
+- to:
+  {{- if or $isService (regexMatch "^[^.:]+$" $host) }}
+    - {{ include "opd.podPeer" (dict "namespace" ($isService | ternary (regexReplaceAll "^[^.]+\\.([^.]+)\\.svc.*" $host "${1}") "")) | nindent 6 | trim }}
+  {{- else }}
+    {{- range $cidrs }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  ports:
+    - {protocol: TCP, port: {{ $port }}}
+  {{- end }}
+{{- end -}}
 {{- end -}}

@@ -94,7 +94,7 @@ spec:
       {{- include "opd.containerSecurity" . | nindent 6 }}
       command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
       env:
-        - {name: HOME, value: /tmp}
+        {{- include "opd.sideEnv" (list . "/tmp") | nindent 8 }}
       resources:
         requests: {cpu: 100m, memory: 512Mi}
         limits: {memory: 2Gi}

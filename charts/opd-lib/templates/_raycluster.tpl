@@ -134,7 +134,7 @@ lifecycle:
   {{- include "opd.smallResources" . | nindent 2 }}
   command: [python, -m, opd.pods.follow, /tmp/ray/session_latest/logs]
   env:
-    - {name: HOME, value: /home/opd}
+    {{- include "opd.sideEnv" (list . "/home/opd") | nindent 4 }}
   volumeMounts:
     - name: scratch
       mountPath: /tmp

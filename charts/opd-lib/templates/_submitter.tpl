@@ -21,7 +21,7 @@ spec:
       command: [python, -m, opd.pods.submit, --]
       args: {{ include "opd.entrypoint" . | splitList " " | toJson }}
       env:
-        - {name: HOME, value: /home/opd}
+        {{- include "opd.sideEnv" (list . "/home/opd") | nindent 8 }}
       resources:
         requests:
           {{- toYaml $submitter.requests | nindent 10 }}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,11 +17,13 @@ class Experiment:
         run_id: the release's name.
         run_dir: local folder of the run, relative to the working directory of its pods.
         store_url: the object store.
+        tree: the whole file.
     """
 
     run_id: str
     run_dir: Path
     store_url: str
+    tree: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_experiment(path: str | Path) -> Experiment:
@@ -27,4 +31,4 @@ def read_experiment(path: str | Path) -> Experiment:
     tree = json.loads(Path(path).read_text(encoding="utf-8"))
     root = tree["output"]["root"].rstrip("/")
     store_url = tree.get("store", {}).get("url", f"{root}/store")
-    return Experiment(run_id=tree["name"], run_dir=Path(root) / tree["name"], store_url=store_url)
+    return Experiment(run_id=tree["name"], run_dir=Path(root) / tree["name"], store_url=store_url, tree=tree)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opd.agent.manifest import MANIFEST_FILE, ManifestError, verify_folder
+from opd.runs.access import storage_options
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -38,7 +39,7 @@ def fetch(url: str, sha256: str, folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         part = Path(scratch) / url.rstrip("/").rpartition("/")[2]
         found = hashlib.sha256()
-        with fsspec.open(url, "rb") as source, open(part, "wb") as target:
+        with fsspec.open(url, "rb", **storage_options(url)) as source, open(part, "wb") as target:
             while chunk := source.read(CHUNK_BYTES):
                 found.update(chunk)
                 target.write(chunk)

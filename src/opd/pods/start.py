@@ -19,6 +19,7 @@ from typing import Any
 
 from opd.pods import stop
 from opd.pods.experiment import Experiment, read_experiment
+from opd.runs.access import apply_experiment
 from opd.runs.errors import AlreadyExists, StoreError
 from opd.runs.store import Store, json_bytes, open_store
 
@@ -119,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("experiment", help="the mounted experiment (.json)")
     path = parser.parse_args(argv).experiment
     experiment = read_experiment(path)
+    apply_experiment(experiment.tree, is_final=True)
     save_s = stop.save_seconds()
     ask_at_s = end_at_s = None
     if cluster := os.environ.get(CLUSTER_VARIABLE):

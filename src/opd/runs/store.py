@@ -291,8 +291,13 @@ def json_bytes(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def open_store(url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY) -> Store:
+def open_store(
+    url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY, environment: Mapping[str, str] | None = None
+) -> Store:
     """The store behind a local path, a `file://` URL or another fsspec URL.
+
+    Args:
+        environment: variables that say how to reach it, instead of the process's own.
 
     Raises:
         CreateOnlyUnsupported: the URL's service is not known to have a create-only write.
@@ -306,4 +311,4 @@ def open_store(url: str | Path, *, policy: RetryPolicy = DEFAULT_POLICY) -> Stor
         return LocalStore(Path(text), policy=policy)
     if text.startswith("file://"):
         return LocalStore(Path(text.removeprefix("file://")), policy=policy)
-    return FsspecStore(text, policy=policy)
+    return FsspecStore(text, policy=policy, environment=environment)

@@ -6,12 +6,14 @@ import base64
 import errno
 import importlib
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import fsspec
 
+from opd.runs.access import storage_options
 from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
 from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
@@ -51,14 +53,15 @@ CLIENT_ERRORS = {
     ),
     "az": ("azure.core.exceptions:AzureError",),
 }
-# One try must end soon, since the retries are ours: botocore's own patience would be 60 s x 5 a connection.
-S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
 NUM_DELETE_THREADS = 8
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class FsspecStore(Store):
-    """Objects below `url`; credentials and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*).
+    """Objects below `url`; credentials and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*; `opd.runs.access`).
+
+    Args:
+        environment: variables instead of the process's own, but for credentials.
 
     Raises:
         CreateOnlyUnsupported: the protocol is not one of CREATE_ONLY_PROTOCOLS.
@@ -66,7 +69,12 @@ class FsspecStore(Store):
     """
 
     def __init__(
-        self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY, filesystem: fsspec.AbstractFileSystem | None = None
+        self,
+        url: str,
+        *,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        filesystem: fsspec.AbstractFileSystem | None = None,
+        environment: Mapping[str, str] | None = None,
     ):
         super().__init__(url, policy=policy)
         self.protocol, _, self.root = self.url.partition("://")
@@ -75,7 +83,7 @@ class FsspecStore(Store):
                 f"object store {url!r}: {self.protocol}:// has no atomic create-only write, which attempts are claimed "
                 f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
             )
-        self.filesystem = filesystem or _filesystem(self.protocol, url)
+        self.filesystem = filesystem or _filesystem(self.protocol, url, environment)
         service = CREATE_ONLY_PROTOCOLS[self.protocol]
         # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
         self._one_request = {"max_concurrency": 1} if service == "s3" else {}
@@ -164,13 +172,10 @@ class FsspecStore(Store):
         return StoreRefused(message)
 
 
-def _filesystem(protocol: str, url: str) -> fsspec.AbstractFileSystem:
-    options: dict[str, Any] = {"use_listings_cache": False}
+def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) -> fsspec.AbstractFileSystem:
     is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
-    if is_s3:
-        options["config_kwargs"] = S3_CLIENT_CONFIG
     try:
-        filesystem = fsspec.filesystem(protocol, **options)
+        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
     except ImportError as error:
         raise StoreRefused(f"object store {url!r}: {error}; install the fsspec package for {protocol}://") from error
     if is_s3:

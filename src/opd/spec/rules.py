@@ -30,6 +30,9 @@ def check(spec: AnySpec) -> list[Problem]:
 def notes(spec: AnySpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
+    unused = [key for key in ("endpoint", "region", "addressing") if getattr(spec.store, key) is not None]
+    if unused and not spec.store.url.startswith(("s3://", "s3a://")):
+        out.append(f"store.{', store.'.join(unused)}: for S3 only, and store.url is {spec.store.url}: not used")
     function = getattr(getattr(spec, "reward", None), "function", "")
     variant = spec.eval.instruction_variant if isinstance(spec, EvalSpec) else "boxed"
     if function == "math_dapo" and variant == "boxed":

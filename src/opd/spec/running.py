@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,14 @@ class Store(Section):
 
     url: Text = Field(
         description="fsspec URL (s3://, file://; others with their fsspec package installed) or local folder; never with credentials."
+    )
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = Field(
+        default=None, description="S3 server other than AWS's, `https://minio.example:9000`; egress to it is opened."
+    )
+    region: Text | None = Field(default=None, description="S3 region; unset: the environment's.")
+    addressing: Literal["path", "virtual", "auto"] | None = Field(
+        default=None,
+        description="Where S3's bucket stands, in the path or in the host name; unset: in the path with an endpoint.",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opd.runs.access import StoreAddress, address_of
 from opdctl.cluster.client import RUN_LABEL, KubeApi
 from opdctl.cluster.events import Event, blockers, read_events
 from opdctl.cluster.rayjob import JobState, alarms, read_job
@@ -31,9 +32,9 @@ class ClusterRun:
         return self.job is not None or self.experiment is not None
 
     @property
-    def store_url(self) -> str | None:
+    def store(self) -> StoreAddress | None:
         """The store of the experiment, None for the default one on the run's volume."""
-        return ((self.experiment or {}).get("store") or {}).get("url")
+        return address_of(self.experiment or {})
 
 
 def look(api: KubeApi, run_id: str) -> ClusterRun:
@@ -60,8 +61,8 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
     )
 
 
-def stores(api: KubeApi) -> dict[str, str]:
-    """Run id -> `store.url` of every experiment that is installed in the namespace and names one.
+def stores(api: KubeApi) -> dict[str, StoreAddress]:
+    """Run id -> store of every experiment that is installed in the namespace and names one.
 
     Raises:
         ClusterError: the API server does not answer, or refuses.
@@ -69,9 +70,9 @@ def stores(api: KubeApi) -> dict[str, str]:
     found = {}
     for config in api.list(api.path("configmaps"), selector=RUN_LABEL):
         run_id = config["metadata"]["name"]
-        url = ((_experiment(config, run_id) or {}).get("store") or {}).get("url")
-        if url is not None:
-            found[run_id] = url
+        at = address_of(_experiment(config, run_id) or {})
+        if at is not None:
+            found[run_id] = at
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 Tree = dict[str, Any]
@@ -25,6 +26,7 @@ class Staging:
         store_secret: Secret whose keys become variables; empty for none.
         hub_secret: (Secret, key) of the hub's token; None for none.
         ports: TCP ports that the pod may reach.
+        variables: environment of the pod, such as the store's endpoint.
     """
 
     source: str
@@ -39,6 +41,7 @@ class Staging:
     pull_secrets: tuple[str, ...] = ()
     user: int = 1000
     ports: tuple[int, ...] = (443,)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def job_name(self) -> str:
@@ -92,7 +95,8 @@ def _container(staging: Staging) -> Tree:
     words = ["python", "-m", "opd.pods.stage", staging.source, "--to", f"{MOUNT}/{staging.folder}".rstrip("/")]
     words += ["--revision", staging.revision] if staging.revision else []
     words += ["--dataset"] if staging.is_dataset else []
-    env: list[Tree] = [{"name": "HOME", "value": "/tmp"}, {"name": "HF_HOME", "value": "/tmp/huggingface"}]
+    own = {"HOME": "/tmp", "HF_HOME": "/tmp/huggingface"}
+    env: list[Tree] = [{"name": name, "value": value} for name, value in {**staging.variables, **own}.items()]
     if staging.hub_secret is not None:
         secret, key = staging.hub_secret
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})

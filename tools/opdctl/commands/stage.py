@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -18,7 +20,7 @@ Revision = Annotated[str, typer.Option("--revision", help="Branch, tag or commit
 Dataset = Annotated[bool, typer.Option("--dataset", help="The hub repository is a data set.")]
 Like = Annotated[
     Path | None,
-    typer.Option("--like", metavar="EXP.yaml", help="Take image and secrets from an experiment's `cluster`."),
+    typer.Option("--like", metavar="EXP.yaml", help="Take image, secrets and the store's server from an experiment."),
 ]
 StoreSecret = Annotated[
     str | None, typer.Option("--store-secret", help="Secret whose keys become variables (AWS_...).")
@@ -72,7 +74,8 @@ def stage(
         store_secret=store_secret or defaults.store_secret,
         hub_secret=secret,
         pull_secrets=defaults.pull_secrets,
-        ports=tuple(port or [443]),
+        ports=tuple(port or [443, *defaults.store_ports]),
+        variables=defaults.variables,
     )
     with deadline(timeout + 30):
         api = connect(namespace=namespace, context=context)
@@ -92,7 +95,7 @@ def stage(
 
 
 class _Defaults:
-    """What an experiment's `cluster` says about images and secrets."""
+    """What an experiment says about images, secrets, its processes' environment and its store's server."""
 
     def __init__(self) -> None:
         self.image: str | None = None
@@ -100,13 +103,16 @@ class _Defaults:
         self.store_secret = ""
         self.hub_secret: tuple[str, str] | None = None
         self.pull_secrets: tuple[str, ...] = ()
+        self.variables: Mapping[str, str] = {}
+        self.store_ports: tuple[int, ...] = ()
 
 
 def _cluster_of(file: Path | None) -> _Defaults:
     out = _Defaults()
     if file is None:
         return out
-    from opd.spec import load_spec
+    from opd.runs.access import address_of
+    from opd.spec import dump_spec, load_spec
     from opd.spec.cluster import parse_cluster
 
     loaded = load_spec(file)
@@ -116,6 +122,11 @@ def _cluster_of(file: Path | None) -> _Defaults:
     out.store_secret = cluster.secrets.store or ""
     out.hub_secret = (hub.secret, hub.key) if hub is not None else None
     out.pull_secrets = cluster.image.pull_secrets
+    at = address_of(dump_spec(loaded.spec))
+    out.variables = at.variables if at is not None else {}
+    if loaded.spec.store.endpoint is not None:
+        endpoint = urlsplit(loaded.spec.store.endpoint)
+        out.store_ports = (endpoint.port or (443 if endpoint.scheme == "https" else 80),)
     return out
 
 

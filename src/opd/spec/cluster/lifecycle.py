@@ -81,10 +81,20 @@ class Auth(ClusterSection):
     )
 
 
-class Egress(ClusterSection):
-    """One allowed way out."""
+ALL_ADDRESSES = "0.0.0.0/0"
 
-    cidr: str = Field(default="0.0.0.0/0", pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$", description="Addresses.")
+
+class Egress(ClusterSection):
+    """One allowed way out: to addresses, or to pods of the cluster."""
+
+    cidr: str = Field(default=ALL_ADDRESSES, pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$", description="Addresses.")
+    namespace: LabelValue | None = Field(
+        default=None,
+        description="Pods of this namespace instead of addresses, which not every network matches to pods.",
+    )
+    pod_labels: dict[str, LabelValue] = Field(
+        default_factory=dict, description="Pods with these labels, of `namespace` or else of the run's own."
+    )
     ports: tuple[Port, ...] = Field(min_length=1, description="TCP ports.")
 
 
@@ -97,7 +107,8 @@ class NetworkPolicy(ClusterSection):
         default=None, description="Namespace that may scrape Ray's metrics; unset: none."
     )
     egress: tuple[Egress, ...] = Field(
-        default=(Egress(ports=(443,)),), description="Store, hub and trackers; DNS is always allowed."
+        default=(Egress(ports=(443,)),),
+        description="Store, hub and trackers; DNS and the server of `store.endpoint` are always allowed.",
     )
 
 

@@ -140,7 +140,9 @@ def _config_text(path: str, revision: str | None) -> str:
     if "://" in path:
         import fsspec
 
-        with fsspec.open(f"{path.rstrip('/')}/config.json", "rt") as file:
+        from opd.runs.access import storage_options
+
+        with fsspec.open(f"{path.rstrip('/')}/config.json", "rt", **storage_options(path)) as file:
             return file.read()
     folder = Path(path)
     if not folder.is_dir():

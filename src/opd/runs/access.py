@@ -1,0 +1,97 @@
+"""How a run's processes reach its object store: endpoint, region and addressing style, as environment variables.
+
+An experiment says them in `store` (or as variables in `env`); credentials come from the environment or a Secret alone. All
+programs of a run, and the tool, make their clients by `storage_options`, so that all of them ask the same server.
+
+On a person's machine the shell's variables win over the file; in a pod the mounted file is final, but for a variable that
+the pod itself sets.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+ADDRESSING_VARIABLE = "OPD_S3_ADDRESSING"  # botocore has none of its own for it
+# Key of `store` -> the variable that is set for it, then others that say the same. S3's own endpoint variable leaves AWS's
+# other services (STS, which gives a workload its credentials) where they are.
+STORE_VARIABLES: dict[str, tuple[str, ...]] = {
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region": ("AWS_DEFAULT_REGION", "AWS_REGION"),
+    "addressing": (ADDRESSING_VARIABLE,),
+}
+S3_PROTOCOLS = ("s3", "s3a")
+# One try must end soon, since the retries are the store's: botocore's own patience would be 60 s x 5 a connection.
+S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
+
+
+class StoreAddress(NamedTuple):
+    """A store's URL, and the variables that an experiment gives for reaching it."""
+
+    url: str
+    variables: Mapping[str, str] = {}
+
+
+def address_of(experiment: Mapping[str, Any]) -> StoreAddress | None:
+    """The address of the store that an experiment (its tree) names; None where it names none."""
+    store = experiment.get("store") or {}
+    if "url" not in store:
+        return None
+    return StoreAddress(store["url"], {**(experiment.get("env") or {}), **store_variables(store)})
+
+
+def store_variables(store: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that the keys of `store` stand for."""
+    return {names[0]: store[key] for key, names in STORE_VARIABLES.items() if store.get(key)}
+
+
+def under(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with an experiment's variables below it: what it says of the same thing, under any name, wins."""
+    same = {name: names for names in STORE_VARIABLES.values() for name in names}
+    said = {name for name in variables if any(environment.get(other) for other in same.get(name, (name,)))}
+    return {**{name: value for name, value in variables.items() if name not in said}, **environment}
+
+
+def apply_experiment(
+    experiment: Mapping[str, Any], environment: MutableMapping[str, str] | None = None, *, is_final: bool
+) -> None:
+    """Set the variables of an experiment's `env` and `store` in this process, before anything opens a store.
+
+    Args:
+        environment: `os.environ` by default.
+        is_final: in a pod: what the container sets under the very same name stays (the chart has put the experiment's
+            variables there, and the cluster's own ones win), whatever else says the same does not count. On a person's
+            machine `env` replaces the shell's variables, and the shell's endpoint, region and addressing stay.
+    """
+    environment = os.environ if environment is None else environment
+    env, store = experiment.get("env") or {}, store_variables(experiment.get("store") or {})
+    if is_final:
+        for name, value in {**env, **store}.items():
+            environment.setdefault(name, value)
+        return
+    environment.update(env)
+    environment.update(under(store, environment))
+
+
+def storage_options(url: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """fsspec's options for a URL, from the environment (`os.environ` by default); none but for S3.
+
+    Given explicitly, and not left to the client library, since fsspec keeps one client for equal options.
+    """
+    if url.partition("://")[0] not in S3_PROTOCOLS:
+        return {}
+    environment = os.environ if environment is None else environment
+
+    def said(key: str) -> str | None:
+        return next((value for name in STORE_VARIABLES[key] if (value := environment.get(name))), None)
+
+    config: dict[str, Any] = dict(S3_CLIENT_CONFIG)
+    if addressing := said("addressing"):
+        config["s3"] = {"addressing_style": addressing}
+    options: dict[str, Any] = {"config_kwargs": config}
+    if endpoint := said("endpoint"):
+        options["endpoint_url"] = endpoint
+    if region := said("region"):
+        options["client_kwargs"] = {"region_name": region}
+    return options
