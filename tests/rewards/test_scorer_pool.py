@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.processes import is_running
 
-from opd.rewards import compute_score, compute_score_async
+from opd.rewards import BUILTIN_FUNCTIONS, compute_score, compute_score_async
 from opd.rewards.pool import ScorerPool
 from opd.rewards.protocol import Failure, ScoreTask
 
@@ -72,6 +72,36 @@ def test_a_function_may_live_in_a_file_of_its_own(tmp_path):
 @pytest.mark.parametrize("name", ["raises", "exits", "eats_memory", "not_a_number"])
 def test_a_scorer_that_fails_scores_zero_and_keeps_its_row(name):
     assert score(name) == FAILED_ROW
+
+
+@pytest.mark.parametrize(("function", "worst"), [("math_dapo", -1.0), ("math_reward", 0.0)])
+def test_a_failed_built_in_scorer_scores_what_a_wrong_answer_does(function, worst, monkeypatch):
+    wrong = compute_score("toy", "Answer: 8 \\boxed{8}", "7", function=function, timeout_s=PATIENCE_S)
+
+    def fails(solution, ground_truth):
+        raise RecursionError("of this one answer")
+
+    monkeypatch.setitem(BUILTIN_FUNCTIONS, function, BUILTIN_FUNCTIONS[function]._replace(scorer=fails))
+    failed = compute_score("toy", "Answer: 7", "7", function=function, timeout_s=PATIENCE_S)
+    assert failed == {"score": worst, "acc": 0.0, "pred": "", "failed": 1}
+    assert wrong["score"] == worst
+
+
+@pytest.mark.parametrize("answer", ["hang", "exit", "raise"])
+def test_a_failed_function_of_ones_own_scores_the_worst_that_it_declares(answer):
+    row = score("declares_its_worst", solution=answer, timeout_s=0.5 if answer == "hang" else PATIENCE_S)
+    assert row == {**FAILED_ROW, "score": -2.0}
+
+
+def test_a_function_that_declares_nothing_fails_at_the_lowest_score_it_has_given():
+    assert score("plus_or_minus", solution="x") == FAILED_ROW
+    assert [score("plus_or_minus", solution=answer)["score"] for answer in ("8", "7")] == [-1.0, 1.0]
+    assert score("plus_or_minus", solution="x") == {**FAILED_ROW, "score": -1.0}
+
+
+def test_a_worst_score_that_is_no_number_is_a_fault_of_the_configuration():
+    with pytest.raises(TypeError, match="worst_score is 'low': must be a finite number"):
+        score("declares_nonsense")
 
 
 def test_a_failure_is_logged_with_what_reproduces_it(caplog):

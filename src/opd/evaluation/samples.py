@@ -32,7 +32,7 @@ class Sample:
     acc: float
     """1.0 right, 0.0 wrong."""
     failed: bool
-    """The scorer hung, raised or died: score and acc are 0 for that reason."""
+    """The scorer hung, raised or died: for that reason acc is 0 and score the function's worst."""
     num_tokens: int
     """Tokens of the response."""
     truncated: bool

@@ -52,7 +52,7 @@ def reward_weights(
     if not torch.isfinite(kept_rewards).all():
         bad = [str(uids[i]) for i in keep.nonzero().flatten()[~torch.isfinite(kept_rewards)].tolist()]
         raise ValueError(
-            f"rewards: not finite for prompts {bad[:5]}; a failed scorer must score 0, or its row be dropped"
+            f"rewards: not finite for prompts {bad[:5]}; a failed scorer must give a number, or its row be dropped"
         )
     kept_uids = np.asarray(uids, dtype=object)[keep.numpy()].astype(str)
     _, group = np.unique(kept_uids, return_inverse=True)

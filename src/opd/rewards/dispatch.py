@@ -19,7 +19,11 @@ _LOGGED_ANSWER_CHARS = 80
 
 RewardRow = dict[str, Any]
 """`score` float (the reward), `acc` float (1.0 right), `pred` str (the extracted answer, "" where there is none),
-`failed` int (1 where the scorer hung, raised or died: then score and acc are 0); plus a custom function's breakdown."""
+`failed` int (1 where the scorer hung, raised or died: then acc is 0 and score the function's worst); plus a custom
+function's breakdown."""
+
+_lowest_seen: dict[str, float] = {}
+"""Of each custom function in this process; nothing above 0."""
 
 
 def compute_score(
@@ -104,19 +108,23 @@ def _run_here(task: ScoreTask) -> Score | Failure:
 
 
 def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
-    """The row for verl; a failure scores 0, is marked, and is logged with what is needed to reproduce it."""
+    """The row for verl; a failure gets the worst score, is marked, and is logged with what is needed to reproduce it."""
     if isinstance(result, Failure):
+        score = _worst_score(task.function, result)
         logger.warning(
-            "reward %s failed on data_source=%s index=%s (%s): scored 0 and counted as failed; "
+            "reward %s failed on data_source=%s index=%s (%s): scored %g, its worst, and counted as failed; "
             "the answer has %d characters and ends in %r",
             task.function,
             task.data_source,
             task.extra_info.get("index"),
             result.reason,
+            score,
             len(task.solution),
             task.solution[-_LOGGED_ANSWER_CHARS:],
         )
-        return {"score": 0.0, "acc": 0.0, "pred": NO_ANSWER, "failed": 1}
+        return {"score": score, "acc": 0.0, "pred": NO_ANSWER, "failed": 1}
+    if task.function not in BUILTIN_FUNCTIONS:
+        _lowest_seen[task.function] = min(result.score, _lowest_seen.get(task.function, 0.0))
     row: RewardRow = {
         "score": float(result.score),
         "acc": float(result.acc),
@@ -124,3 +132,14 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
         "failed": 0,
     }
     return {name: float(value) for name, value in result.breakdown.items()} | row
+
+
+def _worst_score(function: str, failure: Failure) -> float:
+    """What a failed answer scores, so that hanging a scorer never pays more than a wrong answer.
+
+    A built-in function's score of a wrong answer; of a custom function what it declares, else the lowest score it has
+    given in this process, at most 0.
+    """
+    if function in BUILTIN_FUNCTIONS:
+        return BUILTIN_FUNCTIONS[function].worst_score
+    return _lowest_seen.get(function, 0.0) if failure.worst_score is None else float(failure.worst_score)

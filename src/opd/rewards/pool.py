@@ -57,7 +57,7 @@ class ScorerPool:
             healthy = process is not None and process.alive()
             raise
         except ScorerProcessLost as lost:
-            return Failure(lost.reason)
+            return lost.failure
         finally:
             if not healthy:
                 self._discard(process)

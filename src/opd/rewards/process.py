@@ -14,9 +14,9 @@ START_TIMEOUT_S = 120.0
 class ScorerProcessLost(Exception):
     """The process missed its deadline or died; it must be discarded."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
 
 
 class ScorerProcess(ChildProcess):
@@ -33,16 +33,20 @@ class ScorerProcess(ChildProcess):
             ImportError | TypeError: the scorer cannot be imported, or called with these arguments.
         """
         message = self._payload(task, timeout_s)
+        declared: float | None = None
         try:
             self.connection.send_bytes(message)
             reply = self._receive(START_TIMEOUT_S, "imported its scorer")
             if isinstance(reply, Started):
+                declared = reply.worst_score
                 reply = self._receive(timeout_s, "scored")
+        except TimeoutError as late:
+            raise ScorerProcessLost(Failure(str(late), declared)) from late
         except (EOFError, OSError) as error:
-            raise ScorerProcessLost(f"the scorer's process died{self.exit_status()}") from error
+            raise ScorerProcessLost(Failure(f"the scorer's process died{self.exit_status()}", declared)) from error
         if isinstance(reply, ConfigurationFault):
             raise reply.error_type(reply.message)
-        return reply
+        return reply._replace(worst_score=declared) if isinstance(reply, Failure) else reply
 
     @staticmethod
     def _payload(task: ScoreTask, timeout_s: float) -> bytes:
@@ -56,5 +60,5 @@ class ScorerProcess(ChildProcess):
 
     def _receive(self, timeout_s: float, what: str) -> Any:
         if not self.connection.poll(timeout_s):
-            raise ScorerProcessLost(f"had not {what} after {timeout_s:g} s and was killed")
+            raise TimeoutError(f"had not {what} after {timeout_s:g} s and was killed")
         return self.connection.recv()

@@ -27,14 +27,19 @@ class Failure(NamedTuple):
     """Why an answer has no score."""
 
     reason: str
+    worst_score: float | None = None
+    """What a custom function declares as its lowest score (`function.worst_score`); None where it does not."""
 
 
 class Started(NamedTuple):
     """A worker has its scorer imported and begins: the deadline's clock starts here."""
 
+    worst_score: float | None = None
+    """As in `Failure`: told before scoring, since a scorer that hangs tells nothing afterwards."""
+
 
 class ConfigurationFault(NamedTuple):
-    """A worker cannot import the scorer or call it with these arguments: raised in the caller, never scored 0."""
+    """A worker cannot import the scorer or call it with these arguments: raised in the caller, never scored as wrong."""
 
     error_type: type[Exception]
     message: str

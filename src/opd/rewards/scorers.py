@@ -114,12 +114,14 @@ class BuiltinFunction(NamedTuple):
     scorer: Callable[..., Score]
     isolated: bool
     """Whether it needs the killable pool; the others are bounded string work that cannot hang."""
+    worst_score: float = 0.0
+    """What a wrong answer scores, and so an answer whose scoring fails."""
 
 
 BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
     "exact_match": BuiltinFunction(exact_match, isolated=False),
     "math_reward": BuiltinFunction(math_reward, isolated=False),
-    "math_dapo": BuiltinFunction(math_dapo, isolated=False),
+    "math_dapo": BuiltinFunction(math_dapo, isolated=False, worst_score=-1.0),
     "math_verify": BuiltinFunction(math_verify, isolated=True),
 }
 

@@ -49,13 +49,13 @@ def _serve(connection: Connection, payload: bytes) -> None:
     """Answers one request: a fault of the configuration, or `Started` and the result."""
     try:
         task, timeout_s = pickle.loads(payload)
-        call = _prepared_call(task)
+        call, worst_score = _prepared_call(task)
     except Exception as error:  # noqa: BLE001  whatever a module raises on import, no answer is to blame for it
         error_type = TypeError if isinstance(error, TypeError) else ImportError
         message = f"the reward function cannot be called: {type(error).__name__}: {error}"
         connection.send(ConfigurationFault(error_type, message))
         return
-    connection.send(Started())
+    connection.send(Started(worst_score))
     # The default action of SIGALRM ends the process even inside C code that never returns to Python.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)
@@ -69,12 +69,15 @@ def _serve(connection: Connection, payload: bytes) -> None:
     connection.send(result)
 
 
-def _prepared_call(task: ScoreTask) -> Callable[[], Score]:
-    """The call to make: everything imported and the arguments checked, so that only scoring is left to time."""
+def _prepared_call(task: ScoreTask) -> tuple[Callable[[], Score], float | None]:
+    """The call to make, and the worst score that a custom function declares.
+
+    Everything is imported and the arguments are checked, so that only scoring is left to time.
+    """
     if task.function in BUILTIN_FUNCTIONS:
         if task.function == "math_verify":
             _preload_math_verify()
-        return builtin_call(task.function, task.solution, task.ground_truth, task.kwargs)
+        return builtin_call(task.function, task.solution, task.ground_truth, task.kwargs), None
     function = _custom_function(task.function)
     arguments = {
         "data_source": task.data_source,
@@ -84,7 +87,19 @@ def _prepared_call(task: ScoreTask) -> Callable[[], Score]:
         **task.kwargs,
     }
     inspect.signature(function).bind(**arguments)
-    return lambda: _as_score(function(**arguments))
+    return lambda: _as_score(function(**arguments)), _declared_worst(function)
+
+
+def _declared_worst(function: Callable[..., Any]) -> float | None:
+    """The function's attribute `worst_score`, if it has one.
+
+    Raises:
+        TypeError: it is not a finite number.
+    """
+    declared = getattr(function, "worst_score", None)
+    if declared is not None and not (isinstance(declared, int | float) and math.isfinite(declared)):
+        raise TypeError(f"its worst_score is {declared!r}: must be a finite number")
+    return declared
 
 
 @lru_cache(maxsize=1)

@@ -94,7 +94,9 @@ class Reward(Section):
     path: Text | None = Field(default=None, description="Python file or importable module of a custom function.")
     entry: Text = Field(default="compute_score", description="Name of the custom function in it.")
     num_workers: Natural = Field(description="Reward processes of verl; 0: scored where the conversation runs.")
-    timeout_s: float = Field(default=10.0, gt=0, description="Seconds one answer may take before it scores 0.")
+    timeout_s: float = Field(
+        default=10.0, gt=0, description="Seconds one answer may take before it scores as a wrong one."
+    )
 
 
 class Agent(Section):

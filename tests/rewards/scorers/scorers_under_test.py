@@ -59,3 +59,27 @@ def prints(data_source, solution_str, ground_truth, extra_info):
 
 
 NOT_A_FUNCTION = 7
+
+
+def plus_or_minus(data_source, solution_str, ground_truth, extra_info):
+    """+1 or -1, without saying so; raises on an answer that is no number."""
+    return 1.0 if int(solution_str) == int(ground_truth) else -1.0
+
+
+def declares_its_worst(data_source, solution_str, ground_truth, extra_info):
+    """Hangs, raises or ends its process, as the answer asks."""
+    if solution_str == "hang":
+        time.sleep(3600)
+    if solution_str == "exit":
+        os._exit(3)
+    raise ValueError(solution_str)
+
+
+declares_its_worst.worst_score = -2
+
+
+def declares_nonsense(data_source, solution_str, ground_truth, extra_info):
+    return 0.0
+
+
+declares_nonsense.worst_score = "low"
