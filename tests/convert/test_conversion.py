@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors import safe_open
 from tests.convert.checkpoints import CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from opd.convert.__main__ import main
 from opd.convert.pipeline import convert_checkpoint
 from opd.convert.shards import shard_name
 from opd.spec.algorithm import Convert
@@ -120,6 +122,23 @@ def test_a_checkpoint_of_plain_verl_is_accepted_with_a_warning_if_every_shard_is
     assert done.record["run_id"] is None
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(model.lm_head.weight, full_weights(saved, TWO_RANKS)["lm_head.weight"])
+
+
+@pytest.mark.parametrize("suffix", ["", "/actor"])
+def test_a_checkpoint_of_plain_verl_is_converted_by_its_path_alone(saved, tmp_path, monkeypatch, capfd, suffix):
+    # As verl's default_local_dir lays it out, with what verl leaves beside the steps.
+    experiment = tmp_path / "checkpoints" / "verl_examples" / "gsm8k"
+    shutil.copytree(saved / TWO_RANKS.name / "actor", experiment / "global_step_20" / "actor")
+    (experiment / "latest_checkpointed_iteration.txt").write_text("20")
+    monkeypatch.setenv("CHECKPOINT_PATH", f"{experiment}/global_step_20{suffix}")
+    assert main([]) == 0, capfd.readouterr().err
+    written = experiment / "global_step_20-huggingface"
+    model = AutoModelForCausalLM.from_pretrained(written, dtype="auto")
+    assert model.dtype == torch.bfloat16  # what verl's own merger writes
+    assert torch.equal(model.lm_head.weight, full_weights(saved, TWO_RANKS)["lm_head.weight"].bfloat16())
+    record = json.loads((written / "conversion.json").read_text())
+    assert (record["step"], record["dtype_mode"]) == (20, "bf16")
+    assert any("base model is not known" in warning for warning in record["warnings"])
 
 
 def test_files_that_the_manifest_does_not_list_are_neither_read_nor_copied(sealed, tmp_path):

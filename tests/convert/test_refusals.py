@@ -128,10 +128,6 @@ def test_shards_of_another_world_size_are_left_aside_with_a_warning(saved, tmp_p
     assert "world sizes [1] are left aside" in capfd.readouterr().err
 
 
-def test_a_base_model_that_is_not_known_has_to_be_named(saved, refuse):
-    refuse(saved / CASE.name, "--base-model", code=2)
-
-
 def test_a_base_model_that_does_not_exist_is_named(sealed, refuse):
     refuse(sealed(CASE), "base model toy://nobody", "toy://student", options=("--base-model", "toy://nobody"))
 
@@ -144,6 +140,19 @@ def test_a_run_directory_is_answered_with_its_checkpoints(sealed, refuse):
 
 def test_a_path_without_a_checkpoint_is_named(tmp_path, refuse):
     refuse(tmp_path / "nothing", str(tmp_path / "nothing"), "does not exist")
+
+
+@pytest.mark.parametrize("suffix", ["", "/actor"])
+def test_a_step_that_the_run_never_saved_does_not_exist(sealed, refuse, suffix):
+    missing = sealed(CASE).parent / "global_step_999"
+    message = refuse(Path(f"{missing}{suffix}"), f"there is no checkpoint at {missing}{suffix}", "does not exist")
+    assert "never finished" not in message
+
+
+def test_a_sealed_checkpoint_whose_weights_are_gone_is_named_file_by_file(sealed, refuse):
+    step_dir = sealed(CASE)
+    shutil.rmtree(step_dir / "actor")
+    refuse(step_dir, "actor/model_world_size_2_rank_1.pt is missing")
 
 
 def test_a_target_that_no_conversion_wrote_is_left_alone(sealed, tmp_path, capfd):

@@ -13,8 +13,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from opd.convert.card import make_record, write_card
-from opd.convert.dtypes import BaseDtypes, main_dtype, plan_dtypes, read_base
-from opd.convert.errors import BadRequest
+from opd.convert.dtypes import BaseDtypes, DtypeMode, main_dtype, plan_dtypes, read_base
 from opd.convert.export import MAX_SHARD_SIZE, copy_companions, merge, write_model
 from opd.convert.fetch import bring_here
 from opd.convert.merger import ShardMerger
@@ -51,7 +50,7 @@ def convert_checkpoint(
     reporter = reporter or Reporter()
     source = find_source(options.checkpoint, reporter)
     target = choose_target(options.target, source.origin.checkpoint)
-    base = _base(options, source.origin)
+    mode, base = _settle_dtype(options, source.origin, reporter)
     with target.staging() as folder, tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
         shards = bring_here(source, Path(scratch), reporter)
         with _no_transformers_bars():
@@ -61,13 +60,13 @@ def convert_checkpoint(
                 world_size=shards.world_size,
                 trust_remote_code=source.origin.trust_remote_code,
             )
-            dtypes = plan_dtypes(options.dtype, merger.dtypes(), base)
+            dtypes = plan_dtypes(mode, merger.dtypes(), base)
             written = _write(folder, merger, dtypes, reporter, max_shard_size)
             copy_companions(shards.huggingface_dir, folder, base.folder if base else None, reporter)
             verification = _verify_if_asked(options, folder, merger, dtypes, reporter)
         record = make_record(
             source.origin,
-            mode=options.dtype,
+            mode=mode,
             dtypes={name: dtypes[name] for name in written},
             num_parameters=sum(merger.num_elements()[name] for name in written),
             world_size=shards.world_size,
@@ -97,18 +96,23 @@ def _write(
     return write_model(folder, merger, state, dtype=dtype, max_shard_size=max_shard_size)
 
 
-def _base(options: Convert, origin: Origin) -> BaseDtypes | None:
-    """The base model's dtypes, read before any large file is touched; None where they are not asked for."""
+def _settle_dtype(options: Convert, origin: Origin, reporter: Reporter) -> tuple[DtypeMode, BaseDtypes | None]:
+    """The dtype mode and the base model's dtypes it follows, if any; read before any large file is touched.
+
+    A checkpoint that plain verl saved says nothing of the model it began as: it is written as verl's own merger does.
+    """
     if options.dtype != "base":
-        return None
+        return options.dtype, None
     if options.base_model is not None:
-        return read_base(options.base_model)
+        return "base", read_base(options.base_model)
     if origin.model_path is None:
-        raise BadRequest(
-            f"dtype base: {origin.checkpoint} lies outside a run directory, so that its base model is not known; "
-            "name it with convert.base_model (--base-model), or choose dtype checkpoint or bf16"
+        reporter.warn(
+            f"dtype base: {origin.checkpoint} lies outside a run directory, so that its base model is not known; the "
+            "weights are written in bf16, as verl's own merger does. Name the base with convert.base_model "
+            "(--base-model) to follow its dtypes, or choose dtype checkpoint to keep the trainer's"
         )
-    return read_base(origin.model_path, origin.model_revision)
+        return "bf16", None
+    return "base", read_base(origin.model_path, origin.model_revision)
 
 
 def _verify_if_asked(

@@ -91,22 +91,19 @@ def _locate(checkpoint: str) -> tuple[Store, str]:
     """The store of the step's folder and the prefix of the actor's files in it."""
     is_url = "://" in checkpoint and not checkpoint.startswith("file://")
     url = checkpoint.rstrip("/") if is_url else os.path.abspath(checkpoint.removeprefix("file://"))
-    parent, _, name = url.rpartition("/")
-    if name == ACTOR_FOLDER and parent:
-        return open_store(parent), f"{ACTOR_FOLDER}/"
-    store = open_store(url)
+    step_url = url.removesuffix(f"/{ACTOR_FOLDER}")
+    store = open_store(step_url)
     children = store.children("")
+    if ACTOR_FOLDER in children or not {COMPLETE_FILE, MANIFEST_FILE}.isdisjoint(children):
+        return store, f"{ACTOR_FOLDER}/"  # a sealed checkpoint that lacks its actor is named as one, file by file
     if ranks_by_world_size(children):
         return store, ""
-    if ACTOR_FOLDER in children:
-        return store, f"{ACTOR_FOLDER}/"
     steps = _steps_below(store, children)
     if steps:
-        shown = ", ".join(steps)
-        raise ConvertError(f"{url} holds several checkpoints, name one of them: {shown}")
+        raise ConvertError(f"{step_url} holds checkpoints, name one of them: {', '.join(steps)}")
     what = "is empty or does not exist" if not children else f"holds neither {ACTOR_FOLDER}/ nor model_world_size_*.pt"
     raise ConvertError(
-        f"there is no checkpoint at {url}: it {what}; expected .../global_step_N or .../global_step_N/actor"
+        f"there is no checkpoint at {url}: {step_url} {what}; expected .../global_step_N or .../global_step_N/actor"
     )
 
 

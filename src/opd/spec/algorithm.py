@@ -146,5 +146,8 @@ class Convert(Section):
     dtype: Literal["checkpoint", "base", "bf16"] = Field(
         default="base", description="Precision of the written weights."
     )
-    base_model: Text | None = Field(default=None, description="Model that `dtype: base` follows; unset: the run's own.")
+    base_model: Text | None = Field(
+        default=None,
+        description="Model that `dtype: base` follows; unset: the run's own (a checkpoint of plain verl names none: bf16).",
+    )
     verify: bool = Field(default=True, description="Compare logits with the checkpoint's on a few prompts.")
