@@ -1,11 +1,19 @@
-"""One run in W&B and MLflow for all attempts of a run."""
+"""One run in W&B, MLflow and TensorBoard for all attempts of a run."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.ports import free_ports
+from tests.training.tracked_attempt import PROJECT, RUN_ID, STEPS
+from tests.training.wandb_file import read_wandb_file
 
 from opd.runs.run import Run
 from opd.training import tracking
@@ -75,3 +83,98 @@ def test_a_tracking_server_that_does_not_know_the_run_does_not_stop_the_training
         tracker.log({"opd/loss": 1.0}, 1)
         tracker.finish(0)
     assert "going on without MLflow" in caplog.text
+
+
+ALL_STEPS = list(range(9))
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory):
+    """MLflow's own server on sqlite; its URL."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    words = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--default-artifact-root",
+        str(folder / "artifacts"),
+    ]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_until_healthy(url, server, folder / "server.log")
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path, timeout_s: float = 240.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"MLflow's server did not come up: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def two_attempts(tmp_path_factory, mlflow_server):
+    """The folder of a run whose first attempt was killed and whose second repeated two of its steps."""
+    folder = tmp_path_factory.mktemp("tracked")
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_", "TENSORBOARD"))
+    }
+    environment = kept | {
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "MLFLOW_TRACKING_URI": mlflow_server,
+        "WANDB_MODE": "offline",
+    }
+    for attempt, ends in ((1, -signal.SIGKILL), (2, 0)):
+        program = [sys.executable, "-m", "tests.training.tracked_attempt", str(folder), str(attempt)]
+        done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == ends, done.stderr[-4000:]
+    return folder
+
+
+def _first_attempt_that_logged(step: int) -> float:
+    return 1.0 if step in STEPS[1] else 2.0
+
+
+@pytest.mark.slow
+def test_both_attempts_of_a_killed_run_are_one_wandb_run_with_its_steps_in_order(two_attempts):
+    files = sorted(
+        (two_attempts / "out" / RUN_ID / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.parent
+    )
+    read = [read_wandb_file(path) for path in files]
+    assert [(found.run_id, found.project) for found in read] == [(RUN_ID, PROJECT)] * 2
+    rows = [row for found in read for row in found.history]
+    assert [row["_step"] for row in rows] == ALL_STEPS
+    assert [row["opd/attempt"] for row in rows] == [_first_attempt_that_logged(step) for step in ALL_STEPS]
+
+
+@pytest.mark.slow
+def test_both_attempts_of_a_killed_run_are_one_run_on_mlflow_s_server_with_each_step_once(two_attempts, mlflow_server):
+    client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=mlflow_server)
+    [found] = client.search_runs([client.get_experiment_by_name(PROJECT).experiment_id])
+    history = client.get_metric_history(found.info.run_id, "opd/attempt")
+    assert [(point.step, point.value) for point in history] == [
+        (step, _first_attempt_that_logged(step)) for step in ALL_STEPS
+    ]
+    assert (found.info.run_name, found.info.status) == (RUN_ID, "FINISHED")
+    assert found.data.metrics["opd/loss"] == 0.8
+
+
+@pytest.mark.slow
+def test_tensorboard_and_wandb_write_into_the_run_directory_and_nowhere_else(two_attempts):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert [path.name for path in two_attempts.iterdir()] == ["out"]
+    events = EventAccumulator(str(two_attempts / "out" / RUN_ID / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("opd/loss")] == ALL_STEPS

@@ -73,6 +73,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
             store_url=config.run.store,
         )
         with claimed:
+            tracking.write_into(claimed.handle.local_dir)
             try:
                 result = _run_claimed(spec, config, claimed)
             except (Unfit, SpecError) as error:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from opd.training.tracking import MlflowRun
+from opd.training.tracking import MlflowRun, flush, last_logged_step
 
 
 def format_duration(seconds: float) -> str:
@@ -50,6 +50,7 @@ class StepLogger:
 
     def __init__(self, tracking, *, trainer, run=None, mlflow: MlflowRun | None = None):
         self._tracking, self._trainer, self._run, self._mlflow = tracking, trainer, run, mlflow
+        self._tracked_until = last_logged_step(run) if run is not None else -1
         self._first_step: int | None = None
         self._first_time = 0.0
 
@@ -57,11 +58,13 @@ class StepLogger:
         return getattr(self._tracking, name)
 
     def log(self, data: dict[str, Any], step: int, **kwargs) -> None:
-        self._tracking.log(data=data, step=step, **kwargs)
-        if self._mlflow is not None:
-            self._mlflow.log(data, step)
         if self._run is not None:
             self._run.log(step, data)
+        if step > self._tracked_until:
+            self._tracking.log(data=data, step=step, **kwargs)
+            flush(self._tracking)
+            if self._mlflow is not None:
+                self._mlflow.log(data, step)
         for line in self._lines(data, step):
             print(line, flush=True)
         self._trainer.on_step_logged()

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opd.runs.errors import RunError
@@ -46,6 +47,28 @@ def set_wandb_environment(run_id: str, *, tags: Sequence[str] = ()) -> None:
     os.environ.setdefault("WANDB_RESUME", "allow")
     if tags:
         os.environ.setdefault("WANDB_TAGS", ",".join(tag.replace(",", " ")[:_MAX_WANDB_TAG_CHARS] for tag in tags))
+
+
+def write_into(run_dir: str | Path) -> None:
+    """Have what trackers write on this machine lie in the run directory, not below wherever the run was started."""
+    os.environ.setdefault("TENSORBOARD_DIR", str(Path(run_dir) / "tensorboard"))
+    os.environ.setdefault("WANDB_DIR", str(run_dir))
+
+
+def last_logged_step(run: Run) -> int:
+    """The last step of which an earlier attempt logged anything, -1 for none.
+
+    A resumed run repeats the steps after its checkpoint. Trackers take a step once and in order (W&B drops what comes
+    late, MLflow and TensorBoard show both), so they keep the first attempt's; the run's own metrics take the latest.
+    """
+    return max((int(row["step"]) for row in run.history()), default=-1)
+
+
+def flush(tracking: Any) -> None:
+    """Have TensorBoard's file hold every step so far (it writes every two minutes, and a later attempt logs none again)."""
+    adapter = tracking.logger.get("tensorboard")
+    if adapter is not None:
+        adapter.writer.flush()
 
 
 class MlflowRun:
