@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,17 +13,61 @@ from opd.data.toy.task import write_parquet
 from opd.evaluation.samples import read_generations
 
 
-def test_an_evaluation_keeps_every_answer_and_ends_with_table_and_picture(tmp_path):
-    outcome = run(tmp_path, "eval").must_be_clean()
+def _own_files(folder):
+    """What people have: one benchmark in two variants, and JSON lines of their own with two prompts beyond the limit."""
+    _, heldout = write_parquet(folder / "toy", seed=3)
+    rows = pq.read_table(heldout).slice(0, 8)
+    files = [folder / "boxed" / "val_toy.parquet", folder / "dapo" / "val_toy.parquet", folder / "mine.jsonl"]
+    for path in files[:2]:
+        path.parent.mkdir()
+        pq.write_table(rows, path)
+    columns = ("data_source", "prompt", "reward_model")
+    own = [{name: row[name] for name in columns} | {"data_source": "mine"} for row in rows.to_pylist()]
+    for row in own[1], own[4]:
+        row["prompt"][0]["content"] *= 8
+    files[2].write_text("".join(json.dumps(row) + "\n" for row in own))
+    own_indices = sorted(row["extra_info"]["index"] for row in rows.to_pylist())
+    return f"data.val=[{','.join(map(str, files))}]", own_indices
+
+
+def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_picture(tmp_path):
+    files, own_indices = _own_files(tmp_path)
+    outcome = run(tmp_path, "eval", files).must_be_clean()
     folder = outcome.run_dir / "eval"
     samples = read_generations(folder / "generations.parquet")
-    assert len(samples) == 40 * 4
-    result = outcome.result["eval"]["toy_add"]
-    assert result["mean"] == pytest.approx(sum(sample.acc for sample in samples) / len(samples))
-    assert result["pass_at"] == sorted(result["pass_at"])
-    assert result["pass_at"][0] == pytest.approx(result["mean"])
+    results = outcome.result["eval"]
+    asked = {"toy_add-boxed": own_indices, "toy_add-dapo": own_indices, "mine": [0, 2, 3, 5, 6, 7]}
+    assert results.keys() == asked.keys()
+    for name, problems in asked.items():
+        answers = [sample for sample in samples if sample.data_source == name]
+        assert sorted({sample.problem_index for sample in answers}) == problems
+        assert len(answers) == len(problems) * 4
+        num_right = sum(sample.acc for sample in answers)
+        assert results[name]["mean"] == pytest.approx(num_right / len(answers))
+        assert results[name]["mean_of_all"] == pytest.approx(num_right / 32)
+        assert results[name]["pass_at"] == sorted(results[name]["pass_at"])
+        assert results[name]["num_dropped"] == 8 - len(problems)
     assert (folder / "pass_at_k.png").stat().st_size > 5_000
-    assert "mean@n" in outcome.output
+    [row] = outcome.rows
+    assert row["val-aux/num_overlong_dropped"] == row["val-aux/mine/num_dropped"] == 2
+    assert row["val-aux/rollout/failed"] == row["val-aux/reward/failed"] == 0
+    assert row["val-aux/mine/acc/worst@4"] <= row["val-core/mine/acc/mean@4"] <= row["val-aux/mine/acc/best@4"]
+    assert "toy_add-boxed" in outcome.output
+    assert any("prompt too long" in line and line.rstrip(" │").endswith("0") for line in outcome.output.splitlines())
+
+
+def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
+    (tmp_path / "scorer.py").write_text(
+        "def score(answer, truth):\n    return float(answer == truth)\n"
+    )  # not verl's arguments
+    scorer = ("reward.function=custom", f"reward.path={tmp_path / 'scorer.py'}", "reward.entry=score")
+    outcome = run(tmp_path, "eval", *scorer, "data.max_val_samples=5")
+    assert outcome.returncode == 1
+    assert "could not be scored" in outcome.output
+    for folder in (outcome.run_dir, tmp_path / "out" / "store" / "eval"):
+        samples = read_generations(folder / "eval" / "generations.parquet")
+        assert len(samples) == 5 * 4
+        assert all(sample.failed and sample.response and sample.acc == 0.0 for sample in samples)
 
 
 @pytest.mark.matrix

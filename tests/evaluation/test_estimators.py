@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opd.evaluation import clustered, majority_at_every_k, paired_difference, pass_at_every_k
+from opd.evaluation import best_at_every_k, clustered, majority_at_every_k, paired_difference, pass_at_every_k
 
 ANSWERS = st.lists(st.sampled_from(["right", "also right", "wrong", "wronger", ""]), min_size=1, max_size=8)
 """One problem's samples; an empty string is a sample without an answer."""
@@ -54,6 +54,23 @@ def test_pass_at_k_equals_the_enumeration_of_all_subsets(answers):
 def test_majority_at_k_equals_the_enumeration_of_all_subsets(answers):
     for k, value in enumerate(majority(answers), start=1):
         assert value == pytest.approx(float(brute_force_majority(answers, k)), abs=1e-13)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))
+def test_best_at_k_equals_the_enumeration_of_all_subsets(values):
+    for k, value in enumerate(best_at_every_k(values), start=1):
+        largest = [max(subset) for subset in itertools.combinations(values, k)]
+        assert value == pytest.approx(sum(largest) / len(largest), abs=1e-12)
+
+
+def test_best_of_right_and_wrong_is_pass_at_k_also_of_many_samples():
+    assert best_at_every_k([0.0] * 250 + [1.0] * 50).tolist() == pytest.approx(pass_at_every_k(50, 300).tolist())
+
+
+# By hand: one of three answered. Of size 1: that one (1) or a silent one (-1) twice; of size 2: {it, silent} twice, {silent,
+# silent} once; all three: it.
+def test_a_vote_in_which_nobody_votes_counts_what_it_is_told():
+    assert majority_at_every_k([1], [1.0], 3, without_vote=-1.0).tolist() == pytest.approx([-1 / 3, 1 / 3, 1.0])
 
 
 # By hand: n = 4, c = 1. One draw hits with 1/4; C(3,2)/C(4,2) = 3/6; C(3,3)/C(4,3) = 1/4; all four always hit.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from opd.evaluation import Sample, as_metrics, evaluate, read_generations, write_generations
+from opd.evaluation import Sample, as_metrics, clustered, evaluate, read_generations, write_generations
 from opd.evaluation.report import result_table, save_picture, shown_ks
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -68,6 +68,50 @@ def test_two_problems_by_hand():
     assert (result.num_missing, result.num_failed, result.num_unanswered, result.num_truncated) == (0, 0, 1, 1)
     assert result.mean_num_tokens == pytest.approx((5 * 10 + 40) / 6)
     assert result.accuracy_by_problem == pytest.approx({0: 1 / 3, 1: 2 / 3})
+
+
+# By hand. std: both problems hold two of one and one of the other: sqrt(2/9). worst@2: problem 0 is right in no pair,
+# problem 1 in one of three.
+def test_spread_and_extremes_of_two_problems_by_hand():
+    (result,) = evaluate(two_problems(), num_samples=3)
+    assert result.accuracy.std == pytest.approx((math.sqrt(2) / 3, 0.0))
+    assert values(result.accuracy.best_at) == pytest.approx(values(result.pass_at))
+    assert values(result.accuracy.worst_at) == pytest.approx([1 / 2, 1 / 6, 0.0])
+    assert result.accuracy.worst_at[1].standard_error == pytest.approx(1 / 6)  # 0 and 1/3
+
+
+def plus_or_minus(samples: list[Sample]) -> list[Sample]:
+    """The same answers scored as math_dapo does."""
+    return [dataclasses.replace(item, score=2 * item.acc - 1) for item in samples]
+
+
+def test_rewards_have_a_spread_and_extremes_and_a_vote_of_their_own():
+    (result,) = evaluate(plus_or_minus(two_problems()), num_samples=3, worst_reward=-1.0)
+    assert result.reward.mean.value == pytest.approx(0.0)
+    assert result.reward.std.value == pytest.approx(2 * math.sqrt(2) / 3)
+    assert values(result.reward.best_at) == pytest.approx([0.0, 2 / 3, 1.0])
+    assert values(result.reward.worst_at) == pytest.approx([0.0, -2 / 3, -1.0])
+    # Problem 0: 8 wins against 7 but where it ties; problem 1: only the silent answer alone loses.
+    assert values(result.reward.majority_at) == pytest.approx([(-1 / 3 + 1 / 3) / 2, (-1 / 3 + 1) / 2, (-1 + 1) / 2])
+
+
+def test_an_answer_that_never_came_has_the_worst_reward():
+    came = plus_or_minus([sample(0, 0), sample(0, 1)])
+    (result,) = evaluate(came, num_samples=4, worst_reward=-1.0)
+    assert result.reward.mean.value == pytest.approx(0.0)
+    assert result.reward.worst_at[-1].value == -1.0
+    assert result.mean.value == 0.5
+
+
+def test_problems_that_were_not_asked_are_counted_and_wrong_in_the_mean_of_all():
+    (result,) = evaluate(two_problems(), num_samples=3, num_dropped={"aime24": 2, "math": 7})
+    assert (result.num_problems, result.num_dropped) == (2, 2)
+    assert result.mean.value == pytest.approx(1 / 2)
+    assert result.mean_of_all == pytest.approx(clustered([1 / 3, 2 / 3, 0.0, 0.0]))
+    metrics = as_metrics([result])
+    assert metrics["val-core/aime24/acc/mean@3"] == pytest.approx(1 / 2)
+    assert metrics["val-aux/aime24/acc_of_all/mean@3"] == pytest.approx(1 / 4)
+    assert metrics["val-aux/aime24/num_dropped"] == 2.0
 
 
 def test_the_order_of_the_samples_does_not_matter():
@@ -153,6 +197,9 @@ def test_metric_names_are_verls_and_hold_every_k():
     assert [metrics[f"val-aux/aime24/acc/maj@{k}"] for k in (1, 2, 3)] == pytest.approx([1 / 2, 2 / 3, 1 / 2])
     assert metrics["val-aux/aime24/reward/mean@3"] == pytest.approx(0.5)
     assert metrics["val-aux/aime24/num_truncated"] == 1.0
+    for quantity in ("acc", "reward"):
+        for name in ("std@3", *(f"{kind}@{k}" for kind in ("best", "worst", "maj") for k in (1, 2, 3))):
+            assert {f"val-aux/aime24/{quantity}/{name}", f"val-aux/aime24/{quantity}/{name}/stderr"} <= metrics.keys()
 
 
 def test_a_standard_error_that_does_not_exist_is_no_metric():
@@ -179,6 +226,24 @@ def test_the_table_shows_values_with_errors_in_percent():
     assert "50.0 ± 50.0" in lines["maj@3"]
     assert "2 × 3" in lines["problems × answers"]
     assert lines["cut at the limit"].split("│")[2].strip() == "1"
+    assert "47.1 ± 0.0" in lines["std@n"]
+    assert "16.7 ± 16.7" in lines["worst@2"]
+    assert not [name for name in lines if "too long" in name or "reward" in name]
+
+
+def test_the_table_counts_what_was_not_asked_and_shows_the_score_with_and_without_it():
+    text = rendered(evaluate(two_problems(), num_samples=3, num_dropped={"aime24": 2}))
+    lines = {line.split("│")[1].strip(): line.split("│")[2].strip() for line in text.splitlines() if "│" in line}
+    assert lines["mean@n"] == "50.0 ± 16.7"
+    assert lines["not asked: prompt too long"] == "2"
+    assert lines["mean@n, those as wrong"] == "25.0 ± 16.0"
+
+
+def test_the_table_shows_rewards_that_are_not_the_accuracies():
+    text = rendered(evaluate(plus_or_minus(two_problems()), num_samples=3))
+    lines = {line.split("│")[1].strip(): line.split("│")[2].strip() for line in text.splitlines() if "│" in line}
+    assert lines["reward mean@n"] == "0.000 ± 0.333"
+    assert (lines["reward best@n"], lines["reward worst@n"]) == ("1.000 ± 0.000", "-1.000 ± 0.000")
 
 
 def test_data_sets_with_different_numbers_of_answers_share_a_table():

@@ -1,6 +1,13 @@
-"""Evaluation: from sampled answers to mean@n, pass@k and maj@k with standard errors, a table, a picture and a file."""
+"""Evaluation: from sampled answers to mean@n, std@n, pass, best, worst and maj@k with errors, a table, a picture, a file."""
 
-from opd.evaluation.estimators import Estimate, clustered, majority_at_every_k, paired_difference, pass_at_every_k
+from opd.evaluation.estimators import (
+    Estimate,
+    best_at_every_k,
+    clustered,
+    majority_at_every_k,
+    paired_difference,
+    pass_at_every_k,
+)
 from opd.evaluation.results import SetResult, as_metrics, evaluate
 from opd.evaluation.samples import Sample, read_generations, write_generations
 
@@ -9,6 +16,7 @@ __all__ = [
     "Sample",
     "SetResult",
     "as_metrics",
+    "best_at_every_k",
     "clustered",
     "evaluate",
     "majority_at_every_k",

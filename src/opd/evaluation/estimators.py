@@ -1,6 +1,7 @@
-"""The estimators: unbiased pass@k, exact maj@k, and standard errors clustered by problem."""
+"""The estimators: unbiased pass@k, exact best@k, worst@k and maj@k, and standard errors clustered by problem."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import comb
 from typing import NamedTuple
 
@@ -33,11 +34,36 @@ def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     return np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
 
 
-def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_samples: int) -> Floats:
+def best_at_every_k(values: Sequence[float] | Floats) -> Floats:
+    """Exact best@k of one problem for k = 1 ... n: the expected largest of k of its n values, drawn without replacement.
+
+    sum_i v_(i) C(i-1, k-1) / C(n, k) over the values in ascending order: the i-th is the largest of a subset that takes
+    the other k-1 from the i-1 below it. Of accuracies 0 and 1 it is pass@k. verl estimates the same by a bootstrap with
+    replacement. worst@k is -best@k of the negated values.
+
+    Returns:
+        float64 `[n]`, entry k-1 for k.
+    """
+    ascending = np.sort(np.asarray(values, dtype=np.float64))
+    _check_counts(0, len(ascending))
+    return np.asarray(_shares_of_largest(len(ascending)) @ ascending, dtype=np.float64)
+
+
+@lru_cache(maxsize=4)
+def _shares_of_largest(num_samples: int) -> Floats:
+    """`[k-1, i-1]`: the share of the subsets of size k whose largest is the i-th smallest; integers divided once."""
+    numbers = range(1, num_samples + 1)
+    return np.array([[comb(i - 1, k - 1) / comb(num_samples, k) for i in numbers] for k in numbers])
+
+
+def majority_at_every_k(
+    votes: Sequence[int], accuracies: Sequence[float], num_samples: int, *, without_vote: float = 0.0
+) -> Floats:
     """Exact maj@k of one problem for k = 1 ... n: the expected accuracy of a majority vote over k of its n samples.
 
     The expectation runs over all C(n, k) subsets, without sampling any. Samples without an answer do not vote. A tie
-    is broken at random: it counts the mean accuracy of the tied answers. A subset without any answer counts 0.
+    is broken at random: it counts the mean accuracy of the tied answers. A subset without any answer counts
+    `without_vote`.
 
     For each winning number of votes v, one polynomial in x (samples drawn) and y (answers that have exactly v votes)
     is multiplied up over the answers: sum_{u<v} C(c, u) x^u + C(c, v) x^v y. Beside its coefficients runs the sum of
@@ -46,8 +72,10 @@ def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_s
 
     Args:
         votes: how many samples gave each distinct answer.
-        accuracies: the accuracy of each of these answers, 0 or 1 (a mean where equal answers were scored apart).
+        accuracies: the accuracy of each of these answers, 0 or 1 (a mean where equal answers were scored apart), or any
+            other quantity of them, such as the reward.
         num_samples: n; what `votes` leaves over gave no answer.
+        without_vote: what that quantity is where nobody voted.
 
     Returns:
         float64 `[n]`, entry k-1 for k.
@@ -57,7 +85,8 @@ def majority_at_every_k(votes: Sequence[int], accuracies: Sequence[float], num_s
     if any(count < 1 for count in votes):
         raise ValueError(f"votes {list(votes)}: every answer needs at least one sample")
     _check_counts(sum(votes), num_samples)
-    expected = np.zeros(num_samples + 1)
+    silent = num_samples - sum(votes)
+    expected = without_vote * np.array([float(comb(silent, k)) for k in range(num_samples + 1)])
     for winning in range(1, max(votes, default=0) + 1):
         expected += _accuracy_with_winner_at(winning, votes, accuracies, num_samples)
     subsets = np.array([float(comb(num_samples, k)) for k in range(num_samples + 1)])

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 from opd.evaluation.estimators import Estimate
-from opd.evaluation.results import SetResult
+from opd.evaluation.results import SetResult, shown_ks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,24 +18,31 @@ Z_95 = 1.96
 """Half the width of a 95 % interval in standard errors, for the bands."""
 
 
-def shown_ks(num_samples: int) -> list[int]:
-    """The k a table has room for: powers of two, and n."""
-    powers = [2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples]
-    return [*powers, num_samples]
-
-
 def result_table(results: Sequence[SetResult], *, title: str = "Evaluation") -> Table:
     """A column for each data set: accuracies in percent with their standard errors, and what did not go well."""
     ks = [k for k in shown_ks(max(result.num_samples for result in results)) if k > 1]
     table = Table("", title=title, caption="percent ± standard error, clustered by problem")
     for result in results:
-        table.add_column(result.data_source, justify="right")
+        table.add_column(escape(result.data_source), justify="right")
     table.add_row("problems × answers", *(f"{result.num_problems} × {result.num_samples}" for result in results))
     table.add_row("mean@n", *(percent(result.mean) for result in results))
-    for name, series in (("pass", "pass_at"), ("maj", "majority_at")):
+    if any(result.num_dropped for result in results):
+        table.add_row("not asked: prompt too long", *(str(result.num_dropped) for result in results))
+        table.add_row("mean@n, those as wrong", *(percent(result.mean_of_all) for result in results))
+    if ks:
+        table.add_row("std@n", *(percent(result.accuracy.std) for result in results))
+    at_k: dict[str, list[tuple[Estimate, ...]]] = {
+        "pass": [result.pass_at for result in results],
+        "maj": [result.majority_at for result in results],
+        "worst": [result.accuracy.worst_at for result in results],
+    }
+    for name, columns in at_k.items():
         for k in ks:
-            estimates = (getattr(result, series) for result in results)
-            table.add_row(f"{name}@{k}", *(percent(values[k - 1]) if k <= len(values) else "–" for values in estimates))
+            table.add_row(f"{name}@{k}", *(percent(values[k - 1]) if k <= len(values) else "–" for values in columns))
+    if any(result.reward.mean != result.accuracy.mean for result in results):
+        table.add_row("reward mean@n", *(plain(result.reward.mean) for result in results))
+        table.add_row("reward best@n", *(plain(result.reward.best_at[-1]) for result in results))
+        table.add_row("reward worst@n", *(plain(result.reward.worst_at[-1]) for result in results))
     lengths = (result.mean_num_tokens for result in results)
     table.add_row("tokens an answer", *("–" if math.isnan(length) else f"{length:.0f}" for length in lengths))
     for label, count in (
@@ -52,6 +60,12 @@ def percent(estimate: Estimate) -> str:
     if math.isnan(estimate.standard_error):
         return f"{100 * estimate.value:.1f}"
     return f"{100 * estimate.value:.1f} ± {100 * estimate.standard_error:.1f}"
+
+
+def plain(estimate: Estimate) -> str:
+    """`0.433 ± 0.071`, or the value alone where no error can be given: for rewards, which need not be shares."""
+    error = "" if math.isnan(estimate.standard_error) else f" ± {estimate.standard_error:.3f}"
+    return f"{estimate.value:.3f}{error}"
 
 
 def save_picture(path: Path, results: Sequence[SetResult], *, title: str = "") -> None:

@@ -1,14 +1,42 @@
-"""From samples to results: every data set's mean@n, pass@k and maj@k, with what is missing counted as wrong."""
+"""From samples to results: what every data set's answers say, with what is missing counted as wrong."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from opd.evaluation.estimators import Estimate, clustered, majority_at_every_k, pass_at_every_k
+from opd.evaluation.estimators import (
+    Estimate,
+    Floats,
+    best_at_every_k,
+    clustered,
+    majority_at_every_k,
+    pass_at_every_k,
+)
 from opd.evaluation.samples import Sample
 from opd.rewards import NO_ANSWER_PREDICTIONS
+
+
+def shown_ks(num_samples: int) -> list[int]:
+    """The k a table has room for: powers of two, and n."""
+    powers = [2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples]
+    return [*powers, num_samples]
+
+
+class Summary(NamedTuple):
+    """One quantity of a data set's answers: their accuracy or their reward."""
+
+    mean: Estimate
+    """mean@n."""
+    std: Estimate
+    """std@n: the standard deviation (over n, as verl's) of a problem's n values, as a mean over problems."""
+    best_at: tuple[Estimate, ...]
+    """Entry k-1: best@k, the expected largest of k answers."""
+    worst_at: tuple[Estimate, ...]
+    """Entry k-1: worst@k, the expected smallest."""
+    majority_at: tuple[Estimate, ...]
+    """Entry k-1: maj@k, that of the answer that most of k give."""
 
 
 class SetResult(NamedTuple):
@@ -16,18 +44,19 @@ class SetResult(NamedTuple):
 
     data_source: str
     num_problems: int
+    """Problems that were asked."""
+    num_dropped: int
+    """Problems that were not, since their prompts were too long."""
     num_samples: int
     """n: answers asked for per problem."""
-    mean: Estimate
-    """mean@n of the accuracy."""
-    reward: Estimate
-    """mean@n of the reward."""
+    accuracy: Summary
+    reward: Summary
+    mean_of_all: Estimate
+    """mean@n of the accuracy over all problems, those that were not asked counted as wrong."""
     pass_at: tuple[Estimate, ...]
     """Entry k-1: pass@k."""
-    majority_at: tuple[Estimate, ...]
-    """Entry k-1: maj@k."""
     num_missing: int
-    """Answers that were asked for and never came (failed rollouts): counted as wrong, reward 0, without a vote."""
+    """Answers that were asked for and never came (failed rollouts): counted as wrong, with the worst reward and no vote."""
     num_failed: int
     """Answers whose scorer failed."""
     num_unanswered: int
@@ -38,9 +67,24 @@ class SetResult(NamedTuple):
     accuracy_by_problem: Mapping[int, float]
     """For paired comparisons: the mean accuracy of each problem."""
 
+    @property
+    def mean(self) -> Estimate:
+        """mean@n of the accuracy over the problems that were asked."""
+        return self.accuracy.mean
+
+    @property
+    def majority_at(self) -> tuple[Estimate, ...]:
+        """Entry k-1: maj@k of the accuracy."""
+        return self.accuracy.majority_at
+
 
 def evaluate(
-    samples: Iterable[Sample], *, num_samples: int, problems: Mapping[str, Iterable[int]] | None = None
+    samples: Iterable[Sample],
+    *,
+    num_samples: int,
+    problems: Mapping[str, Iterable[int]] | None = None,
+    num_dropped: Mapping[str, int] | None = None,
+    worst_reward: float = 0.0,
 ) -> list[SetResult]:
     """The results of every data set, in the order of their names.
 
@@ -49,6 +93,8 @@ def evaluate(
         num_samples: n, the answers each problem was asked for.
         problems: the problem indices of each data set that were asked (a set without any gives no result); a problem none of whose answers came is then
             counted as wrong. By default, those that occur in `samples`.
+        num_dropped: how many further problems of each data set were not asked.
+        worst_reward: what an answer that never came gets.
 
     Raises:
         ValueError: no samples at all, a sample twice, or one that was not asked for.
@@ -69,26 +115,38 @@ def evaluate(
         for index, answers in by_index.items():
             _check_answers(source, index, answers, num_samples)
     return [
-        _evaluate_set(source, by_problem[source], num_samples) for source in sorted(by_problem) if by_problem[source]
+        _evaluate_set(source, by_problem[source], num_samples, (num_dropped or {}).get(source, 0), worst_reward)
+        for source in sorted(by_problem)
+        if by_problem[source]
     ]
 
 
 def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:
-    """The results under metric names in verl's manner; an undefined standard error is left out."""
+    """The results under metric names in verl's manner; an undefined standard error is left out.
+
+    Of the accuracy pass@k and maj@k for every k up to n; best@k, worst@k and the reward's maj@k for the k that verl has.
+    """
     metrics: dict[str, float] = {}
     for result in results:
-        n = result.num_samples
-        named = {f"val-core/{result.data_source}/acc/mean@{n}": result.mean}
-        named[f"val-aux/{result.data_source}/reward/mean@{n}"] = result.reward
+        source, n = result.data_source, result.num_samples
+        named = {f"val-core/{source}/acc/mean@{n}": result.mean}
+        named[f"val-aux/{source}/acc_of_all/mean@{n}"] = result.mean_of_all
+        named[f"val-aux/{source}/reward/mean@{n}"] = result.reward.mean
         for k in range(1, n + 1):
-            named[f"val-aux/{result.data_source}/acc/pass@{k}"] = result.pass_at[k - 1]
-            named[f"val-aux/{result.data_source}/acc/maj@{k}"] = result.majority_at[k - 1]
+            named[f"val-aux/{source}/acc/pass@{k}"] = result.pass_at[k - 1]
+            named[f"val-aux/{source}/acc/maj@{k}"] = result.majority_at[k - 1]
+        for quantity, summary in (("acc", result.accuracy), ("reward", result.reward)):
+            named[f"val-aux/{source}/{quantity}/std@{n}"] = summary.std
+            for k in shown_ks(n):
+                named[f"val-aux/{source}/{quantity}/best@{k}"] = summary.best_at[k - 1]
+                named[f"val-aux/{source}/{quantity}/worst@{k}"] = summary.worst_at[k - 1]
+                named[f"val-aux/{source}/{quantity}/maj@{k}"] = summary.majority_at[k - 1]
         for name, estimate in named.items():
             metrics[name] = estimate.value
             if not np.isnan(estimate.standard_error):
                 metrics[f"{name}/stderr"] = estimate.standard_error
-        for count in ("num_missing", "num_failed", "num_unanswered", "num_truncated"):
-            metrics[f"val-aux/{result.data_source}/{count}"] = float(getattr(result, count))
+        for count in ("num_dropped", "num_missing", "num_failed", "num_unanswered", "num_truncated"):
+            metrics[f"val-aux/{source}/{count}"] = float(getattr(result, count))
     return metrics
 
 
@@ -101,21 +159,23 @@ def _check_answers(source: str, index: int, answers: Sequence[Sample], num_sampl
             raise ValueError(f"{source} problem {index}: sample {sample_index} was not asked for (n = {num_samples})")
 
 
-def _evaluate_set(source: str, by_index: Mapping[int, Sequence[Sample]], num_samples: int) -> SetResult:
+def _evaluate_set(
+    source: str, by_index: Mapping[int, Sequence[Sample]], num_samples: int, num_dropped: int, worst_reward: float
+) -> SetResult:
     indices = sorted(by_index)
     answers = [by_index[index] for index in indices]
     came = [sample for group in answers for sample in group]
     means = [sum(sample.acc for sample in group) / num_samples for group in answers]
-    passes = np.stack([pass_at_every_k(sum(_is_right(sample) for sample in group), num_samples) for group in answers])
-    majorities = np.stack([_majority(group, num_samples) for group in answers])
+    passes = [pass_at_every_k(sum(_is_right(sample) for sample in group), num_samples) for group in answers]
     return SetResult(
         data_source=source,
         num_problems=len(indices),
+        num_dropped=num_dropped,
         num_samples=num_samples,
-        mean=clustered(means),
-        reward=clustered([sum(sample.score for sample in group) / num_samples for group in answers]),
-        pass_at=tuple(clustered(column) for column in passes.T),
-        majority_at=tuple(clustered(column) for column in majorities.T),
+        accuracy=_summary(answers, lambda sample: sample.acc, num_samples, worst=0.0),
+        reward=_summary(answers, lambda sample: sample.score, num_samples, worst=worst_reward),
+        mean_of_all=clustered([*means, *[0.0] * num_dropped]),
+        pass_at=_at_every_k(passes),
         num_missing=len(indices) * num_samples - len(came),
         num_failed=sum(sample.failed for sample in came),
         num_unanswered=sum(sample.pred in NO_ANSWER_PREDICTIONS for sample in came),
@@ -130,11 +190,30 @@ def _is_right(sample: Sample) -> bool:
     return sample.acc == 1.0
 
 
-def _majority(group: Sequence[Sample], num_samples: int) -> np.ndarray:
+def _summary(
+    answers: Sequence[Sequence[Sample]], value: Callable[[Sample], float], num_samples: int, *, worst: float
+) -> Summary:
+    """Of `value` over the problems' answers; one that never came has the value `worst`."""
+    full = [np.array([value(s) for s in group] + [worst] * (num_samples - len(group))) for group in answers]
+    return Summary(
+        mean=clustered([values.mean() for values in full]),
+        std=clustered([values.std() for values in full]),
+        best_at=_at_every_k([best_at_every_k(values) for values in full]),
+        worst_at=_at_every_k([-best_at_every_k(-values) for values in full]),
+        majority_at=_at_every_k([_majority(group, value, num_samples, worst) for group in answers]),
+    )
+
+
+def _at_every_k(by_problem: Sequence[Floats]) -> tuple[Estimate, ...]:
+    return tuple(clustered(column) for column in np.stack(by_problem).T)
+
+
+def _majority(group: Sequence[Sample], value: Callable[[Sample], float], num_samples: int, worst: float) -> Floats:
     """maj@k over the answers that were really extracted."""
-    accuracies: defaultdict[str, list[float]] = defaultdict(list)
+    by_answer: defaultdict[str, list[float]] = defaultdict(list)
     for sample in group:
         if sample.pred not in NO_ANSWER_PREDICTIONS:
-            accuracies[sample.pred].append(sample.acc)
-    votes = [len(values) for values in accuracies.values()]
-    return majority_at_every_k(votes, [sum(values) / len(values) for values in accuracies.values()], num_samples)
+            by_answer[sample.pred].append(value(sample))
+    votes = [len(values) for values in by_answer.values()]
+    means = [sum(values) / len(values) for values in by_answer.values()]
+    return majority_at_every_k(votes, means, num_samples, without_vote=worst)

@@ -17,8 +17,9 @@ class Sample:
     step: int
     """Global training step of the model; 0 for one that was not trained here."""
     data_source: str
+    """The prepared row's; where several files hold it, with what tells them apart (`aime24-boxed`, `aime24-dapo`)."""
     problem_index: int
-    """`extra_info.index` of the prepared row: with `data_source`, the problem's identity."""
+    """`extra_info.index` of the prepared row, or its place in its file: with `data_source`, the problem's identity."""
     sample_index: int
     """Which of the problem's answers, from 0."""
     prompt: str

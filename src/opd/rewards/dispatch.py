@@ -110,7 +110,7 @@ def _run_here(task: ScoreTask) -> Score | Failure:
 def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
     """The row for verl; a failure gets the worst score, is marked, and is logged with what is needed to reproduce it."""
     if isinstance(result, Failure):
-        score = _worst_score(task.function, result)
+        score = worst_score(task.function) if result.worst_score is None else float(result.worst_score)
         logger.warning(
             "reward %s failed on data_source=%s index=%s (%s): scored %g, its worst, and counted as failed; "
             "the answer has %d characters and ends in %r",
@@ -134,12 +134,12 @@ def _row(task: ScoreTask, result: Score | Failure) -> RewardRow:
     return {name: float(value) for name, value in result.breakdown.items()} | row
 
 
-def _worst_score(function: str, failure: Failure) -> float:
+def worst_score(function: str) -> float:
     """What a failed answer scores, so that hanging a scorer never pays more than a wrong answer.
 
-    A built-in function's score of a wrong answer; of a custom function what it declares, else the lowest score it has
+    A built-in function's score of a wrong answer; of a function that does not declare its own, the lowest score it has
     given in this process, at most 0.
     """
     if function in BUILTIN_FUNCTIONS:
         return BUILTIN_FUNCTIONS[function].worst_score
-    return _lowest_seen.get(function, 0.0) if failure.worst_score is None else float(failure.worst_score)
+    return _lowest_seen.get(function, 0.0)

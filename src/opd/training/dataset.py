@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import PurePath
 
+import datasets
+import numpy as np
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.agent.settings import TOOL_SELECTION
 from opd.agent.tools.registry import tool_schemas
 from opd.chat_template import UnfitTemplate, render
+from opd.evaluation.problems import Problem, ProblemFile, name_problems
 from opd.spec.errors import show
 
 logger = logging.getLogger(__name__)
 
 # Below this many rows one process filters faster than it takes to start more.
 _PARALLEL_FROM_ROWS = 20_000
+_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+_PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
 
 
 def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
@@ -24,15 +30,73 @@ def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
 
 
+def _read(path: str, prompt_key: str) -> datasets.Dataset:
+    """One prepared file, with the columns that every run reads."""
+    suffix = PurePath(path).suffix
+    if suffix not in _FORMATS:
+        raise ValueError(f"{path}: must end in one of {', '.join(_FORMATS)}")
+    table = datasets.load_dataset(_FORMATS[suffix], data_files=path)["train"]
+    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in table.column_names]
+    if missing:
+        raise ValueError(
+            f"{path}: there is no column {', '.join(missing)}, only {', '.join(table.column_names)}; a prepared file has "
+            f"{prompt_key}, data_source and reward_model.ground_truth (see src/opd/data/README.md)"
+        )
+    return table
+
+
+def _column(table: datasets.Dataset, name: str) -> list:
+    """A column's values; None for each row of a file without it."""
+    return list(table[name]) if name in table.column_names else [None] * len(table)
+
+
 class PromptDataset(RLHFDataset):
     """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
+
+    `places` are the rows' positions over all files before any was left out, `dropped_places` those of overlong prompts;
+    `name_problems` says which problems they are.
 
     `num_overlong_dropped` counts prompts above `data.max_prompt_length` after the chat template. With
     `data.filter_overlong_prompts=false` one such prompt is an error: verl's own left truncation would cut the system
     prompt and the instruction first, silently.
     """
 
-    num_overlong_dropped: int = 0
+    places: list[int]
+    dropped_places: list[int]
+
+    @property
+    def num_overlong_dropped(self) -> int:
+        return len(self.dropped_places)
+
+    def name_problems(self) -> list[Problem]:
+        """The problem of every row of every file, by its place."""
+        urls = self.config.get("fetched_from") or {}
+        return name_problems(
+            [
+                ProblemFile(
+                    path=urls.get(path, path),
+                    data_sources=[str(source) for source in table["data_source"]],
+                    indices=[(info or {}).get("index") for info in _column(table, "extra_info")],
+                )
+                for path, table in zip(self.original_data_files, self._tables, strict=True)
+            ]
+        )
+
+    def _read_files_and_tokenize(self):
+        """All rows of all files, or verl's choice of `max_samples` of them, without the overlong prompts."""
+        self._tables = [_read(path, self.prompt_key) for path in self.data_files]
+        rows = datasets.concatenate_datasets(self._tables)
+        rows = rows.add_column(_PLACE, list(range(len(rows))))
+        if 0 < self.max_samples < len(rows):
+            chosen = np.arange(self.max_samples)
+            if self.shuffle:
+                generator = np.random.default_rng(self.seed)
+                chosen = generator.choice(len(rows), size=self.max_samples, replace=False)
+            rows = rows.select(chosen.tolist())
+        kept = self.maybe_filter_out_long_prompts(rows)
+        self.places = list(kept[_PLACE])
+        self.dropped_places = sorted(set(rows[_PLACE]) - set(self.places))
+        self.dataframe = kept.remove_columns(_PLACE)
 
     def maybe_filter_out_long_prompts(self, dataframe=None):
         toolset = self.config.get("toolset")
@@ -66,7 +130,6 @@ class PromptDataset(RLHFDataset):
             raise ValueError(
                 f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens"
             )
-        self.num_overlong_dropped = dropped
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
         return kept

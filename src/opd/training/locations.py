@@ -26,16 +26,21 @@ def resolve_store_urls(config: DictConfig) -> dict[str, str]:
         FetchError, StoreError: see `opd.fetch.local_copy`.
     """
     models: dict[str, str] = {}
+    files: dict[str, str] = {}
 
     def local(path: str) -> str:
-        return local_copy(path) if is_store_url(path) else path
+        if not is_store_url(path):
+            return path
+        files[copy := local_copy(path)] = path
+        return copy
 
     with open_dict(config):
         for key in _DATA_KEYS:
             config.data[key] = [local(path) for path in _paths(config.data[key])]
+        config.data.fetched_from = files  # local path: URL; an evaluation names its data sets by what people wrote
         for section in (config.actor_rollout_ref.model, config.opd.teacher):
             if section.path is not None and is_store_url(str(section.path)):
-                models[str(section.path)] = section.path = local(str(section.path))
+                models[str(section.path)] = section.path = local_copy(str(section.path))
     return models
 
 

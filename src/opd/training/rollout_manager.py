@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import ray
@@ -23,6 +24,8 @@ class RolloutManager:
     def __init__(self, config, llm_client, reward_handles):
         num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
         self._report = RolloutReport()
+        self.on_report: Callable[[RolloutReport], None] | None = None
+        """Told of each batch as soon as it is answered, before anything else can fail."""
         self._local: RolloutWorker | None = None
         self._actors: list = []
         if num_workers == 0:
@@ -48,19 +51,30 @@ class RolloutManager:
 
         Raises:
             RuntimeError: not a single trajectory of the batch came through.
+            Exception: whatever ended a worker, or kept it from storing its rows.
         """
         batch = RolloutReport()
         for report in self._run(prompts):
             batch.add(report)
+        self._report.add(batch)
+        if self.on_report is not None:
+            self.on_report(batch)
+        if batch.fault is not None:
+            raise batch.fault
         if batch.num_failed == batch.num_trajectories:
             raise RuntimeError(f"all {batch.num_trajectories} trajectories failed; the first: {batch.first_error}")
-        self._report.add(batch)
 
-    def _run(self, prompts: TensorDict) -> list[RolloutReport]:
+    def _run(self, prompts: TensorDict) -> Iterator[RolloutReport]:
+        """Every worker's report; one that was lost reports its end, so that the others' answers are not lost with it."""
         if self._local is not None:
-            return [asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop).result()]
+            yield asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop).result()
+            return
         chunks = prompts.chunk(min(len(self._actors), len(prompts)))
-        return ray.get([actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)])
+        for running in [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]:
+            try:
+                yield ray.get(running)
+            except ray.exceptions.RayError as lost:
+                yield RolloutReport(fault=lost)
 
     def take_report(self) -> RolloutReport:
         """The counts since the last call."""

@@ -12,6 +12,7 @@ import hydra
 import ray
 import torch
 import transfer_queue as tq
+from omegaconf import OmegaConf
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
@@ -28,6 +29,7 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP
 from opd.agent.trajectories import Trajectory
 from opd.evaluation.samples import Sample
+from opd.rewards import worst_score
 from opd.training.dialogues import DialogueKeeper
 from opd.training.seeds import TRAIN, VALIDATION, SeededClient
 
@@ -47,7 +49,9 @@ class RolloutReport:
     first_error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
-    """Every answer, where the run is an evaluation."""
+    """Every answer, where the run is an evaluation; `problem_index` is the row's in the data set."""
+    fault: Exception | None = None
+    """What ends the run although these answers were given."""
     agent: AgentCounts = field(default_factory=AgentCounts)
     """Conversations with tools."""
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -58,11 +62,20 @@ class RolloutReport:
         self.num_failed += other.num_failed
         self.num_reward_failed += other.num_reward_failed
         self.first_error = self.first_error or other.first_error
+        self.fault = self.fault or other.fault
         self.samples.extend(other.samples)
         self.agent.add(other.agent)
         self.trajectories.extend(other.trajectories)
         for key, value in other.seconds.items():
             self.seconds[key] = max(self.seconds.get(key, 0.0), value)
+
+
+class Unscored(RuntimeError):
+    """An answer that was given and could not be scored at all: the reward function is at fault, not the answer."""
+
+    def __init__(self, error: Exception, fields: dict[str, Any]):
+        super().__init__(f"its answer could not be scored: {type(error).__name__}: {error}")
+        self.fields = fields
 
 
 class _LocalReward:
@@ -91,6 +104,7 @@ class RolloutWorker(_VerlWorker):
         super().__init__(config, llm_client, teacher_client, handles)
         self.run_seed = int(config.run.seed)
         self._keeper: DialogueKeeper | None = None
+        self._reward_function = reward_function(config)
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
             environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
@@ -114,9 +128,16 @@ class RolloutWorker(_VerlWorker):
         report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
         if validate and self.config.run.kind == "eval":
-            finals = [result[-1][1] for result in results if not isinstance(result, BaseException)]
+            finals = [
+                result.fields if isinstance(result, Unscored) else result[-1][1]
+                for result in results
+                if isinstance(result, Unscored) or not isinstance(result, BaseException)
+            ]
             report.samples = [self._sample(fields) for fields in finals]
-        await self._store(prompts, rows, failed, VALIDATION if validate else TRAIN)
+        try:
+            await self._store(prompts, rows, failed, VALIDATION if validate else TRAIN)
+        except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
+            report.fault = error
         report.seconds = {"generate": generated - started, "store": time.perf_counter() - generated}
         return report
 
@@ -148,7 +169,10 @@ class RolloutWorker(_VerlWorker):
         outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
         if not outputs or not outputs[-1].response_ids:
             raise RuntimeError(f"agent loop {agent_name} returned no response token")
-        await self._compute_score(outputs, kwargs=kwargs | {"session_id": sample})
+        try:
+            await self._compute_score(outputs, kwargs=kwargs | {"session_id": sample})
+        except Exception as error:
+            raise Unscored(error, outputs[-1].as_dict() | kwargs | {"session_id": sample}) from error
         for earlier in outputs[:-1]:
             earlier.reward_score = outputs[-1].reward_score
             earlier.extra_fields["reward_extra_info"] = outputs[-1].extra_fields["reward_extra_info"]
@@ -217,21 +241,22 @@ class RolloutWorker(_VerlWorker):
     def _sample(self, fields: dict[str, Any]) -> Sample:
         """An evaluation's record of one row."""
         info = fields["extra_fields"].get("reward_extra_info", {})
-        score = float(fields["rm_scores"].sum())
+        is_scored = "rm_scores" in fields
+        score = float(fields["rm_scores"].sum()) if is_scored else worst_score(self._reward_function)
         num_tokens = len(fields["responses"])
         return Sample(
             run_id=self.config.run.id,
             step=int(fields["global_steps"]),
             data_source=str(fields["data_source"]),
-            problem_index=int(fields["extra_info"]["index"]),
+            problem_index=int(fields["index"]),
             sample_index=int(fields["session_id"]),
             prompt=self.tokenizer.decode(fields["prompts"]),
             response=self.tokenizer.decode(fields["responses"], skip_special_tokens=True),
             pred=str(info.get("pred", "")),
-            ground_truth=str(fields["reward_model"]["ground_truth"]),
+            ground_truth=str((fields["reward_model"] or {}).get("ground_truth", "")),
             score=score,
             acc=float(info.get("acc", score > 0)),
-            failed=bool(info.get("failed", 0)),
+            failed=bool(info.get("failed", not is_scored)),
             num_tokens=num_tokens,
             truncated=num_tokens >= self.rollout_config.response_length
             and int(fields["responses"][-1]) != self.tokenizer.eos_token_id,
@@ -246,6 +271,11 @@ class RolloutWorker(_VerlWorker):
         uids = [prompt["uid"] for prompt in prompts]
         tags = [{"status": "failure" if uid in failed else "finished"} for uid in uids]
         await tq.async_kv_batch_put(keys=uids, tags=tags, partition_id=partition)
+
+
+def reward_function(config) -> str:
+    """The name under which `opd.rewards` knows the run's reward function; empty for one that verl loads by itself."""
+    return str(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.function") or "")
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:
