@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+
+from tests.training.wandb_file import read_wandb_file
 
 RUN_ID, PROJECT = "tracked", "trackers"
 # The first attempt dies after step 6, saved last at 4: the second validates that model, then repeats 5 and 6.
@@ -31,8 +34,17 @@ def main(folder: Path, attempt: int) -> None:
         for step in STEPS[attempt]:
             logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)
         if attempt == 1:
+            [offline] = Path(run.handle.local_dir).glob("wandb/offline-run-*/*.wandb")
+            _wait_for_step(offline, STEPS[1][-1])  # it writes by and by; what it has not written is lost with it
             os.kill(os.getpid(), signal.SIGKILL)
         logger.finish(0)
+
+
+def _wait_for_step(offline: Path, step: int, timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not any(row["_step"] == step for row in read_wandb_file(offline).history):
+        assert time.monotonic() < deadline, f"{offline} never held step {step}"
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import sys
 import time
 from typing import Any
 
-from opd.training.tracking import MlflowRun, flush, last_logged_step
+from opd.training import tracking
+from opd.training.tracking import MlflowRun
 
 
 def format_duration(seconds: float) -> str:
@@ -48,23 +49,22 @@ def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
 class StepLogger:
     """Stands where verl's `Tracking` stands: everything it gets goes to the backends, the run directory and stdout."""
 
-    def __init__(self, tracking, *, trainer, run=None, mlflow: MlflowRun | None = None):
-        self._tracking, self._trainer, self._run, self._mlflow = tracking, trainer, run, mlflow
-        self._tracked_until = last_logged_step(run) if run is not None else -1
+    def __init__(self, trackers, *, trainer, run=None, mlflow: MlflowRun | None = None):
+        self._trackers, self._trainer, self._run, self._mlflow = trackers, trainer, run, mlflow
+        self._tracked_until = tracking.last_logged_step(run) if run is not None else -1
         self._first_step: int | None = None
         self._first_time = 0.0
 
     def __getattr__(self, name: str):
-        return getattr(self._tracking, name)
+        return getattr(self._trackers, name)
 
-    def log(self, data: dict[str, Any], step: int, **kwargs) -> None:
+    def log(self, data: dict[str, Any], step: int) -> None:
         if self._run is not None:
             self._run.log(step, data)
-        if step > self._tracked_until:
-            self._tracking.log(data=data, step=step, **kwargs)
-            flush(self._tracking)
-            if self._mlflow is not None:
-                self._mlflow.log(data, step)
+        is_repeated = step <= self._tracked_until
+        tracking.log(self._trackers, data, step, is_repeated=is_repeated)
+        if self._mlflow is not None and not is_repeated:
+            self._mlflow.log(data, step)
         for line in self._lines(data, step):
             print(line, flush=True)
         self._trainer.on_step_logged()
@@ -98,7 +98,7 @@ class StepLogger:
         return "  ".join(cells)
 
     def finish(self, exit_code: int) -> None:
-        self._tracking.finish(exit_code=exit_code)
+        self._trackers.finish(exit_code=exit_code)
         if self._mlflow is not None:
             self._mlflow.finish(exit_code)
         sys.stdout.flush()

@@ -53,22 +53,35 @@ def write_into(run_dir: str | Path) -> None:
     """Have what trackers write on this machine lie in the run directory, not below wherever the run was started."""
     os.environ.setdefault("TENSORBOARD_DIR", str(Path(run_dir) / "tensorboard"))
     os.environ.setdefault("WANDB_DIR", str(run_dir))
+    # W&B's file takes rows every 15 s: what a killed attempt had not written by then no later one logs again.
+    os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 def last_logged_step(run: Run) -> int:
     """The last step of which an earlier attempt logged anything, -1 for none.
 
-    A resumed run repeats the steps after its checkpoint. Trackers take a step once and in order (W&B drops what comes
-    late, MLflow and TensorBoard show both), so they keep the first attempt's; the run's own metrics take the latest.
+    A resumed run repeats the steps after its checkpoint. MLflow and TensorBoard would show both, so they keep the first
+    attempt's; the run's own metrics take the latest.
     """
     return max((int(row["step"]) for row in run.history()), default=-1)
 
 
-def flush(tracking: Any) -> None:
-    """Have TensorBoard's file hold every step so far (it writes every two minutes, and a later attempt logs none again)."""
-    adapter = tracking.logger.get("tensorboard")
-    if adapter is not None:
-        adapter.writer.flush()
+def log(tracking: Any, data: Mapping[str, Any], step: int, *, is_repeated: bool) -> None:
+    """Log a step to verl's backends; one that an earlier attempt logged only to those that know which steps they have.
+
+    That is W&B with its server: it drops what it has and takes what a killed attempt had not sent yet. The others are made
+    to write at once, since a later attempt logs none of these steps again.
+    """
+    wandb, tensorboard = tracking.logger.get("wandb"), tracking.logger.get("tensorboard")
+    takes_repeated = wandb is not None and not wandb.run.offline
+    if not is_repeated:
+        tracking.log(data=data, step=step)
+    elif takes_repeated:
+        tracking.log(data=data, step=step, backend=["wandb"])
+    if wandb is not None and (takes_repeated or not is_repeated):
+        wandb.log({}, step=step, commit=True)  # else it keeps a step's row back until the next one begins
+    if tensorboard is not None:
+        tensorboard.writer.flush()  # else every two minutes
 
 
 class MlflowRun:
