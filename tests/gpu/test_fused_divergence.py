@@ -17,6 +17,7 @@ from tests.gpu.reference import (
     run_fused,
     weights_of,
 )
+from tests.losses.products import ProductSizes
 from torch import Tensor
 
 pytestmark = pytest.mark.gpu
@@ -84,6 +85,50 @@ def test_padded_entries_take_no_part_and_get_no_gradient(kind):
     assert relative_error(grad_weight, expected["grad_weight"]) < GRADIENT_BOUND
     assert relative_error(output.divergence, expected["divergence"]) < VALUE_BOUND
     assert torch.count_nonzero(grad_weight[valid:]) == 0
+
+
+# Entries that count, rows of the student's head, rows of the teacher's: real tokenizers, a prime, and very few.
+TOKENIZERS = {
+    "Qwen3": (151_669, 151_936, 151_936),
+    "Qwen2.5, 7B to 1.5B": (151_665, 151_936, 152_064),
+    "Llama 3": (128_256, 128_256, 128_256),
+    "Gemma 3": (262_144, 262_208, 262_208),
+    "GPT-2": (50_257, 50_257, 50_257),
+    "a prime": (131_071, 131_072, 131_136),
+    "a tile and one": (257, 257, 320),
+    "one vector": (7, 8, 7),
+    "one entry": (1, 1, 64),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_every_tokenizer_s_entries_and_nothing_behind_them(tokenizer, precision):
+    valid, student_rows, teacher_rows = TOKENIZERS[tokenizer]
+    heads = make_heads((130, max(student_rows, teacher_rows), 64, 128), BF16, BF16)
+    heads[1], heads[3] = heads[1][:student_rows].clone(), heads[3][:teacher_rows].clone()
+    for weight in (heads[1], heads[3]):
+        weight[valid:] = 0.0  # what float64 multiplies by a gradient of 0
+    weights = weights_of("ones", 130)
+    expected = float64_reference(heads, "reverse_kl", weights, valid)
+    for weight in (heads[1], heads[3]):
+        weight[valid:] = float("nan")
+    poison = torch.full((2**28,), float("nan"), device="cuda")  # the workspace will lie here
+    del poison
+    with ProductSizes() as products:
+        output, grad_hidden, grad_weight = run_fused(
+            heads, "reverse_kl", weights, valid_vocab=valid, precision=precision, max_relative_error=1.0
+        )
+    assert grad_weight.shape == (student_rows, 64)
+    assert torch.count_nonzero(grad_weight[valid:]) == 0
+    if valid > 1:  # the gradient of a single entry's logit is 0
+        assert relative_error(grad_hidden, expected["grad_hidden"]) < GRADIENT_BOUND
+        assert relative_error(grad_weight, expected["grad_weight"]) < GRADIENT_BOUND
+        assert relative_error(output.divergence, expected["divergence"]) < VALUE_BOUND
+    else:
+        assert torch.count_nonzero(grad_hidden) == 0
+    # cuBLAS takes three times as long where a product runs over an odd number of entries.
+    assert not {size for size in products.sizes - {130} if size % 8}
 
 
 @pytest.mark.parametrize("beta", [1e-4, 0.5, 1 - 1e-6])

@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroup
 
 from opd.losses.chunked import DivergenceOutput, check_arguments
 from opd.losses.divergence import DivergenceKind, compute_dtype
+from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 from opd.losses.sharded_rows import sharded_row_statistics
 
 # Tensors of a chunk's size that are alive at once: both sides' log-probabilities, probabilities, ratio, gradient, two more.
@@ -127,7 +128,8 @@ class _VocabParallel(torch.autograd.Function):
         with torch.autocast(student_hidden.device.type, enabled=False):
             run = _Run(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids, call)
             run.all_chunks(need_hidden=need_hidden, need_weight=need_weight)
-        ctx.gradients = (run.grad_hidden, run.grad_weight)
+        grad_weight = None if run.grad_weight is None else run.grad_weight[: len(student_weight)]
+        ctx.gradients = (run.grad_hidden, grad_weight)
         ctx.weight_dtype = student_weight.dtype
         ctx.mark_non_differentiable(run.stats, run.nonfinite)
         ctx.set_materialize_grads(False)
@@ -161,17 +163,18 @@ class _Run:
         self.stats = torch.zeros(5, len(student_hidden), dtype=self.dtype, device=student_hidden.device)
         self.nonfinite = torch.zeros(len(student_hidden), dtype=torch.bool, device=student_hidden.device)
         self.grad_hidden: Tensor | None = None
-        self.grad_weight: Tensor | None = None
+        self.grad_weight: Tensor | None = None  # [padded_entries(V_r), d_S]
 
-    def _head(self, weight: Tensor) -> Tensor:
-        return weight if self.in_halves and weight.dtype in (torch.bfloat16, torch.float16) else weight.to(self.dtype)
+    def _head(self, weight: Tensor) -> PaddedHead:
+        stays = self.in_halves and weight.dtype in (torch.bfloat16, torch.float16)
+        return PaddedHead(weight if stays else weight.to(self.dtype))
 
     def all_chunks(self, *, need_hidden: bool, need_weight: bool) -> None:
-        hidden, weight = self.student
+        hidden, head = self.student
         if need_hidden:
             self.grad_hidden = torch.zeros_like(hidden)
         if need_weight:
-            self.grad_weight = torch.zeros_like(weight, dtype=self.dtype)
+            self.grad_weight = hidden.new_zeros(padded_entries(head.entries), head.width, dtype=self.dtype)
         for rows in self._chunks():
             self._chunk(rows)
 
@@ -193,8 +196,8 @@ class _Run:
         ids = self._everybodys(self.token_ids[rows])
         makes_gradient = self.grad_hidden is not None or self.grad_weight is not None
         stats, gradient = sharded_row_statistics(
-            _logits(students, self.student[1], self.dtype),
-            _logits(teachers, self.teacher[1], self.dtype),
+            self.student[1].logits(students, self.dtype),
+            self.teacher[1].logits(teachers, self.dtype),
             call.kind,
             beta=call.beta,
             temperature=call.temperature,
@@ -213,19 +216,14 @@ class _Run:
     def _gradients(self, gradient: Tensor, students: Tensor, broken: Tensor, rows: slice) -> None:
         head = self.student[1]
         scale = _GRADIENT_SCALE.get(head.dtype, 1.0)
-        if self.in_halves:
-            gradient = (gradient * scale if scale != 1.0 else gradient).to(head.dtype)
+        padded = gradient.new_zeros(len(gradient), padded_entries(head.entries), dtype=head.dtype)
+        padded[:, : head.entries] = gradient.mul_(scale)
         if self.grad_weight is not None:
             # A broken row's gradient is 0, but 0 * nan would reach every entry of the head.
             clean = students.masked_fill(broken.unsqueeze(1), 0.0)
-            if self.in_halves:
-                torch.addmm(
-                    self.grad_weight, gradient.T, clean, out_dtype=self.dtype, alpha=1.0 / scale, out=self.grad_weight
-                )
-            else:
-                self.grad_weight.addmm_(gradient.T, clean)
+            accumulate(self.grad_weight, padded.T, clean, alpha=1.0 / scale)
         if self.grad_hidden is not None:
-            part = _product(gradient, head, self.dtype).div_(scale)
+            part = head.hidden_gradient(padded, gradient.new_empty(len(gradient), head.width)).div_(scale)
             own = part.new_empty(self.own_rows, part.shape[1])
             distributed.reduce_scatter_tensor(own, part, group=self.call.group)
             here = self.grad_hidden[rows]
@@ -238,14 +236,3 @@ class _Run:
         out = values.new_empty(distributed.get_world_size(self.call.group) * self.own_rows, *values.shape[1:])
         distributed.all_gather_into_tensor(out, padded, group=self.call.group)
         return out
-
-
-def _logits(hidden: Tensor, head: Tensor, dtype: torch.dtype) -> Tensor:
-    return _product(hidden, head.T, dtype)
-
-
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b with sums and result in `dtype`; CUDA multiplies two 16-bit factors without widening them."""
-    if a.dtype == b.dtype == dtype:
-        return a @ b
-    return torch.mm(a, b, out_dtype=dtype)

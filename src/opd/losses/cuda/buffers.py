@@ -15,7 +15,7 @@ class ChunkBuffers(NamedTuple):
     student: Logits
     teacher: Logits
     gradient: Tensor | None
-    """[n, vocab], None where no gradient is made; shares the student's fp16 logits' storage."""
+    """[n, vocab] of rows that are `stride` long, None where no gradient is made; shares the student's fp16 logits' storage."""
     gradient_stats: Tensor | None
     """[n, CLUSTER, NUM_GRAD_STATS]"""
 
@@ -72,14 +72,13 @@ class Buffers:
         return self.workspace[self._kept_bytes(group) :]
 
     def gradient(self, group: TokenGroup) -> Tensor:
-        """[group's tokens, vocab] with padded rows; the row kernel fills it chunk by chunk."""
-        kept = self.workspace[: self._kept_bytes(group)].view(self.gradient_dtype)
-        return kept.view(-1, self.stride)[:, : self.vocab]
+        """[group's tokens, stride]; the row kernel fills it chunk by chunk, the columns behind the vocabulary with 0."""
+        return self.workspace[: self._kept_bytes(group)].view(self.gradient_dtype).view(-1, self.stride)
 
     def chunk(self, group: TokenGroup, start: int, stop: int) -> ChunkBuffers:
         """Views for the tokens from `start` to `stop`, absolute positions within the group."""
         n = stop - start
-        kept = self.gradient(group)[start - group.start : stop - group.start]
+        kept = self.gradient(group)[start - group.start : stop - group.start, : self.vocab]
         storage = self._logits_storage(group)[: n * self.row.logits]
         if self.block_max is not None:
             student = Logits(kept.view(torch.float16), self.block_max[0, :n])

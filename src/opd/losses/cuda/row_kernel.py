@@ -35,7 +35,7 @@ class GradientRows(NamedTuple):
     """Where the gradient of a chunk goes, and how it is scaled."""
 
     values: Tensor
-    """[n, vocab] view, bf16 or fp16; may be the student's fp16 logits' own storage."""
+    """[n, vocab] view, bf16 or fp16; may be the student's fp16 logits' own storage. What lies between two rows becomes 0."""
     weight: Tensor
     """[n] fp32 factor of each row."""
     scale: float

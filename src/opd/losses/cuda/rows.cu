@@ -16,6 +16,14 @@
 #include "reduce.cuh"
 #include "vectors.cuh"
 
+typedef
+#if IN_F32
+    uint2
+#else
+    uint4
+#endif
+        GradVec;  // the gradient's entries of one vector of logits
+
 #define LN2 0.69314718055994531f
 #define LOG2E 1.4426950408889634f
 
@@ -64,7 +72,7 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 }
 
 // student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
-// grad [rows, stride_grad], may alias fp16 student; weight [rows]; token [rows], each in [0, vocab).
+// grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows], each in [0, vocab).
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
 // grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
 // every NOISE_EVERY-th row the expected squared error of g, else 0.
@@ -228,6 +236,9 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   const float factor = weight[row] * grad_scale;
   const bool measure_noise = row % NOISE_EVERY == 0;
   float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
+  GradVec* out_row = (GradVec*)((unsigned short*)grad + row * stride_grad);
+  // The products run over whole rows: their padding is 0 too. (Of the row's last vector the fill makes it so, as p is 0.)
+  if (rank == 0) for (int v = num_vecs + tid; v < stride_grad / ELEMS; v += THREADS) out_row[v] = GradVec{};
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
     const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
@@ -247,11 +258,10 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
       u32 w[ELEMS / 2];
 #pragma unroll
       for (int k = 0; k < ELEMS / 2; ++k) w[k] = finite ? pack2(g[2 * k] * factor, g[2 * k + 1] * factor) : 0u;
-      unsigned short* out = (unsigned short*)grad + row * stride_grad;
 #if IN_F32
-      ((uint2*)out)[v] = make_uint2(w[0], w[1]);
+      out_row[v] = make_uint2(w[0], w[1]);
 #else
-      ((uint4*)out)[v] = make_uint4(w[0], w[1], w[2], w[3]);
+      out_row[v] = make_uint4(w[0], w[1], w[2], w[3]);
 #endif
     }
   }

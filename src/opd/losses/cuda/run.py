@@ -24,13 +24,13 @@ from opd.losses.cuda.row_kernel import (
     gradient_unit,
 )
 from opd.losses.divergence import DivergenceKind
+from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 
 # A gradient entry is a probability times a difference of log ratios. 2^10 leaves fp16 room for 64 nats above, and below
 # for a gradient of norm 1e-3 to keep three digits; what needs another scale is seen in the row kernel's numbers.
 GRADIENT_SCALE = 2.0**10
 FP16_LIMIT = 65504.0
 FP16_SAFE_PEAK = 2.0**14
-STRIDE_MULTIPLE = 64  # entries: rows start on 128 bytes
 
 
 class Call(NamedTuple):
@@ -103,7 +103,11 @@ class Forward:
         self.num_tokens, self.device = len(hidden), hidden.device
         self.stats = torch.zeros(self.num_tokens, NUM_STATS, device=self.device)
         self.grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        self.grad_weight = torch.empty_like(weight, dtype=torch.float32) if need_weight else None
+        self.stride = padded_entries(call.vocab)
+        # Rounded up as the product that writes it is; what lies behind the head's own rows is cut off when done.
+        weight_rows = max(len(weight), self.stride)
+        self.grad_weight = weight.new_empty(weight_rows, weight.shape[1], dtype=torch.float32) if need_weight else None
+        self.head = PaddedHead(weight[: call.vocab])
         self.makes_gradient = need_hidden or need_weight
         self.weights, self.weight_unit = inputs.token_weights.float(), 1.0
         self.largest_weight: HostCopy | None = None
@@ -140,13 +144,13 @@ class Forward:
     def result(self) -> Result:
         loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
         error = self.report.relative_error
-        return Result(self.stats, loss_sum, self.grad_hidden, self.grad_weight, self.attempt.precision, error)
+        grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
+        return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
     def _plan(self) -> tuple[list[TokenGroup], Buffers]:
         call, precision = self.call, self.attempt.precision
-        stride = math.ceil(call.vocab / STRIDE_MULTIPLE) * STRIDE_MULTIPLE
         num_blocks = math.ceil(call.vocab / VOCAB_BLOCK)
-        row = RowBytes.of(stride, num_blocks, precision)
+        row = RowBytes.of(self.stride, num_blocks, precision)
         if self.makes_gradient:
             borrowed = 0 if self.grad_weight is None else self.grad_weight.nbytes
             groups = plan_groups(self.num_tokens, row, workspace_bytes=call.workspace_bytes, weight_grad_bytes=borrowed)
@@ -155,7 +159,7 @@ class Forward:
         return groups, Buffers(
             groups,
             vocab=call.vocab,
-            stride=stride,
+            stride=self.stride,
             num_blocks=num_blocks,
             precision=precision,
             gradient_dtype=self.inputs.student_weight.dtype,
@@ -219,11 +223,10 @@ class Forward:
         """d loss / d hidden of the group: accumulated in fp32, rounded once."""
         if self.grad_hidden is None:
             return
-        gradient, head = buffers.gradient(group), self.inputs.student_weight[: self.call.vocab]
+        gradient = buffers.gradient(group)
         for start, stop in group.chunks():
             part = gradient[start - group.start : stop - group.start]
-            product = buffers.hidden_product(group, stop - start, head.shape[1])
-            torch.mm(part, head, out_dtype=torch.float32, out=product)
+            product = self.head.hidden_gradient(part, buffers.hidden_product(group, stop - start, self.head.width))
             torch.mul(product, self.weight_unit / self.attempt.gradient_scale, out=self.grad_hidden[start:stop])
 
     def _weight_product(self, buffers: Buffers, group: TokenGroup) -> None:
@@ -234,15 +237,12 @@ class Forward:
         hidden = self.inputs.student_hidden[rows].to(self.inputs.student_weight.dtype)
         if self.report.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
             hidden = hidden.masked_fill(self._nonfinite()[rows].unsqueeze(1), 0.0)
-        counted = self.grad_weight[: self.call.vocab]
-        torch.addmm(
-            counted,
+        accumulate(
+            self.grad_weight[: self.stride],
             buffers.gradient(group).T,
             hidden,
-            out_dtype=torch.float32,
             beta=0 if group.start == 0 else 1,
             alpha=self.weight_unit / self.attempt.gradient_scale,
-            out=counted,
         )
 
     def _nonfinite(self) -> Tensor:
