@@ -19,25 +19,36 @@ from opd.losses.divergence import DIVERGENCE_KINDS
 
 SMALL_GIB, LARGE_GIB = 1.1, 2.34
 SLOW = ("original", "naive", "plain chunked (fp32 products)", "Liger fused_linear_jsd")
-OTHER_SHAPES = ((151936, 2560, 4096), (151936, 2048, 5120), (151936, 4096, 4096), (128256, 2048, 4096))
+OTHER_WIDTHS = ((2560, 4096), (2048, 5120), (4096, 4096))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
+    """Qwen3-8B to 1.7B: the entries of its tokenizer, the rows of its heads, student before teacher."""
+
     tokens: int = 8192
-    vocab: int = 151936
-    student_width: int = 2048
-    teacher_width: int = 4096
+    entries: int = 151_669
+    head_rows: tuple[int, int] = (151_936, 151_936)
+    widths: tuple[int, int] = (2048, 4096)
 
     def batch(self, *, peaked: bool = False, dtype: torch.dtype = torch.bfloat16) -> Batch:
-        return Batch.random(self.tokens, self.vocab, self.student_width, self.teacher_width, peaked=peaked, dtype=dtype)
+        return Batch.random(self.tokens, self.entries, self.head_rows, self.widths, peaked=peaked, dtype=dtype)
 
     @property
     def flop(self) -> float:
-        return products_flop(self.tokens, self.vocab, self.student_width, self.teacher_width)
+        return products_flop(self.tokens, self.entries, *self.widths)
 
-    def label(self) -> str:
-        return f"N {self.tokens} V {self.vocab} d_T {self.teacher_width} d_S {self.student_width}"
+
+# Models that people distil, and counts that are hard: the widths are the models', and Qwen3-8B to 1.7B's for the last three.
+TOKENIZERS = {
+    "Qwen3 8B to 1.7B": Shape(),
+    "Qwen3 8B to 4B": Shape(widths=(2560, 4096)),
+    "Qwen2.5 7B to 1.5B": Shape(entries=151_665, head_rows=(151_936, 152_064), widths=(1536, 3584)),
+    "Llama 3 8B to 3B": Shape(entries=128_256, head_rows=(128_256, 128_256), widths=(3072, 4096)),
+    "262,144 of 262,208": Shape(entries=262_144, head_rows=(262_208, 262_208)),
+    "131,071, a prime, unpadded": Shape(entries=131_071, head_rows=(131_071, 131_071)),
+    "50,257, unpadded (GPT-2)": Shape(entries=50_257, head_rows=(50_257, 50_257)),
+}
 
 
 class Report:
@@ -126,19 +137,31 @@ def tokens_section(report: Report, floor: Floor, rounds: int, baselines: bool) -
 
 
 def shapes_section(report: Report, floor: Floor, rounds: int, baselines: bool) -> None:
-    for vocab, student_width, teacher_width in OTHER_SHAPES:
-        shape = Shape(vocab=vocab, student_width=student_width, teacher_width=teacher_width)
+    for widths in OTHER_WIDTHS:
+        shape = Shape(widths=widths)
         batch = shape.batch()
         steps = {f"ours, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
         if baselines and LIGER_CHUNKED in BASELINES:
             steps[LIGER_CHUNKED] = BASELINES[LIGER_CHUNKED](batch, "reverse_kl")
-        section = f"V {vocab} d_T {teacher_width} d_S {student_width}"
+        section = f"d_T {widths[1]} d_S {widths[0]}"
         measured(report, section, steps, floor, shape.flop, rounds, exact_gradients(batch, "reverse_kl"))
+
+
+def tokenizers_section(report: Report, floor: Floor, rounds: int) -> None:
+    for name, shape in TOKENIZERS.items():
+        batch = shape.batch()
+        steps = {f"{name}, {gib} GiB": Ours(batch, "reverse_kl", gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        counts = f"{shape.entries:,} of {shape.head_rows[0]:,}"
+        exact = exact_gradients(batch, "reverse_kl")
+        measured(report, counts, steps, floor, shape.flop, rounds, exact, idle=True)
+        del batch, steps, exact
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default="main,peaked,kinds,tokens,shapes,baselines", help="comma-separated")
+    parser.add_argument(
+        "--sections", default="tokenizers,main,peaked,kinds,tokens,shapes,baselines", help="comma-separated"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/divergence.json"))
     arguments = parser.parse_args()
@@ -150,6 +173,8 @@ def main() -> None:
     report, floor = Report(), Floor()
     facts = machine("torch", "triton", "liger-kernel", "cuda-bindings")
     print(facts, flush=True)
+    if "tokenizers" in chosen:
+        tokenizers_section(report, floor, arguments.rounds)
     main_sections(report, floor, arguments.rounds, chosen)
     if "kinds" in chosen:
         kinds_section(report, floor, arguments.rounds)

@@ -29,22 +29,37 @@ class Batch:
     student_weight: Tensor
     teacher_hidden: Tensor
     teacher_weight: Tensor
+    entries: int
+    """Of the vocabulary, that count: the tokenizer's. The heads' rows behind them are 0, as good as never trained, so that
+    candidates that know no padding have nearly the same gradients."""
 
     @classmethod
     def random(
-        cls, tokens: int, vocab: int, student_width: int, teacher_width: int, *, peaked: bool, dtype: torch.dtype
+        cls,
+        tokens: int,
+        entries: int,
+        head_rows: tuple[int, int],
+        widths: tuple[int, int],
+        *,
+        peaked: bool,
+        dtype: torch.dtype,
     ) -> "Batch":
-        """Logits of standard deviation 2, or peaked ones: maxima near 40, entropy below 0.5, a tenth of the rows at odds."""
+        """Logits of standard deviation 2, or peaked ones: maxima near 40, entropy below 0.5, a tenth of the rows at odds.
+
+        Args:
+            head_rows, widths: of student and teacher.
+        """
         torch.manual_seed(0)
         std = 6.0 if peaked else 2.0
         sides = []
-        favourite = torch.randint(0, vocab, (tokens,), device="cuda")
-        for side, width in enumerate((student_width, teacher_width)):
+        favourite = torch.randint(0, entries, (tokens,), device="cuda")
+        for side, (rows, width) in enumerate(zip(head_rows, widths, strict=True)):
             hidden = torch.randn(tokens, width, device="cuda").bfloat16()
-            weight = (torch.randn(vocab, width, device="cuda") * (std / math.sqrt(width))).bfloat16()
+            weight = (torch.randn(rows, width, device="cuda") * (std / math.sqrt(width))).bfloat16()
+            weight[entries:] = 0.0
             if peaked:
                 chosen = torch.where(
-                    torch.arange(tokens, device="cuda") % 10 == 0, (favourite + side) % vocab, favourite
+                    torch.arange(tokens, device="cuda") % 10 == 0, (favourite + side) % entries, favourite
                 )
                 row = weight[chosen].float()
                 missing = 39.0 + torch.randn(tokens, device="cuda") - (hidden.float() * row).sum(1)
@@ -52,7 +67,13 @@ class Batch:
             sides += [hidden, weight.to(dtype)]
         sides[0].requires_grad_()
         sides[1].requires_grad_()
-        return cls(student_hidden=sides[0], student_weight=sides[1], teacher_hidden=sides[2], teacher_weight=sides[3])
+        return cls(
+            student_hidden=sides[0],
+            student_weight=sides[1],
+            teacher_hidden=sides[2],
+            teacher_weight=sides[3],
+            entries=entries,
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -65,6 +86,7 @@ class Batch:
             student_weight=self.student_weight,
             teacher_hidden=self.teacher_hidden[:tokens],
             teacher_weight=self.teacher_weight,
+            entries=self.entries,
         )
 
     def gradients(self, loss: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -86,11 +108,12 @@ def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
     weights = torch.full((len(double[0]),), 1.0 / len(double[0]), device="cuda", dtype=torch.float64)
     output = chunked_divergence(
         *double,
-        kind,
+        kind,  # type: ignore[arg-type]
         token_weights=weights,
         beta=0.5,
         temperature=1.0,
-        chunk_size=512,  # type: ignore[arg-type]
+        chunk_size=512,
+        valid_vocab=batch.entries,
     )
     output.loss_sum.backward()
     assert double[0].grad is not None
@@ -106,7 +129,12 @@ class Ours:
         tokens = len(batch.student_hidden)
         self.weights = torch.full((tokens,), 1.0 / tokens, device="cuda")
         self.ids = torch.arange(tokens, device="cuda")
-        self.options: dict[str, Any] = {"kind": kind, "workspace_gib": workspace_gib, "precision": precision}
+        self.options: dict[str, Any] = {
+            "kind": kind,
+            "workspace_gib": workspace_gib,
+            "precision": precision,
+            "valid_vocab": batch.entries,
+        }
         self.facts: dict[str, Any] = {}
 
     def __call__(self) -> tuple[Tensor, Tensor]:
@@ -127,11 +155,12 @@ def plain(batch: Batch, kind: str) -> Step:
         batch.student_weight.grad_dtype = torch.float32
         output = chunked_divergence(
             *batch.tensors,
-            kind,
+            kind,  # type: ignore[arg-type]
             token_weights=weights,
             beta=0.5,
             temperature=1.0,
-            chunk_size=PLAIN_CHUNK,  # type: ignore[arg-type]
+            chunk_size=PLAIN_CHUNK,
+            valid_vocab=batch.entries,
         )
         return batch.gradients(output.loss_sum)
 
