@@ -114,7 +114,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@
 
-gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, three runs and their promises (ARGS="--only opd")
+gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, five runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency

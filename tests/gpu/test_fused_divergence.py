@@ -121,14 +121,14 @@ def test_every_tokenizer_s_entries_and_nothing_behind_them(tokenizer, precision)
         )
     assert grad_weight.shape == (student_rows, 64)
     assert torch.count_nonzero(grad_weight[valid:]) == 0
+    if valid % 8 and valid > 1:  # cuBLAS takes three times as long over an odd number of entries
+        assert valid not in products.sizes
     if valid > 1:  # the gradient of a single entry's logit is 0
         assert relative_error(grad_hidden, expected["grad_hidden"]) < GRADIENT_BOUND
         assert relative_error(grad_weight, expected["grad_weight"]) < GRADIENT_BOUND
         assert relative_error(output.divergence, expected["divergence"]) < VALUE_BOUND
     else:
         assert torch.count_nonzero(grad_hidden) == 0
-    # cuBLAS takes three times as long where a product runs over an odd number of entries.
-    assert not {size for size in products.sizes - {130} if size % 8}
 
 
 @pytest.mark.parametrize("beta", [1e-4, 0.5, 1 - 1e-6])

@@ -1,18 +1,25 @@
-"""What a run on a GPU must have kept, read from its metrics alone, and where its steps' time went."""
+"""What a run on a GPU must have kept, read from what it left, and where its steps' time went."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from opd.agent.trajectories import FOLDER as TRAJECTORIES
+from opd.agent.trajectories import Trajectory, from_lines
+from opd.evaluation.samples import Sample, read_generations
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
-MIN_PEARSON = {"opd": 0.999, "toy": 0.98, "grpo": 0.98}
+MIN_PEARSON = {"opd": 0.999, "toy": 0.98, "grpo": 0.98, "agent": 0.98}
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
 vLLM's and the trainer's, differ by that much."""
 MAX_DIVERGENCE_RATIO = 0.9
+MIN_TEACHER_ACCURACY = 0.8
+"""Of one sampled answer of the toy task's teacher; greedy it is right in nearly all (its provenance.json)."""
 NUM_ENDS = 3
 """Steps averaged at each end of the curve: one step's batch alone is noise."""
 
@@ -63,6 +70,66 @@ def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterat
     accuracy = [value for row in rows for key, value in row.items() if key.startswith("val-core/") and "/acc/" in key]
     if len(accuracy) > 1:
         yield Promise("held-out accuracy rises", f"{accuracy[0]:.3f} -> {accuracy[-1]:.3f}", accuracy[-1] > accuracy[0])
+
+
+def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
+    """Of a run with tools, beside what every training run promises: its counts, and the conversations that it kept."""
+    steps = training_rows(rows)
+    calls, errors = (
+        [
+            sum(value for key, value in row.items() if key.startswith("agent/tool/") and key.endswith(end))
+            for row in steps
+        ]
+        for end in ("/calls", "/errors")
+    )
+    observed = f"{min(calls):.0f} to {max(calls):.0f} calls a step, {sum(errors):.0f} errors in all"
+    yield Promise("tools were called in every step", observed, min(calls) > 0)
+    own, trained = (sum(row[key] for row in steps) for key in ("tool_mask/llm_tokens", "opd/num_tokens"))
+    yield Promise("trained on the model's own tokens", f"{trained:.0f} trained, {own:.0f} its own", trained == own)
+    kept = [item for path in sorted((run_dir / TRAJECTORIES).glob("*.jsonl")) for item in from_lines(path.read_bytes())]
+    right = sum(map(replies_are_not_trained, kept))
+    yield Promise(
+        "every reply is read and never trained", f"{right} of {len(kept)} kept conversations", 0 < right == len(kept)
+    )
+
+
+def replies_are_not_trained(item: Trajectory) -> bool:
+    """What tools said stands in the conversation, in stretches that are not trained, between two of the model's turns."""
+    read = [segment.text for segment in item.segments if not segment.trained]
+    answered = [turn for turn in item.calls if turn][: len(read)]
+    alternate = all(a.trained != b.trained for a, b in zip(item.segments, item.segments[1:], strict=False))
+    said = all(str(call["reply"]) in text for turn, text in zip(answered, read, strict=True) for call in turn)
+    return alternate and item.segments[0].trained and said
+
+
+def eval_promises(run_dir: Path, result: dict[str, Any], log: str) -> Iterator[Promise]:
+    """Of an evaluation: the table, the file of answers and `result.json` say the same."""
+    samples = read_generations(run_dir / "eval" / "generations.parquet")
+    for source, found in result["eval"].items():
+        of_set = [sample for sample in samples if sample.data_source == source]
+        yield from set_promises(source, found, of_set)
+    shown = [name for name in ("mean@", "pass@", "maj@") if name in log]
+    yield Promise("the table has mean@n, pass@k, maj@k", ", ".join(shown), len(shown) == 3)
+    picture = run_dir / "eval" / "pass_at_k.png"
+    yield Promise("a picture of pass@k", picture.name if picture.exists() else "none", picture.exists())
+
+
+def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) -> Iterator[Promise]:
+    """Of one data set of an evaluation."""
+    asked = found["num_problems"] * found["num_samples"]
+    keys = {(sample.problem_index, sample.sample_index) for sample in samples}
+    yield Promise(f"{source}: every answer kept", f"{len(samples)} of {asked}", len(samples) == len(keys) == asked)
+    failed = sum(sample.failed for sample in samples)
+    yield Promise(f"{source}: no scorer failed", f"{failed} failed", not failed)
+    mean, passes = statistics.mean(sample.acc for sample in samples), found["pass_at"]
+    yield Promise(
+        f"{source}: mean and pass@1 are the answers' own",
+        f"{found['mean']:.4f}, {passes[0]:.4f}, {mean:.4f}",
+        math.isclose(found["mean"], mean, abs_tol=1e-9) and math.isclose(passes[0], mean, abs_tol=1e-9),
+    )
+    grows = passes == sorted(passes) and len(passes) == found["num_samples"]
+    yield Promise(f"{source}: pass@k grows with k", f"{passes[0]:.3f} -> {passes[-1]:.3f}", grows)
+    yield Promise(f"{source}: accuracy >= {MIN_TEACHER_ACCURACY}", f"{mean:.3f}", mean >= MIN_TEACHER_ACCURACY)
 
 
 def step_parts(rows: list[Row]) -> dict[str, float]:

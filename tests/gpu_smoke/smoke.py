@@ -1,4 +1,5 @@
-"""`make gpu-smoke`: the whole trainer on one GPU with vLLM (distillation of two sizes, the toy task, GRPO), and its promises.
+"""`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, the toy task, GRPO,
+conversations with tools, an evaluation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 metrics it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -14,12 +15,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.facts import machine
-from tests.gpu_smoke.promises import Promise, promises, step_parts
+from tests.gpu_smoke.promises import Promise, agent_promises, eval_promises, promises, step_parts
 
 from opd.runs.metrics import read_metrics
 from opd.runs.store_local import LocalStore
@@ -31,10 +33,13 @@ SPECS = {
     "opd": HERE / "specs/opd.yaml",
     "toy": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
+    "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
+    "eval": HERE / "specs/eval.yaml",
 }
-# The quickstart as it runs on a laptop, but on a GPU with vLLM.
-TOY = (
-    "device=cuda", "name=toy", "output.root=out", "store.url=out/store", "data.num_workers=0", "reward.num_workers=0",
+# The quickstarts as they run on a laptop, but on a GPU with vLLM.
+QUICKSTARTS = ("toy", "agent")
+ON_A_GPU = (
+    "device=cuda", "output.root=out", "store.url=out/store", "data.num_workers=0", "reward.num_workers=0",
     "rollout.num_agent_workers=0", "rollout.gpu_memory_utilization=0.3", "rollout.enforce_eager=true",
     "actor.dtype=bf16",
 )  # fmt: skip
@@ -79,7 +84,7 @@ def environment() -> dict[str, str]:
 
 def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
-    sets = [*(TOY if name == "toy" else ()), *extra]
+    sets = [*((*ON_A_GPU, f"name={name}") if name in QUICKSTARTS else ()), *extra]
     if name == "opd":
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
@@ -106,16 +111,32 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     run_dir = folder / "out" / name
     rows = [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
     steps = [row for row in rows if "training/global_step" in row]
-    kept = list(promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)) if steps else []  # type: ignore[union-attr]
+    kept = list(_kept(name, spec, rows, run_dir, log))
     return Outcome(
         name=name,
         returncode=returncode,
         seconds=seconds,
         first_step_s=steps[0]["time"] - wall if steps else None,
-        promises=kept or [Promise("at least one step", "none", False)],
+        promises=kept,
         parts=step_parts(rows) if len(steps) > 2 else {},
         rows=rows,
     )
+
+
+def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:
+    """What the run's kind promises; a single broken promise where it did not come that far."""
+    if spec.kind == "eval":
+        result = run_dir / "result.json"
+        yield Promise("finished", result.name if result.exists() else "no result.json", result.exists())
+        if result.exists():
+            yield from eval_promises(run_dir, json.loads(result.read_text()), log.read_text(errors="replace"))
+        return
+    if not any("training/global_step" in row for row in rows):
+        yield Promise("at least one step", "none", False)
+        return
+    yield from promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)
+    if spec.kind == "opd-agent":
+        yield from agent_promises(rows, run_dir)
 
 
 def show(outcome: Outcome, log: Path) -> None:
@@ -134,7 +155,7 @@ def show(outcome: Outcome, log: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="opd,toy,grpo", help="comma-separated runs")
+    parser.add_argument("--only", default=",".join(SPECS), help="comma-separated runs")
     parser.add_argument("--folder", type=Path, default=Path("build/gpu-smoke"))
     parser.add_argument("--timeout-s", type=float, default=900.0, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="set a key of every run's spec")

@@ -23,7 +23,9 @@ def padded_gradient(entries: int) -> torch.Tensor:
 def test_products_are_those_of_the_head_as_it_is(entries):
     weight, hidden, gradient = normal(entries, 24), normal(5, 24), padded_gradient(entries)
     head = PaddedHead(weight)
-    torch.testing.assert_close(head.logits(hidden, torch.float64), hidden @ weight.T)
+    logits = head.logits(hidden, torch.float64)
+    torch.testing.assert_close(logits[:, :entries], hidden @ weight.T)
+    assert torch.isneginf(logits[:, entries:]).all()
     out = torch.full((5, 24), torch.nan, dtype=torch.float64)
     torch.testing.assert_close(head.hidden_gradient(gradient, out), gradient[:, :entries] @ weight)
 
@@ -41,7 +43,7 @@ def test_what_a_head_holds_behind_its_entries_is_never_read():
     weight = normal(128, 24)
     weight[101:] = torch.nan
     head = PaddedHead(weight[:101])
-    assert torch.isfinite(head.logits(normal(5, 24), torch.float64)).all()
+    assert torch.isfinite(head.logits(normal(5, 24), torch.float64)[:, :101]).all()
     assert torch.isfinite(head.hidden_gradient(padded_gradient(101), normal(5, 24))).all()
 
 

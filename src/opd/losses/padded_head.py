@@ -41,11 +41,12 @@ class PaddedHead:
                 yield columns, rows
 
     def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        """hidden [n, d] @ head.T in `dtype`: a view [n, V] of padded rows."""
+        """hidden [n, d] @ head.T -> [n, padded_entries(V)] in `dtype`, -inf (a probability of 0) behind the V entries."""
         out = hidden.new_empty(len(hidden), padded_entries(self.entries), dtype=dtype)
         for columns, rows in self._parts():
             accumulate(out[:, columns], hidden, rows.T, beta=0.0)
-        return out[:, : self.entries]
+        out[:, self.entries :] = -torch.inf
+        return out
 
     def hidden_gradient(self, gradient: Tensor, out: Tensor) -> Tensor:
         """gradient @ head, into `out` [n, d] of the gradient's dtype or wider.

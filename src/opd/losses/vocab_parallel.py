@@ -193,7 +193,7 @@ class _Run:
             self._everybodys(hidden[rows].to(head.dtype)) for hidden, head in (self.student, self.teacher)
         )
         weights = self._everybodys(self.token_weights[rows].to(self.dtype))
-        ids = self._everybodys(self.token_ids[rows])
+        picked = self._everybodys(self.token_ids[rows]) - call.first_entry
         makes_gradient = self.grad_hidden is not None or self.grad_weight is not None
         stats, gradient = sharded_row_statistics(
             self.student[1].logits(students, self.dtype),
@@ -201,7 +201,7 @@ class _Run:
             call.kind,
             beta=call.beta,
             temperature=call.temperature,
-            picked=ids - call.first_entry,
+            picked=picked.masked_fill(picked >= self.student[1].entries, -1),  # another slice's, or nobody's
             gradient_scale=weights if makes_gradient else None,
             reduce=lambda values, op: distributed.all_reduce(values, op=op, group=group),
         )
@@ -216,14 +216,13 @@ class _Run:
     def _gradients(self, gradient: Tensor, students: Tensor, broken: Tensor, rows: slice) -> None:
         head = self.student[1]
         scale = _GRADIENT_SCALE.get(head.dtype, 1.0)
-        padded = gradient.new_zeros(len(gradient), padded_entries(head.entries), dtype=head.dtype)
-        padded[:, : head.entries] = gradient.mul_(scale)
+        gradient = gradient.mul_(scale).to(head.dtype)
         if self.grad_weight is not None:
             # A broken row's gradient is 0, but 0 * nan would reach every entry of the head.
             clean = students.masked_fill(broken.unsqueeze(1), 0.0)
-            accumulate(self.grad_weight, padded.T, clean, alpha=1.0 / scale)
+            accumulate(self.grad_weight, gradient.T, clean, alpha=1.0 / scale)
         if self.grad_hidden is not None:
-            part = head.hidden_gradient(padded, gradient.new_empty(len(gradient), head.width)).div_(scale)
+            part = head.hidden_gradient(gradient, students.new_empty(students.shape, dtype=self.dtype)).div_(scale)
             own = part.new_empty(self.own_rows, part.shape[1])
             distributed.reduce_scatter_tensor(own, part, group=self.call.group)
             here = self.grad_hidden[rows]
