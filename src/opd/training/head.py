@@ -15,7 +15,9 @@ from torch import distributed, nn
 from torch.distributed import ProcessGroup
 
 from opd.losses import DivergenceKind
+from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
 from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
 from opd.training.errors import Unfit
@@ -65,7 +67,7 @@ class DivergenceTask:
     teacher_vocab: int = 0
     unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor) -> HeadDivergence:
+    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> HeadDivergence:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
         if self.vocab_group is not None:
             return self._shared_divergence(hidden, weight, self.vocab_group)
@@ -83,6 +85,7 @@ class DivergenceTask:
             valid_vocab=self.valid_vocab,
             token_ids=self.token_ids,
             workspace_gib=self.workspace_gib,
+            precision=precision,
         )
         self._note_unshared("student", self.student_vocab, hidden, weight, output.student_log_prob, output.nonfinite)
         self._note_unshared(
@@ -158,6 +161,7 @@ class DistillationHead(nn.Linear):
     """
 
     task: HeadTask | None = None
+    storage: StorageMemory
 
     @classmethod
     def replace(cls, model: nn.Module) -> DistillationHead:
@@ -174,6 +178,7 @@ class DistillationHead(nn.Linear):
             raise Unfit(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
         # Change the class in place: the module object, its weight tie and any hooks stay what they are.
         old.__class__ = cls
+        old.storage = StorageMemory()
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
@@ -188,7 +193,9 @@ class DistillationHead(nn.Linear):
         hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
         if isinstance(task, CollectTask):
             return hidden
-        return task.divergence(hidden, self.weight)
+        output = task.divergence(hidden, self.weight, self.storage.precision)
+        self.storage.learn(output.precision)
+        return output
 
 
 def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs):

@@ -157,10 +157,20 @@ def tokenizers_section(report: Report, floor: Floor, rounds: int) -> None:
         del batch, steps, exact
 
 
+def near_section(report: Report, floor: Floor, rounds: int) -> None:
+    """A student near its teacher needs fp32 logits: calls that remember it, and one that tries fp16 first."""
+    shape = Shape()
+    batch = Batch.near(shape.tokens, shape.entries, shape.head_rows, shape.widths)
+    for kind in DIVERGENCE_KINDS:
+        steps = {f"{kind}, {gib} GiB": Ours(batch, kind, gib) for gib in (SMALL_GIB, LARGE_GIB)}
+        steps[f"{kind}, {SMALL_GIB} GiB, the first call"] = Ours(batch, kind, SMALL_GIB, "fp16")
+        measured(report, "near its teacher", steps, floor, shape.flop, rounds, exact_gradients(batch, kind))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--sections", default="tokenizers,main,peaked,kinds,tokens,shapes,baselines", help="comma-separated"
+        "--sections", default="tokenizers,main,peaked,kinds,near,tokens,shapes,baselines", help="comma-separated"
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/divergence.json"))
@@ -178,6 +188,8 @@ def main() -> None:
     main_sections(report, floor, arguments.rounds, chosen)
     if "kinds" in chosen:
         kinds_section(report, floor, arguments.rounds)
+    if "near" in chosen:
+        near_section(report, floor, arguments.rounds)
     if "tokens" in chosen:
         tokens_section(report, floor, arguments.rounds, "baselines" in chosen)
     if "shapes" in chosen:
