@@ -18,8 +18,8 @@ MIN_PEARSON = {"opd": 0.999, "toy": 0.98, "grpo": 0.98, "agent": 0.98}
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
 vLLM's and the trainer's, differ by that much."""
 MAX_DIVERGENCE_RATIO = 0.9
-MIN_TEACHER_ACCURACY = 0.8
-"""Of one sampled answer of the toy task's teacher; greedy it is right in nearly all (its provenance.json)."""
+TOY_STUDENT_ACCURACY = (0.15, 0.5)
+"""Of sampled answers; greedy it is right in 0.31 (its provenance.json), and a model whose weights did not arrive in none."""
 NUM_ENDS = 3
 """Steps averaged at each end of the curve: one step's batch alone is noise."""
 
@@ -127,9 +127,10 @@ def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) 
         f"{found['mean']:.4f}, {passes[0]:.4f}, {mean:.4f}",
         math.isclose(found["mean"], mean, abs_tol=1e-9) and math.isclose(passes[0], mean, abs_tol=1e-9),
     )
-    grows = passes == sorted(passes) and len(passes) == found["num_samples"]
+    grows = passes == sorted(passes) and passes[0] < passes[-1] and len(passes) == found["num_samples"]
     yield Promise(f"{source}: pass@k grows with k", f"{passes[0]:.3f} -> {passes[-1]:.3f}", grows)
-    yield Promise(f"{source}: accuracy >= {MIN_TEACHER_ACCURACY}", f"{mean:.3f}", mean >= MIN_TEACHER_ACCURACY)
+    least, most = TOY_STUDENT_ACCURACY
+    yield Promise(f"{source}: accuracy of {least} to {most}", f"{mean:.3f}", least <= mean <= most)
 
 
 def step_parts(rows: list[Row]) -> dict[str, float]:

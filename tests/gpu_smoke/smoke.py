@@ -24,6 +24,7 @@ from tests.gpu.facts import machine
 from tests.gpu_smoke.promises import Promise, agent_promises, eval_promises, promises, step_parts
 
 from opd.runs.metrics import read_metrics
+from opd.runs.result import RESULT_FILE
 from opd.runs.store_local import LocalStore
 from opd.spec import load_spec
 
@@ -126,8 +127,8 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
 def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:
     """What the run's kind promises; a single broken promise where it did not come that far."""
     if spec.kind == "eval":
-        result = run_dir / "result.json"
-        yield Promise("finished", result.name if result.exists() else "no result.json", result.exists())
+        result = run_dir.parent / "store" / name / RESULT_FILE
+        yield Promise("finished", result.name if result.exists() else f"no {result}", result.exists())
         if result.exists():
             yield from eval_promises(run_dir, json.loads(result.read_text()), log.read_text(errors="replace"))
         return
