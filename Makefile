@@ -9,6 +9,10 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && command -v $$p && break; done)
 SEED ?= 1
 EXP ?= manifests/experiments/quickstart.yaml
+# A site file, for every command of the tool: what all runs on a cluster share (manifests/sites).
+ifdef SITE
+export OPDCTL_SITE := $(SITE)
+endif
 CODE := src tools tests
 
 # A run must not depend on what the caller's shell happens to set.
@@ -49,7 +53,7 @@ status logs wait cancel suspend resume dashboard collect compare report pull: se
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
-submit render delete doctor: setup-tool tools ## those that call Helm
+submit render delete doctor: setup-tool tools ## those that call Helm (SITE=site.yaml: what belongs to the cluster)
 	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)

@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHARTS = ROOT / "charts"
 _SHIPPED = {path.stem: path for path in sorted((ROOT / "manifests/experiments").glob("*.yaml"))}
 SWEEPS = {name: path for name, path in _SHIPPED.items() if "\nmatrix:" in path.read_text()}
-EXPERIMENTS = {
-    name: path for name, path in _SHIPPED.items() if name not in SWEEPS
-}  # those that a chart takes as they are
+# Those that a chart takes as they are.
+EXPERIMENTS = {name: path for name, path in _SHIPPED.items() if name not in SWEEPS}
+SITES = {path.stem: path for path in sorted((ROOT / "manifests/sites").glob("*.yaml"))}
 DIGEST = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
 RUN = "my-run"

@@ -4,7 +4,8 @@ import json
 import subprocess
 
 import pytest
-from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, kind_of, template
+import yaml
+from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, SITES, kind_of, template
 
 import kubeschemas
 from gotools import find
@@ -40,6 +41,10 @@ def cases():
     for name in EXPERIMENTS:
         for mode in ("K8sJobMode", "HTTPMode"):
             yield f"{name}-{mode}", (kind_of(name), IMAGE, {"cluster": {"submissionMode": mode}}), {"experiment": name}
+    for name in EXPERIMENTS:
+        for site, path in SITES.items():
+            values = yaml.safe_load(path.read_text())  # over the experiment, which has no key in common with a site
+            yield f"{name}-{site}", (kind_of(name), IMAGE, values), {"experiment": name}
     for kind in KINDS:
         layers = [
             MINIMAL[kind],
@@ -84,7 +89,7 @@ def test_every_case_was_looked_at_with_all_its_kinds(verdicts):
     by_case = {}
     for case, kind, *_ in verdicts:
         by_case.setdefault(case, set()).add(kind)
-    assert len(by_case) == 2 * len(EXPERIMENTS) + len(KINDS)
+    assert len(by_case) == (2 + len(SITES)) * len(EXPERIMENTS) + len(KINDS)
     for case, kinds in by_case.items():
         assert {"RayJob", "ConfigMap", "ServiceAccount", "NetworkPolicy", "Pod"} <= kinds, case
     assert "PodMonitor" in by_case["opd-everything.yaml"]

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, MINIMAL, ROOT, objects, one, parsed
+from tests.charts.helm import EXPERIMENTS, MINIMAL, ROOT, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, conform
 
 from opd.spec import KINDS
@@ -91,7 +91,7 @@ def test_what_is_cluster_wide_can_only_be_read():
 
 def test_every_claim_that_an_example_mounts_exists():
     have = {tree["metadata"]["name"] for tree in built() if tree["kind"] == "PersistentVolumeClaim"}
-    for path in EXPERIMENTS.values():
+    for path in (*EXPERIMENTS.values(), *SWEEPS.values(), *SITES.values()):
         cluster = yaml.safe_load(path.read_text()).get("cluster", {})
         named = {mount["claim"] for mount in cluster.get("mounts", ())}
         named |= {cluster[key]["claim"] for key in ("cache", "toolDatabase") if "claim" in cluster.get(key, {})}
@@ -121,14 +121,11 @@ def test_the_quota_counts_only_what_every_pod_of_a_run_declares():
     assert {"requests.cpu", "requests.memory", "limits.memory", "requests.nvidia.com/gpu"} <= hard.keys()
 
 
-def test_kueue_s_queue_is_the_one_that_the_example_waits_in(with_kueue):
-    queue = one(built(with_kueue), "LocalQueue")
-    cluster = yaml.safe_load(EXPERIMENTS["grpo-qwen3-8b"].read_text())["cluster"]
-    assert queue["metadata"] | {"labels": None} == {
-        "name": cluster["queue"]["name"],
-        "namespace": "opd",
-        "labels": None,
-    }
+def test_kueue_s_queue_is_the_one_that_the_sites_name(with_kueue):
+    queue = one(built(with_kueue), "LocalQueue")["metadata"]
+    assert queue["namespace"] == "opd"
+    for path in SITES.values():
+        assert f"queue: {{manager: kueue, name: {queue['name']}}}" in path.read_text()
 
 
 def test_the_operator_s_gate_for_deletion_rules_is_on():

@@ -104,7 +104,7 @@ def test_the_tool_database_on_a_claim_is_read_only_where_the_spec_says_on_every_
 
 def test_the_tool_database_can_be_fetched_and_verified_once_per_pod_instead():
     sha256 = "ab" * 32
-    layer = {"cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": sha256, "size": "1Gi"}}, "agent": {"database_dir": "/databases/x"}}  # fmt: skip
+    layer = {"cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": sha256, "size": "1Gi"}, "secrets": {"store": "experiment-store"}}, "agent": {"database_dir": "/databases/x"}}  # fmt: skip
     for role, pod in pod_templates(objects("grpo", layer)):
         if role in ("head", "worker"):
             first = containers(pod)[0]

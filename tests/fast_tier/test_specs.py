@@ -1,6 +1,9 @@
 """Every spec of manifests/experiments: installed, admitted under Pod Security `restricted`, bound where it should be."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from tests.charts.helm import EXPERIMENTS
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier import nodes
@@ -16,11 +19,14 @@ H200 = {
     if node["metadata"]["labels"].get("nvidia.com/gpu.product") == nodes.H200
 }
 POOL = {"cpu-pool"}
+# What belongs to the simulated cluster: the other specs run without it, wherever there is room.
+SITE = yaml.safe_load((Path(__file__).parent / "site.yaml").read_text())
+ON_SITE = ("opd-qwen3-8b-to-1.7b", "grpo-qwen3-8b")
 # Spec -> role -> (how many pods, where each may be). Heads with a selector for the CPU pool are there, workers with GPUs
 # are on a node that has them, and only pods that tolerate it are on a tainted one.
 PLACES = {
     "quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
-    "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, GPUS), "submitter": (1, UNTAINTED)},
+    "opd-qwen3-8b-to-1.7b": {"head": (1, POOL), "worker": (1, H200), "submitter": (1, UNTAINTED)},
     "grpo-qwen3-8b": {"head": (1, POOL), "worker": (2, H200), "submitter": (1, UNTAINTED)},
     "opd-agent-travel": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "opd-agent-quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
@@ -41,7 +47,7 @@ def test_each_spec_has_its_places_here():
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_its_pods_are_admitted_and_bound_where_they_should_be(tier, experiment):
     run = experiment.replace(".", "")
-    with installed(tier, NAMESPACE, experiment, run=run):
+    with installed(tier, NAMESPACE, experiment, *([SITE] if experiment in ON_SITE else []), run=run):
         assert reached(tier, NAMESPACE, run, "Initializing", "Running")["rayClusterName"]
         wanted = PLACES[experiment]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.charts.helm import EXPERIMENTS as BY_NAME
-from tests.charts.helm import SWEEPS
+from tests.charts.helm import SITES, SWEEPS
 
 import gotools
 from opdctl.values import load_experiments
@@ -39,6 +39,27 @@ def test_render_gives_byte_for_byte_what_helm_gives(file: Path, helm: str, call:
         [*command, "--set", f"cluster.image.ref={IMAGE}"], capture_output=True, text=True, check=True
     )
     assert rendered.stdout == direct.stdout
+
+
+@pytest.mark.parametrize("way", ["--site", "variable", "make"])
+def test_a_site_file_goes_under_the_experiment_as_with_helm(way: str, helm: str, call: Callable) -> None:
+    file, site = BY_NAME["opd-qwen3-8b-to-1.7b"], SITES["k3s"]
+    if way == "make":  # hands SITE to every command of the tool by the variable
+        shown = subprocess.run(["make", "-s", f"SITE={site}", "--eval", "show: ; @echo $$OPDCTL_SITE", "show"],
+                               capture_output=True, text=True, cwd=ROOT, check=True)  # fmt: skip
+        assert shown.stdout.strip() == str(site)
+        return
+    words, variables = (("--site", site), {}) if way == "--site" else ((), {"OPDCTL_SITE": str(site)})
+    rendered = call(
+        "render", file, *words, "--image", IMAGE, "--charts", ROOT / "charts", OPDCTL_HELM=helm, **variables
+    )
+    assert rendered.returncode == 0, rendered.stderr
+    command = [helm, "template", "opd-qwen3-8b-to-1b7", str(ROOT / "charts" / "opd"), "-f", str(site), "-f", str(file)]
+    direct = subprocess.run(
+        [*command, "--set", f"cluster.image.ref={IMAGE}"], capture_output=True, text=True, check=True
+    )
+    assert rendered.stdout == direct.stdout
+    assert "http://minio.minio.svc:9000" in direct.stdout
 
 
 def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Path) -> None:

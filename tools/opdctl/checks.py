@@ -7,14 +7,16 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opd.runs.access import StoreAddress, address_of
 from opd.runs.errors import StoreError
-from opd.spec import Loaded, SpecError, dump_spec, load_spec
+from opd.spec import SpecError, dump_spec
 from opdctl.errors import ToolError
 from opdctl.helm import find_chart, find_helm
 from opdctl.local import trainer_is_installed
 from opdctl.targets import open_place
+from opdctl.values import Experiment, load_experiments
 
 HELM_TIMEOUT_S = 20.0
 
@@ -37,18 +39,20 @@ def check_all(
     env: Mapping[str, str],
     timeout_s: float,
     runs_here: bool = True,
-) -> tuple[list[Check], Loaded | None]:
+    **files: Any,
+) -> tuple[list[Check], Experiment | None]:
     """Every check that can be made without a cluster: of the spec, its store, its chart, Helm, and the trainer here.
 
     Args:
         runs_here: the experiment is to run on this machine, so the trainer must be installed on it.
+        files: site, overlays, sets and image, as `load_experiments` takes them.
 
     Returns:
         The checks, and what the experiment file says, None where it cannot be used.
     """
     out, loaded = [], None
     if experiment is not None:
-        check, loaded = check_spec(experiment, env)
+        check, loaded = check_spec(experiment, env, **files)
         out.append(check)
     spec = loaded.spec if loaded is not None else None
     at = store or (address_of(dump_spec(spec)) if spec is not None else None)
@@ -60,13 +64,15 @@ def check_all(
     return out, loaded
 
 
-def check_spec(experiment: Path, env: Mapping[str, str]) -> tuple[Check, Loaded | None]:
-    """Whether the experiment file can be used as it is."""
+def check_spec(experiment: Path, env: Mapping[str, str], **files: Any) -> tuple[Check, Experiment | None]:
+    """Whether the experiment file can be used as it is; of a sweep the first cell stands for all."""
     try:
-        loaded = load_spec(experiment, env=env)
+        found = load_experiments(experiment, env=env, **files)
     except SpecError as error:
         return Check(name="spec", is_ok=False, message=str(error), fix="mend the keys named above"), None
-    return Check(name="spec", is_ok=True, message=f"{experiment}: kind {loaded.spec.kind}, name {loaded.spec.name}"), loaded  # fmt: skip
+    spec = found[0].spec
+    rest = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return Check(name="spec", is_ok=True, message=f"{experiment}: kind {spec.kind}, name {spec.name}{rest}"), found[0]
 
 
 def check_store(at: str | StoreAddress, *, timeout_s: float) -> Check:

@@ -45,9 +45,10 @@ def read_target(text: str) -> Target:
         SpecError: the file is no usable spec.
     """
     if text.endswith(SPEC_SUFFIXES):
-        from opd.spec import dump_spec, load_spec
+        from opd.spec import dump_spec
+        from opdctl.values import load_one
 
-        spec = load_spec(text, env=os.environ).spec
+        spec = load_one(text)
         return Target(run_id=spec.name, store=address_of(dump_spec(spec)))
     if "/" in text:
         parent, _, name = text.rstrip("/").rpartition("/")

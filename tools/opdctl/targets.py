@@ -126,9 +126,10 @@ def _required(url: str | None) -> str:
 
 
 def _of_experiment(file: str, store: str | None, timeout_s: float) -> RunPlace:
-    from opd.spec import dump_spec, load_spec
+    from opd.spec import dump_spec
+    from opdctl.values import load_one
 
-    spec = load_spec(file, env=os.environ).spec
+    spec = load_one(file)
     root = open_place(store or address_of(dump_spec(spec)) or spec.store.url, timeout_s=timeout_s)
     return RunPlace(run_id=spec.name, store=root.child(spec.name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from opdctl.errors import usage_error
 from opdctl.sweep import expand
 
 NAME_VARIABLE = "RUN_ID"
+SITE_VARIABLE = "OPDCTL_SITE"
+SITE_KEYS = ("cluster", "store", "env")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,7 @@ class Experiment:
 def load_experiments(
     file: Path,
     *,
+    site: Path | None = None,
     overlays: Iterable[Path] = (),
     env: Mapping[str, str],
     sets: Iterable[str] = (),
@@ -41,6 +45,7 @@ def load_experiments(
     """Reads an experiment file; a `matrix` gives one experiment a cell.
 
     Args:
+        site: a file with what every run on a cluster has in common; the experiment's keys win.
         overlays: files whose keys go over the file's (maps are merged, everything else is replaced, as Helm does).
         env: variables of the original to apply.
         sets: `spec.path=value`.
@@ -49,7 +54,7 @@ def load_experiments(
     Raises:
         SpecError: the spec cannot be used (every problem of the first bad cell), or two cells are one experiment.
     """
-    tree = _read(file)
+    tree = read_experiment(file, site)
     for overlay in overlays:
         tree = merge(tree, _read(overlay))
     if image is not None:
@@ -62,6 +67,34 @@ def load_experiments(
     found = [_load(cell, env, sets, origin=origin) for cell in cells]
     _refuse_twins(found, tree.get("matrix"), origin=origin)
     return found
+
+
+def read_experiment(file: Path, site: Path | None) -> dict[str, Any]:
+    """The file's tree, over the site's.
+
+    Raises:
+        SpecError: the site file holds something of an experiment.
+    """
+    if site is None:
+        return _read(file)
+    common = _read(site)
+    for key in common:
+        if key not in SITE_KEYS:
+            rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
+            fix = "move the key into the experiment; a file whose keys go over the experiment's is given by -f"
+            raise SpecError([Problem(path=key, value=common[key], rule=rule, fix=fix)], origin=str(site))
+    return merge(common, _read(file))
+
+
+def load_one(file: str | Path) -> AnySpec:
+    """The spec of an experiment file that names a run, with the shell's variables and its site file ($OPDCTL_SITE).
+
+    Raises:
+        SpecError: the spec cannot be used.
+    """
+    site = os.environ.get(SITE_VARIABLE)
+    tree = read_experiment(Path(file), Path(site) if site else None)
+    return _loaded(tree, os.environ, [], origin=str(file)).spec
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

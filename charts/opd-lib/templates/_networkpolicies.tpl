@@ -77,10 +77,13 @@ spec:
 {{- end -}}
 {{- end -}}
 
+{{- /* A policy sees the port of the DNS pods, and OpenShift's listen at 5353. */ -}}
 {{- define "opd.egressDns" -}}
 - ports:
-    - {protocol: UDP, port: 53}
-    - {protocol: TCP, port: 53}
+    {{- range $port := list 53 5353 }}
+    - {protocol: UDP, port: {{ $port }}}
+    - {protocol: TCP, port: {{ $port }}}
+    {{- end }}
 {{- end -}}
 
 {{- /* (dict "namespace" ... "podLabels" ...): pods of a namespace, or of the run's own. */ -}}

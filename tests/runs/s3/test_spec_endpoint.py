@@ -64,6 +64,11 @@ def test_the_tool_finds_the_server_that_only_the_file_names_and_a_shell_s_endpoi
     open_store(f"s3://{BUCKET}/tool", environment={"AWS_ENDPOINT_URL": endpoint}).put_json("mine/run.json", {})
     assert find_run(str(tmp_path / "exp.yaml"), store=None, timeout_s=60).run_id == "mine"
     (tmp_path / "exp.yaml").write_text(text % NOWHERE)  # as from within the cluster; a port is forwarded to here
+    with monkeypatch.context() as site:
+        (tmp_path / "site.yaml").write_text(f"store: {{endpoint: '{endpoint}'}}\n")
+        site.setenv("OPDCTL_SITE", str(tmp_path / "site.yaml"))
+        (tmp_path / "bare.yaml").write_text(text.replace(" endpoint: '%s',", ""))
+        assert find_run(str(tmp_path / "bare.yaml"), store=None, timeout_s=60).run_id == "mine"
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert find_run(str(tmp_path / "exp.yaml"), store=None, timeout_s=60).run_id == "mine"
 

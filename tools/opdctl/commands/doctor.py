@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from opdctl.commands.render import Image, Overlays, Sets, Site
 from opdctl.console import Context, Namespace, NoCluster, StoreUrl, Timeout, deadline, note, working
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
@@ -16,6 +17,10 @@ Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the cha
 
 def doctor(
     experiment: File = None,
+    site: Site = None,
+    values: Overlays = None,
+    sets: Sets = None,
+    image: Image = None,
     store: StoreUrl = None,
     charts: Charts = None,
     namespace: Namespace = None,
@@ -26,7 +31,7 @@ def doctor(
     """Check spec, store (writable, create-only), Helm, chart, trainer, and the cluster: KubeRay, rights, image, claims,
     secrets, queue, GPUs, quota; exit 1 if anything is missing.
 
-    Example: `opdctl doctor manifests/experiments/quickstart.yaml -n opd`
+    Example: `opdctl doctor exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
     import os
 
@@ -38,11 +43,20 @@ def doctor(
     with deadline(timeout), working("looking"):
         has_cluster = not no_cluster and (namespace is not None or context is not None or is_configured())
         checks, loaded = check_all(
-            experiment, store=store, charts=charts, env=os.environ, timeout_s=timeout, runs_here=not has_cluster
+            experiment,
+            store=store,
+            charts=charts,
+            env=os.environ,
+            timeout_s=timeout,
+            runs_here=not has_cluster,
+            site=site,
+            overlays=values or [],
+            sets=sets or [],
+            image=image,
         )
         if has_cluster:
             api = connect(namespace=namespace, context=context)
-            spec, tree = (loaded.spec, loaded.chart.get("cluster")) if loaded is not None else (None, None)
+            spec, tree = (loaded.spec, loaded.values.get("cluster")) if loaded is not None else (None, None)
             checks += check_cluster(api, spec, tree)
         elif not no_cluster:
             note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")

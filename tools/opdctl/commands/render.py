@@ -11,6 +11,10 @@ from opdctl.console import Timeout, deadline, note
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
 Overlays = Annotated[list[Path] | None, typer.Option("--values", "-f", help="A file whose keys go over it.")]
+Site = Annotated[
+    Path | None,
+    typer.Option("--site", envvar="OPDCTL_SITE", help="What all runs on a cluster share; the experiment's keys win."),
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.")]
 Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for one file a run; stdout by default.")]
@@ -21,6 +25,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the run; same 
 
 def render(
     experiment: File,
+    site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
     name: Name = None,
@@ -43,7 +48,7 @@ def render(
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
         found = load_experiments(
-            experiment, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:

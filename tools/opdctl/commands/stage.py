@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from opdctl.commands.render import Image
+from opdctl.commands.render import Image, Site
 from opdctl.console import Context, Namespace, deadline
 from opdctl.errors import EXIT_FAILURE, ToolError, usage_error
 
@@ -42,6 +42,7 @@ def stage(
     revision: Revision = "",
     dataset: Dataset = False,
     like: Like = None,
+    site: Site = None,
     image: Image = None,
     local_image: Local = False,
     store_secret: StoreSecret = None,
@@ -61,7 +62,7 @@ def stage(
     from opdctl.cluster.staging import Staging
     from opdctl.stager import follow, start
 
-    defaults = _cluster_of(like)
+    defaults = _cluster_of(like, site)
     secret = _split(hub_secret) if hub_secret else defaults.hub_secret
     staging = Staging(
         source=source,
@@ -107,16 +108,17 @@ class _Defaults:
         self.store_ports: tuple[int, ...] = ()
 
 
-def _cluster_of(file: Path | None) -> _Defaults:
+def _cluster_of(file: Path | None, site: Path | None) -> _Defaults:
     out = _Defaults()
     if file is None:
         return out
     from opd.runs.access import address_of
-    from opd.spec import dump_spec, load_spec
+    from opd.spec import dump_spec
     from opd.spec.cluster import parse_cluster
+    from opdctl.values import load_experiments
 
-    loaded = load_spec(file)
-    cluster = parse_cluster(loaded.chart.get("cluster") or {}, loaded.spec.kind)
+    loaded = load_experiments(file, site=site, env={})[0]
+    cluster = parse_cluster(loaded.values.get("cluster") or {}, loaded.spec.kind)
     hub = cluster.secrets.hugging_face
     out.image, out.is_local = cluster.image.ref, cluster.image.local
     out.store_secret = cluster.secrets.store or ""

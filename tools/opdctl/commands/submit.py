@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets
+from opdctl.commands.render import Charts, File, Image, Name, Overlays, Sets, Site
 from opdctl.console import Context, Namespace, Timeout, deadline, note, working
 
 New = Annotated[bool, typer.Option("--new", help="If the name is taken, use the next free one: name-2, name-3, ...")]
@@ -15,6 +15,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the API serv
 
 def submit(
     experiment: File,
+    site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
     name: Name = None,
@@ -31,7 +32,7 @@ def submit(
     A name whose run is live, has succeeded, or belongs to another spec is refused; a run that failed or was cancelled
     is resumed from its newest checkpoint.
 
-    Example: `opdctl submit exp.yaml -n opd --image registry.example/opd@sha256:...`
+    Example: `opdctl submit exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
     import os
 
@@ -43,7 +44,7 @@ def submit(
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
         found = load_experiments(
-            experiment, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
+            experiment, site=site, overlays=values or [], env=os.environ, sets=[*(sets or []), *named], image=image
         )
         for item in found:
             for remark in item.notes:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from opd.spec.base import Kind
-from opd.spec.cluster.base import ClusterSection, KubeObjects, LabelValue
+from opd.spec.cluster.base import ClusterSection, KubeObject, KubeObjects, LabelValue
 from opd.spec.cluster.lifecycle import Auth, CleanUp, Deadlines, NetworkPolicy, PodMonitor, Queue, Retries, Stop
 from opd.spec.cluster.pods import (
     EnvVar,
@@ -91,6 +91,9 @@ class RunCluster(Cluster):
     tool_database: ToolDatabase = Field(default_factory=ToolDatabase, description="The tool database.")
 
 
+_NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site file fits every kind."
+
+
 class ConvertCluster(Cluster):
     """The same for a conversion, which runs in the head: a merged copy of the model must fit its memory."""
 
@@ -98,6 +101,9 @@ class ConvertCluster(Cluster):
         default_factory=lambda: ray_pods(cpu=4, memory="64Gi", object_store_gib=1, shm_gib=2),
         description="The head, where the conversion runs.",
     )
+    worker: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+    gpu: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+    rdma: KubeObject | None = Field(default=None, description=_NO_WORKERS)
 
 
 def cluster_class(kind: Kind) -> type[Cluster]:

@@ -1,0 +1,84 @@
+"""Site files: what belongs to a cluster, under every shipped experiment, by helm and by the tool alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of
+
+from opd.spec import SpecError
+from opd.spec.cluster import parse_cluster
+from opd.spec.reader import read_text
+from opdctl.values import load_experiments
+
+# Keys of `cluster` that differ from one cluster to the next, whatever is run on it.
+OF_A_CLUSTER = ("image", "secrets", "gpu", "rdma", "queue", "cache", "extraEnv", "podMonitor", "serviceAccount")
+PLACEMENT = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
+
+
+def rendered(kind: str, *files: Path) -> str:
+    words = [word for file in files for word in ("-f", str(file))]
+    done = helm("template", RUN, str(CHARTS / kind), *words, "--set", f"cluster.image.ref={DIGEST}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_five_platforms_have_a_site_file_that_says_what_was_not_tried() -> None:
+    assert set(SITES) == {"eks", "gke", "aks", "openshift", "k3s"}
+    for path in SITES.values():
+        assert "not tried on" in path.read_text()
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *SWEEPS])
+def test_a_shipped_experiment_holds_nothing_of_any_cluster(name: str) -> None:
+    tree = yaml.safe_load({**EXPERIMENTS, **SWEEPS}[name].read_text())
+    cluster = tree.get("cluster", {})
+    assert not set(cluster).intersection(OF_A_CLUSTER)
+    assert not {"endpoint", "region", "addressing"}.intersection(tree.get("store", {}))
+    assert "storageClass" not in cluster.get("checkpoints", {})
+    for group in ("head", "worker", "submitter"):
+        assert not set(cluster.get(group, {})).intersection(PLACEMENT)
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_tool_takes_every_site_with_every_experiment(site: str, name: str) -> None:
+    """What helm renders of each pair is validated in test_conformance."""
+    [found] = load_experiments(EXPERIMENTS[name], site=SITES[site], env={}, image=DIGEST)
+    parse_cluster(found.values["cluster"], found.spec.kind)
+
+
+@pytest.mark.parametrize("name", ["opd-qwen3-8b-to-1.7b", "convert"])
+def test_two_files_one_file_and_the_tool_render_the_same_objects(name: str, tmp_path: Path) -> None:
+    site, file = SITES["gke"], EXPERIMENTS[name]
+    [found] = load_experiments(file, site=site, env={})
+    one_file = tmp_path / "one.yaml"
+    one_file.write_text(json.dumps(found.values))
+    two = rendered(kind_of(name), site, file)
+    assert rendered(kind_of(name), one_file) == two
+    assert rendered(kind_of(name), file, site) == two, "an experiment and a site have no key in common"
+    assert "endpoint" in two
+
+
+def test_the_experiment_s_key_wins_over_the_site_s(tmp_path: Path) -> None:
+    exp = tmp_path / "exp.yaml"
+    tree = read_text(EXPERIMENTS["opd-qwen3-8b-to-1.7b"].read_text(), origin="x").tree
+    tree["store"]["region"] = "mine-1"
+    exp.write_text(json.dumps(tree))
+    [found] = load_experiments(exp, site=SITES["eks"], env={})
+    assert found.spec.store.region == "mine-1"
+    assert found.values["cluster"]["gpu"]["type"] == "p5.48xlarge"
+
+
+@pytest.mark.parametrize("key", ["kind", "model", "name", "trainer"])
+def test_a_site_file_with_a_key_of_an_experiment_is_refused(key: str, tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    values: dict[str, Any] = {"cluster": {}, key: "x"}
+    site.write_text(json.dumps(values))
+    with pytest.raises(SpecError) as caught:
+        load_experiments(EXPERIMENTS["quickstart"], site=site, env={})
+    assert caught.value.problems[0].path == key
