@@ -18,7 +18,7 @@ def _loaded_by(*modules: str) -> set[str]:
 @pytest.mark.parametrize(
     "modules",
     [
-        ("opd.spec", "opd.overrides"),
+        ("opd.spec", "opd.overrides", "opd.inputs", "opd.launch"),
         ("opd.losses",),
         ("opd.batch",),
         ("opd.data", "opd.data.prepare_grpo_data", "opd.data.process_eval_data", "opd.data.toy.task"),
@@ -38,6 +38,7 @@ def test_what_lies_below_the_trainer_imports_neither_verl_nor_ray(modules):
     [
         "opd.spec",
         "opd.overrides",
+        "opd.inputs",
         "opd.data.toy.task",
         "opd.rewards",
         "opd.runs.run",

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from opd.claim import refuse
+from opd.inputs import Inputs, check_inputs
 from opd.overrides import RunFacts, compute_overrides
 from opd.runs.access import apply_experiment
 from opd.runs.identity import RUN_FILE
@@ -87,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
             print(line)
         return 0
-    return supervised(lambda: start(spec, is_final=args.no_env), grace_s=args.grace_s)
+    return supervised(lambda: start(spec, is_final=args.no_env, origin=loaded.origin), grace_s=args.grace_s)
 
 
 def report(loaded: Loaded) -> None:
@@ -123,15 +125,20 @@ def facts(spec: AnyRunSpec, *, model_path: str | None = None, teacher_path: str 
     )
 
 
-def start(spec: AnySpec, *, is_final: bool = False) -> int:
-    """Hand the spec to its kind's entry point; the first heavy import happens here.
+def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
+    """Look at the spec's files and hand it to its kind's entry point; the first heavy import happens here.
 
     Args:
         is_final: the spec outranks this process's environment, as in a pod (`opd.runs.access`).
+        origin: name of the experiment file, for what is wrong with its data and models.
     """
     apply_experiment(dump_spec(spec), is_final=is_final)
     if isinstance(spec, ConvertSpec):
         return importlib.import_module("opd.convert").run(spec)
+    try:
+        check_inputs(Inputs.of(spec), origin=origin)
+    except SpecError as error:
+        return refuse(spec, error)
     teacher = spec.teacher if isinstance(spec, OpdSpec | OpdAgentSpec) else None
     run = facts(
         spec,

@@ -7,7 +7,9 @@ import sys
 
 import hydra
 
+from opd.spec import SpecError
 from opd.training.entry import CONFIG_NAME, config_dir, run_config, set_process_environment
+from opd.training.errors import Unfit
 
 _DEVICE_KEY = "trainer.device="
 
@@ -17,7 +19,11 @@ def main(config) -> None:
     """Compose the config from the command line and run it. `TEACHER_MODEL_PATH` fills an unset teacher path."""
     if config.opd.teacher.path is None and os.environ.get("TEACHER_MODEL_PATH"):
         config.opd.teacher.path = os.environ["TEACHER_MODEL_PATH"]
-    run_config(config)
+    try:
+        run_config(config)
+    except (SpecError, Unfit) as error:
+        print(f"opd.main_opd: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 from tests.e2e_cpu.runs import command, run
+from transformers import AutoTokenizer
+
+from opd.data.toy import TEACHER_DIR
 
 
 @pytest.mark.parametrize(
@@ -71,12 +75,33 @@ def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_p
     assert row["opd/reward_weight_max"] > 1 > row["opd/reward_weight_min"]
 
 
-def test_a_failing_run_ends_with_exit_code_1_and_names_the_cause(tmp_path):
-    outcome = run(tmp_path, "opd", "data.train=[missing.parquet]")
-    assert outcome.returncode == 1
-    assert "missing.parquet" in outcome.output
+def test_a_run_whose_prompts_do_not_fit_ends_with_exit_code_2_and_for_good(tmp_path):
+    # The template's tokens decide, so this is found once the data set is made.
+    outcome = run(tmp_path, "opd", "data.max_prompt_length=3")
+    assert outcome.returncode == 2
+    assert "fits data.max_prompt_length=3 tokens" in outcome.output
+    assert "Traceback" not in outcome.output
     ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
-    assert ended["outcome"] == "failed"
+    assert ended["outcome"] == "fatal"
+
+
+def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with_it(tmp_path):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(TEACHER_DIR, teacher)
+    tokenizer = AutoTokenizer.from_pretrained(teacher)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
+    tokenizer.save_pretrained(teacher)
+    outcome = run(
+        tmp_path, "opd", f"teacher.path={teacher}", "opd.max_unshared_mass=0", "trainer.val_before_train=false"
+    )
+    assert outcome.returncode == 2
+    assert "student and teacher share 112 tokens, the teacher 1 more" in outcome.output
+    [step] = outcome.steps  # it is written before the run ends
+    assert 0 < step["opd/unshared_mass_teacher"] < 1
+    assert step["opd/loss"] > 0
+    assert "opd/unshared_mass_student" not in step
+    fatal = json.loads((outcome.run_dir.parent / "store" / "opd" / "fatal.json").read_text())
+    assert f"the teacher puts {step['opd/unshared_mass_teacher']:.3g} of its probability" in fatal["reason"]
 
 
 @pytest.mark.matrix

@@ -15,6 +15,7 @@ from opd.spec import VARIABLES, load_spec, spec_hash
 
 EXAMPLES = Path(__file__).parents[1] / "spec" / "examples"
 OPD = EXAMPLES / "opd.yaml"
+QUICKSTART = Path(__file__).parents[2] / "manifests" / "experiments" / "quickstart.yaml"  # bundled data and models
 HEAVY = ("torch", "verl", "ray", "transformers", "hydra")
 CLEAN = {k: v for k, v in os.environ.items() if k not in {"RAY_ADDRESS", *(variable.name for variable in VARIABLES)}}
 
@@ -162,7 +163,7 @@ def test_the_exit_code_is_the_runs(result, code):
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.training.entry'); "
         f"entry.run = lambda spec, overrides: {result}; sys.modules['opd.training.entry'] = entry; sys.exit(opd.launch.main())"
     )
-    assert launch(OPD, code=script).returncode == code
+    assert launch(QUICKSTART, code=script).returncode == code
 
 
 def test_a_pinned_revision_is_fetched_before_the_run(monkeypatch):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from opd.claim import open_run
 from opd.convert.errors import ConvertError
 from opd.runs.errors import RunError, RunFinished
-from opd.runs.run import Run
 from opd.runs.store import open_store
-from opd.spec import ConvertSpec, dump_spec, identity, spec_hash
+from opd.spec import ConvertSpec
 
 EXIT_FAILED = 1
 
@@ -16,14 +16,7 @@ EXIT_FAILED = 1
 def run_attempt(spec: ConvertSpec, *, say: Callable[[str], None]) -> int:
     """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0."""
     try:
-        claimed = Run.open(
-            run_id=spec.name,
-            local_root=spec.output.root,
-            spec=dump_spec(spec),
-            identity=identity(spec),
-            spec_hash=spec_hash(spec),
-            store_url=spec.store.url,
-        )
+        claimed = open_run(spec)
         with claimed:
             from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
 

@@ -14,7 +14,8 @@ from opd.agent.settings import TOOL_SELECTION
 from opd.agent.tools.registry import tool_schemas
 from opd.chat_template import UnfitTemplate, render
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
-from opd.spec.errors import show
+from opd.spec.errors import Problem as Fault
+from opd.spec.errors import SpecError, show
 
 logger = logging.getLogger(__name__)
 
@@ -121,18 +122,23 @@ class PromptDataset(RLHFDataset):
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
         dropped = len(dataframe) - len(kept)
         if dropped and not self.filter_overlong_prompts:
-            raise ValueError(
+            drop = "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
+            raise self._unfit(
                 f"{dropped} of {len(dataframe)} prompts in {list(self.original_data_files)} are longer than "
-                f"data.max_prompt_length={limit} tokens: raise the limit, or let them be dropped and counted with "
-                "data.filter_overlong: true in a spec (verl's data.filter_overlong_prompts=true)"
+                f"data.max_prompt_length={limit} tokens",
+                f"raise the limit, or let them be dropped and counted with {drop}",
             )
         if not len(kept):
-            raise ValueError(
-                f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens"
+            raise self._unfit(
+                f"no prompt of {list(self.original_data_files)} fits data.max_prompt_length={limit} tokens",
+                "raise the limit",
             )
         if dropped:
             logger.warning("dropped %d of %d prompts longer than %d tokens", dropped, len(dataframe), limit)
         return kept
+
+    def _unfit(self, rule: str, fix: str) -> SpecError:
+        return SpecError([Fault(path="data.max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)])
 
     def __getitem__(self, item):
         row = super().__getitem__(item)

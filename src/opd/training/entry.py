@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.convert.errors import ConvertError
+from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs.errors import RunError
 from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
@@ -83,7 +85,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
-    except (RunError, SpecError) as error:
+    except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
@@ -161,6 +163,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     """
     from opd.training.agent_locations import resolve_agent
     from opd.training.chat_templates import check_chat_template
+    from opd.training.loading import reading
     from opd.training.locations import resolve_store_urls, resolve_toy
 
     with open_dict(config):
@@ -175,12 +178,33 @@ def prepare(config: DictConfig) -> dict[str, str]:
     data = Path(config.run.dir or ".").absolute() / "data"
     resolve_toy(config, data)
     resolve_agent(config, data)
-    check_chat_template(config)
-    if config.run.kind in _DISTILS:
-        if config.opd.teacher.path is None:
-            raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
+    distils = config.run.kind in _DISTILS
+    if distils and config.opd.teacher.path is None:
+        raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
+    check_inputs(_inputs(config))
+    with reading("model.path", str(config.actor_rollout_ref.model.path)):
+        check_chat_template(config)
+    if distils:
         _settle_vocabularies(config)
     return models
+
+
+def _inputs(config: DictConfig) -> Inputs:
+    """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
+    data = config.data
+    train = DataSet(
+        key="data.train_files",
+        files=data.train_files,
+        batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
+        max_samples=data.get("train_max_samples"),
+        prompt_key=data.get("prompt_key", "prompt"),
+    )
+    models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
+    if config.run.kind in _DISTILS:
+        models.append(("opd.teacher.path", str(config.opd.teacher.path)))
+    return Inputs(
+        models=models, data=[train, replace(train, key="data.val_files", files=data.val_files, batch_size=None)]
+    )
 
 
 def _settle_vocabularies(config: DictConfig) -> None:

@@ -9,6 +9,8 @@ class Unfit(ValueError):
     The run is marked fatal, so that no retry spends a cluster on it.
     """
 
+    exit_code = 2
+
 
 class TooFewNodes(RunError):
     """The Ray cluster does not offer the devices that the run needs, and did not while it was waited for."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from opd.training.errors import Unfit
+from opd.training.loading import reading
 
 _NUM_SHOWN = 6
 # What decides how a text becomes ids, beside the tokens themselves; `trim_offsets` moves character offsets only.
@@ -64,16 +65,15 @@ def shared_tokens(
             the teacher lacks; the ids, tokens or settings are named.
     """
     paths = f"model.path={student} and teacher.path={teacher}"
-    tokenizers = [
-        AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
-        for path, trust in ((student, trust_student), (teacher, trust_teacher))
-    ]
-    rows = [_num_rows(path, trust) for path, trust in ((student, trust_student), (teacher, trust_teacher))]
-    # A token without a row in its model's embedding can neither be read nor written.
-    tokens = [
-        {index: token for token, index in found.get_vocab().items() if index < limit}
-        for found, limit in zip(tokenizers, rows, strict=True)
-    ]
+    tokenizers, tokens = [], []
+    for key, path, trust in (("model.path", student, trust_student), ("teacher.path", teacher, trust_teacher)):
+        with reading(key, path):
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+        tokenizers.append(tokenizer)
+        # A token without a row in its model's embedding can neither be read nor written.
+        num_rows = int(config.get_text_config().vocab_size)
+        tokens.append({index: token for token, index in tokenizer.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
     if tokens[0] == tokens[1]:
         return SharedTokens(entries[0], *entries)
@@ -86,11 +86,6 @@ def shared_tokens(
     shared = min(tokens[0].keys() ^ tokens[1].keys())
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
     return SharedTokens(shared, *entries)
-
-
-def _num_rows(path: str, trust_remote_code: bool) -> int:
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    return int(config.get_text_config().vocab_size)
 
 
 def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[int, str]) -> None:

@@ -22,6 +22,7 @@ from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
+from opd.spec.errors import Problem, SpecError
 from opd.training import checkpointing, step_counts, verl_patches
 from opd.training.dialogues import DialogueLog, num_kept
 from opd.training.graceful import GracefulStop
@@ -83,6 +84,18 @@ class OrderedTrainer(PPOTrainerSync):
             super().fit(agent_loop_manager)
         if self.run is not None:
             checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
+
+    def _init_dataloader(self):
+        super()._init_dataloader()
+        num, batch = len(self.train_dataset), int(self.config.data.train_batch_size)
+        if num < batch and not self.config.trainer.get("val_only", False):
+            dropped = self.train_dataset.num_overlong_dropped
+            rule = (
+                f"a step draws that many prompts, and {num} are left of the training data: {dropped} are longer than "
+                f"data.max_prompt_length={self.config.data.max_prompt_length} tokens"
+            )
+            fix = f"at most {num}, a larger data.max_prompt_length, or more prompts"
+            raise SpecError([Problem(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()

@@ -1,0 +1,71 @@
+"""What an experiment reads, looked at before anything heavy is imported or started: data files and model folders.
+
+Torch-free. Every fault becomes one `Problem` with key, value, rule and fix; all of them are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opd.inputs.data import DataSet, data_problems
+from opd.inputs.models import model_problems
+from opd.inputs.places import place_problems
+from opd.spec.errors import SpecError
+from opd.spec.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
+
+__all__ = ["DataSet", "Inputs", "check_inputs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What is looked at.
+
+    Attributes:
+        models: (key of the spec, path) of each model.
+        data: each data set.
+        places: (key of the spec, path) of a program, a list or a folder that the run reads.
+    """
+
+    models: Sequence[tuple[str, str]]
+    data: Sequence[DataSet]
+    places: Sequence[tuple[str, str]] = ()
+
+    @classmethod
+    def of(cls, spec: AnyRunSpec) -> Inputs:
+        """The inputs of a spec."""
+        models = [("model.path", spec.model.path)]
+        if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
+            models = []  # the checkpoint becomes the model
+        if isinstance(spec, OpdSpec | OpdAgentSpec):
+            models.append(("teacher.path", spec.teacher.path))
+        data = [DataSet(key="data.val", files=spec.data.val)]
+        if not isinstance(spec, EvalSpec):
+            train = DataSet(
+                key="data.train",
+                files=spec.data.train,
+                batch_size=spec.data.train_batch_size,
+                max_samples=spec.data.max_train_samples,
+            )
+            data.insert(0, train)
+        agent = None if isinstance(spec, OpdSpec) else spec.agent
+        named = {"reward.path": spec.reward.path}
+        if agent is not None and agent.enable_tools:
+            named |= {f"agent.{name}": getattr(agent, name) for name in ("database_dir", "toolset", "tool_config_path")}
+        return cls(models=models, data=data, places=[(key, path) for key, path in named.items() if path is not None])
+
+
+def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
+    """Look at every folder and file that is on this machine; URLs and bundled names are left to those who make them local.
+
+    A file that this process has looked at before is not read again.
+
+    Args:
+        origin: name of the experiment file, for the message.
+
+    Raises:
+        SpecError: with every fault found.
+    """
+    problems = [*model_problems(inputs.models), *data_problems(inputs.data), *place_problems(inputs.places)]
+    if problems:
+        raise SpecError(problems, origin=origin)

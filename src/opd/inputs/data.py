@@ -1,0 +1,218 @@
+"""Prompt files: there, readable to the last row, in verl's columns, without empty prompts, enough for a batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opd.spec.errors import Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
+_PREPARE = "prepare it with `python -m opd.data.prepare_grpo_data`, `process_eval_data` or `prepare_agent_data`"
+_NUM_SHOWN = 5
+_NULL = "null"  # the type of a column without a value, which goes with any other
+_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """The files of one data set.
+
+    Attributes:
+        key: of the spec, `data.train` or `data.val`.
+        files: in their order; a URL, or a bundled name such as `toy://train`, is not looked at.
+        batch_size: prompts of a training step; None where any number of rows will do.
+        max_samples: rows that are used at most; None or -1: all.
+        prompt_key: the column of the prompts.
+    """
+
+    key: str
+    files: Sequence[str]
+    batch_size: int | None = None
+    max_samples: int | None = None
+    prompt_key: str = "prompt"
+
+
+def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
+    """What is wrong with the data sets."""
+    for one in data:
+        yield from _set_problems(one)
+
+
+class _File(NamedTuple):
+    """What reading one file gave."""
+
+    num_rows: int | None = None
+    """None: not known."""
+    schema: pa.Schema | None = None
+    problems: tuple[tuple[str, str], ...] = ()
+    """(rule, fix) of each."""
+
+
+def _set_problems(data: DataSet) -> Iterator[Problem]:
+    files = {}
+    for path in data.files:
+        files[path] = _File() if "://" in path else _look_at(Path(path), data.prompt_key)
+        for rule, fix in files[path].problems:
+            yield Problem(path=data.key, value=path, rule=rule, fix=fix)
+    if any(file.problems for file in files.values()):
+        return
+    yield from _disagreements(data.key, files)
+    counts = [file.num_rows for file in files.values()]
+    if data.batch_size is None or None in counts:
+        return
+    total = sum(files[path].num_rows or 0 for path in data.files)
+    usable = total if not data.max_samples or data.max_samples < 0 else min(total, data.max_samples)
+    if usable < data.batch_size:
+        limit = f" (of {total}, by data.max_train_samples)" if usable < total else ""
+        yield Problem(
+            path="data.train_batch_size",
+            value=data.batch_size,
+            rule=f"a step draws that many prompts and fills every batch, but {data.key} has {usable}{limit}",
+            fix=f"at most {usable}, with ppo_mini_batch_size a divisor of it, or more prompts",
+        )
+
+
+def _disagreements(key: str, files: dict[str, _File]) -> Iterator[Problem]:
+    """Files are laid one behind another: columns of one name must be of one type."""
+    types: dict[str, tuple[str, str]] = {}
+    for path, file in files.items():
+        for field in file.schema or ():
+            found = _value_type(field.type)
+            first, expected = types.setdefault(field.name, (path, found))
+            if expected == _NULL:
+                types[field.name] = path, found
+            elif found not in (expected, _NULL):
+                yield Problem(
+                    path=key,
+                    value=path,
+                    rule=f"its column {field.name!r} is {found}, that of {first} is {expected}; files of one data set are "
+                    "laid one behind another, so their columns must have the same types",
+                    fix=f"write both with one schema, or leave the column out; {_PREPARE}",
+                )
+
+
+def _value_type(type_: pa.DataType) -> str:
+    """A column's type as the data set sees it: neither encoding, nor nullability, nor a list's inner name belongs to it."""
+    type_ = getattr(type_, "value_type", type_) if str(type_).startswith("dictionary") else type_
+    return str(type_).replace(" not null", "").replace("<element: ", "<item: ")
+
+
+def _look_at(path: Path, prompt_key: str) -> _File:
+    if path.is_dir():
+        found = sorted(str(p) for p in path.iterdir() if p.suffix in _SUFFIXES)
+        return _refused("this is a folder; name its files", f"[{', '.join(found[:_NUM_SHOWN])}]" if found else _PREPARE)
+    if not path.exists():
+        beside = path.parent if path.parent.is_dir() else None
+        near = sorted(p.name for p in beside.iterdir() if p.suffix in _SUFFIXES)[:_NUM_SHOWN] if beside else []
+        there = f"; {beside} has {', '.join(near)}" if near else ""
+        return _refused(
+            f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent}), or {_PREPARE}"
+        )
+    if path.suffix not in _SUFFIXES:
+        return _refused(f"a prompt file ends in one of {', '.join(_SUFFIXES)}", _PREPARE)
+    if path.suffix != ".parquet":
+        empty = path.stat().st_size == 0
+        return _refused("the file is empty", _PREPARE) if empty else _File()
+    stat = path.stat()
+    return _look_at_parquet(path, prompt_key, (stat.st_mtime_ns, stat.st_size))
+
+
+def _refused(rule: str, fix: str) -> _File:
+    return _File(problems=((rule, fix),))
+
+
+@functools.cache  # a file is read once, by whatever door it comes to the run
+def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _File:
+    """Every page is read once, a few rows at a time, and nothing becomes a Python object.
+
+    Args:
+        version: time of the last change and size of the file, so that another one is not taken for it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            schema, num_rows = file.schema_arrow, file.metadata.num_rows
+            problems = list(_schema_problems(schema, prompt_key))
+            if not num_rows:
+                problems.append(("the file has no rows", _PREPARE))
+            bad: list[int] = []
+            start = 0
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                if not problems:
+                    bad += [start + row for row in _empty_prompts(batch.column(prompt_key))]
+                start += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        what = " ".join(str(error).split())
+        return _refused(
+            f"the file cannot be read as Parquet: {what}", "copy or write it again; it is cut off or damaged"
+        )
+    if bad:
+        shown = ", ".join(map(str, bad[:_NUM_SHOWN])) + (", ..." if len(bad) > _NUM_SHOWN else "")
+        rule = (
+            f"{len(bad)} of {num_rows} prompts are empty (rows {shown}, counted from 0): a prompt is a list of messages, each "
+            "with a role, and what a user or system says is not null or blank"
+        )
+        problems.append((rule, "take these rows out of the file, or fill them"))
+    return _File(num_rows, schema, tuple(problems))
+
+
+def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, str]]:
+    import pyarrow as pa
+
+    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in schema.names]
+    if missing:
+        yield f"it lacks the columns {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})", _PREPARE
+    if prompt_key in schema.names:
+        prompt = schema.field(prompt_key).type
+        if not (
+            _is_list(prompt)
+            and pa.types.is_struct(prompt.value_type)
+            and {"role", "content"} <= _names(prompt.value_type)
+        ):
+            fix = f"[{{role: user, content: ...}}] in every row; {_PREPARE}"
+            yield (
+                f"its column {prompt_key!r} is {prompt}, and a prompt is a list of messages with role and content",
+                fix,
+            )
+    if "reward_model" in schema.names:
+        reward = schema.field("reward_model").type
+        if not (pa.types.is_struct(reward) and "ground_truth" in _names(reward)):
+            rule = f"its column 'reward_model' is {reward}, and the scorer reads its ground_truth"
+            yield rule, f"{{style: rule, ground_truth: ...}} in every row; {_PREPARE}"
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+
+
+def _names(struct: Any) -> set[str]:
+    return {struct.field(i).name for i in range(struct.num_fields)}
+
+
+def _empty_prompts(prompts: pa.Array) -> list[int]:
+    """Rows whose prompt is null, has no message, a message without role, or a question that says nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(prompts), 0)
+    empty = set(pc.indices_nonzero(pc.equal(lengths, 0)).to_pylist())
+    messages, rows = pc.list_flatten(prompts), pc.list_parent_indices(prompts)
+    role, content = pc.struct_field(messages, "role"), pc.struct_field(messages, "content")
+    silent = pc.is_null(content)
+    if pa.types.is_string(content.type) or pa.types.is_large_string(content.type):
+        silent = pc.or_(silent, pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(content, ""))), 0))
+    # An assistant's turn may consist of tool calls, and a tool may return nothing.
+    speaks = pc.is_in(pc.fill_null(role, ""), value_set=pa.array(["user", "system"], pa.string()))
+    wrong = pc.or_(pc.is_null(role), pc.and_(silent, speaks))
+    return sorted(empty | set(pc.filter(rows, wrong).to_pylist()))

@@ -1,0 +1,104 @@
+"""Model folders: there, with a config, a tokenizer and every weight file that their index names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from opd.spec.errors import Problem
+
+# What the hub takes for the name of a repository; anything else can only be a folder.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
+_NUM_SHOWN = 3
+_MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
+
+
+def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    """What is wrong with (key, path) of models on this machine; hub ids and URLs are left to their loaders."""
+    for key, path in models:
+        if "://" in path:
+            continue
+        folder = Path(path)
+        if folder.is_dir():
+            yield from (Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in _folder_faults(folder))
+        elif folder.exists():
+            yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))
+        elif not _HUB_ID.fullmatch(path):
+            yield Problem(
+                path=key,
+                value=path,
+                rule=f"there is no such folder{_nearest_folder(folder)}; a Hugging Face id is NAME or OWNER/NAME",
+                fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
+            )
+
+
+def _folder_faults(folder: Path) -> Iterator[str]:
+    config = folder / "config.json"
+    try:
+        if not isinstance(json.loads(config.read_text(encoding="utf-8")), dict):
+            yield "its config.json is no JSON object"
+    except FileNotFoundError:
+        inside = sorted(p.parent.name for p in folder.glob("*/config.json"))
+        yield "it has no config.json, so it is no model" + (
+            f"; {', '.join(inside[:_NUM_SHOWN])} inside it has" if inside else ""
+        )
+        return
+    except (OSError, ValueError) as error:
+        yield f"its config.json cannot be read: {error}"
+    found = [folder / name for name in _TOKENIZERS if (folder / name).exists()]
+    if not found:
+        yield f"it has no tokenizer (none of {', '.join(_TOKENIZERS)})"
+    for file in found:
+        if file.suffix == ".json":
+            try:
+                json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                yield f"its {file.name} cannot be read: {error}"
+    yield from _weight_faults(folder)
+
+
+def _weight_faults(folder: Path) -> Iterator[str]:
+    for index in (folder / name for name in _INDEXES if (folder / name).exists()):
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            yield f"its {index.name} cannot be read: {type(error).__name__}: {error}"
+            continue
+        if missing := sorted(name for name in named if not (folder / name).exists()):
+            shown = ", ".join(missing[:_NUM_SHOWN]) + (", ..." if len(missing) > _NUM_SHOWN else "")
+            yield f"{len(missing)} of the {len(named)} weight files of its {index.name} are not there: {shown}"
+    files = [file for pattern in _WEIGHTS for file in sorted(folder.glob(pattern))]
+    if not files:
+        yield f"it has no weights ({' or '.join(_WEIGHTS)})"
+    for file in files:
+        if file.suffix == ".safetensors" and (fault := _cut_off(file)):
+            yield fault
+
+
+def _cut_off(file: Path) -> str | None:
+    """Whether a safetensors file has the length that its header asks for (8 bytes: length of the JSON header)."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            header_bytes = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(header_bytes)) if header_bytes <= min(size, _MAX_HEADER_BYTES) else None
+        ends = [entry["data_offsets"][1] for name, entry in (header or {}).items() if name != "__metadata__"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its {file.name} cannot be read: {type(error).__name__}: {error}"
+    if header is None or 8 + header_bytes + max(ends, default=0) > size:
+        return f"its {file.name} is cut off: {size} bytes, fewer than its header asks for"
+    return None
+
+
+def _nearest_folder(folder: Path) -> str:
+    """What is beside a folder that is not there, as a hint."""
+    if not folder.parent.is_dir():
+        return f" (nor {folder.parent})" if str(folder.parent) != "." else ""
+    beside = sorted(p.name for p in folder.parent.iterdir() if (p / "config.json").exists())
+    return f"; {folder.parent} has {', '.join(beside[:_NUM_SHOWN])}" if beside else ""

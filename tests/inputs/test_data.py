@@ -1,0 +1,174 @@
+"""Faults of prompt files, each named with its file, rule and fix before anything is started."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.inputs.files import prompt_rows, write_rows
+
+from opd.data.rows import SCHEMA
+from opd.inputs.data import DataSet, data_problems
+
+
+def faults(files, **options) -> list:
+    return list(data_problems([DataSet(key="data.train", files=files, **options)]))
+
+
+def only(files, **options):
+    [problem] = faults(files, **options)
+    assert problem.path in ("data.train", "data.train_batch_size")
+    assert problem.value is not None
+    assert problem.rule
+    assert problem.fix
+    return problem
+
+
+def with_prompt(prompt, num=3, schema_type=None):
+    rows = [{"data_source": "d", "reward_model": {"ground_truth": "1"}, "prompt": prompt} for _ in range(num)]
+    fields = [("data_source", pa.string()), ("reward_model", pa.struct([("ground_truth", pa.string())]))]
+    return rows, pa.schema([*fields, ("prompt", schema_type)]) if schema_type else None
+
+
+def test_prepared_files_have_no_fault(tmp_path):
+    files = [write_rows(tmp_path / f"{i}.parquet", prompt_rows(8)) for i in range(2)]
+    assert faults(files, batch_size=16) == []
+
+
+def test_fewer_prompts_than_a_batch_are_refused_with_both_numbers(tmp_path):
+    problem = only([write_rows(tmp_path / "a.parquet", prompt_rows(3))], batch_size=16)
+    assert (problem.path, problem.value) == ("data.train_batch_size", 16)
+    assert "data.train has 3" in problem.rule
+    assert problem.fix.startswith("at most 3")
+
+
+def test_the_samples_that_are_used_count_and_not_those_that_are_there(tmp_path):
+    path = write_rows(tmp_path / "a.parquet", prompt_rows(32))
+    assert faults([path], batch_size=16, max_samples=16) == []
+    assert faults([path], batch_size=16, max_samples=-1) == []
+    assert "has 8 (of 32, by data.max_train_samples)" in only([path], batch_size=16, max_samples=8).rule
+
+
+def test_a_file_named_twice_counts_twice(tmp_path):
+    path = write_rows(tmp_path / "a.parquet", prompt_rows(8))
+    assert faults([path, path], batch_size=16) == []
+
+
+def test_bundled_and_remote_data_is_left_to_those_who_fetch_it():
+    assert faults(["toy://train", "s3://bucket/train.parquet"], batch_size=16) == []
+
+
+def test_a_missing_file_is_named_with_what_lies_beside_it(tmp_path):
+    write_rows(tmp_path / "train.parquet", prompt_rows(1))
+    problem = only([str(tmp_path / "trian.parquet")])
+    assert "no such file" in problem.rule
+    assert "has train.parquet" in problem.rule
+
+
+def test_a_folder_is_answered_with_its_files(tmp_path):
+    path = write_rows(tmp_path / "train.parquet", prompt_rows(1))
+    assert only([str(tmp_path)]).fix == f"[{path}]"
+
+
+@pytest.mark.parametrize("cut", ["all", "footer", "page"])
+def test_a_damaged_file_is_found_wherever_it_is_damaged(tmp_path, cut):
+    path = tmp_path / "a.parquet"
+    write_rows(path, prompt_rows(200))
+    whole = path.read_bytes()
+    path.write_bytes(
+        {"all": b"<html>404</html>", "footer": whole[:-100], "page": whole[:4] + b"\xff" * 32 + whole[36:]}[cut]
+    )
+    assert "cannot be read as Parquet" in only([str(path)]).rule
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    assert "no rows" in only([write_rows(tmp_path / "a.parquet", [])]).rule
+
+
+def test_a_file_of_another_format_is_refused_by_its_name(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt\nhi\n")
+    assert ".parquet, .json, .jsonl" in only([str(tmp_path / "a.csv")]).rule
+
+
+MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [None, [], [{"role": "user", "content": None}], [{"role": "user", "content": " \n"}], [{"role": None, "content": "hi"}],
+     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]],
+    ids=["null", "no message", "null content", "blank", "no role", "silent user"],
+)  # fmt: skip
+def test_empty_prompts_are_named_by_their_rows(tmp_path, prompt):
+    rows, schema = with_prompt([{"role": "user", "content": "hi"}], 9, MESSAGES)
+    for i in (2, 7):
+        rows[i]["prompt"] = prompt
+    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
+    assert "2 of 9 prompts are empty (rows 2, 7, counted from 0)" in problem.rule
+
+
+def test_rows_are_counted_over_the_whole_file(tmp_path):
+    rows, schema = with_prompt([{"role": "user", "content": "hi"}], 40_000, MESSAGES)
+    rows[39_999]["prompt"] = []
+    assert "(rows 39999, " in only([write_rows(tmp_path / "a.parquet", rows, schema)]).rule
+
+
+def test_an_assistant_turn_of_tool_calls_and_a_silent_tool_are_no_empty_prompts(tmp_path):
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}, {"role": "tool", "content": ""}]
+    rows, schema = with_prompt(said, 3, MESSAGES)
+    assert faults([write_rows(tmp_path / "a.parquet", rows, schema)]) == []
+
+
+def test_messages_in_parts_are_taken_as_they_are(tmp_path):
+    parts = pa.list_(pa.struct([("type", pa.string()), ("text", pa.string())]))
+    messages = pa.list_(pa.struct([("role", pa.string()), ("content", parts)]))
+    rows, schema = with_prompt([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], 3, messages)
+    assert faults([write_rows(tmp_path / "a.parquet", rows, schema)]) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "type_", "said"),
+    [("What is 1 + 1?", pa.string(), "is string"), ([1, 2], pa.list_(pa.int64()), "is list<element: int64>"),
+     ([{"text": "hi"}], pa.list_(pa.struct([("text", pa.string())])), "text: string")],
+    ids=["text", "numbers", "other keys"],
+)  # fmt: skip
+def test_a_prompt_column_of_another_type_is_refused_with_its_type(tmp_path, prompt, type_, said):
+    rows, schema = with_prompt(prompt, 3, type_)
+    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
+    assert said in problem.rule.replace("item:", "element:")
+    assert "role and content" in problem.rule
+
+
+def test_missing_columns_are_named_with_those_that_are_there(tmp_path):
+    path = write_rows(tmp_path / "a.parquet", [{"question": "1 + 1?", "answer": "2"}], None)
+    assert "lacks the columns prompt, data_source, reward_model (it has question, answer)" in only([path]).rule
+
+
+def test_a_reward_without_ground_truth_is_refused(tmp_path):
+    rows = [{"data_source": "d", "prompt": [{"role": "user", "content": "hi"}], "reward_model": "2"}]
+    assert "'reward_model' is string" in only([write_rows(tmp_path / "a.parquet", rows, None)]).rule
+
+
+def test_files_whose_columns_differ_in_type_are_refused_before_they_are_joined(tmp_path):
+    first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
+    rows = [{**row, "extra_info": {"index": "0"}} for row in prompt_rows(2)]
+    second = write_rows(tmp_path / "b.parquet", rows, None)
+    problem = only([first, second])
+    assert problem.value == second
+    assert "column 'extra_info'" in problem.rule
+
+
+def test_files_that_differ_in_how_a_type_is_written_are_joined(tmp_path):
+    columns = {"data_source": pa.array(["d", "d"]).dictionary_encode(), "ability": pa.nulls(2)}
+    other = pa.Table.from_pylist(prompt_rows(2), schema=SCHEMA)
+    for name, column in columns.items():
+        other = other.set_column(other.schema.get_field_index(name), name, column)
+    pq.write_table(other, tmp_path / "b.parquet")
+    assert faults([write_rows(tmp_path / "a.parquet", prompt_rows(2)), str(tmp_path / "b.parquet")]) == []
+    assert faults([str(tmp_path / "b.parquet"), str(tmp_path / "a.parquet")]) == []
+
+
+def test_every_fault_is_reported_at_once(tmp_path):
+    whole = write_rows(tmp_path / "a.parquet", prompt_rows(2))
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    assert len(faults([whole, str(tmp_path / "b.parquet"), str(tmp_path / "c.parquet")])) == 2

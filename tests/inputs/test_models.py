@@ -1,0 +1,91 @@
+"""Faults of model folders: what is not there is called that, and a copy that broke off is found by its own index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.inputs.files import write_model
+
+from opd.inputs.models import model_problems
+
+
+def faults(path) -> list:
+    return list(model_problems([("teacher.path", str(path))]))
+
+
+def only(path):
+    [problem] = faults(path)
+    assert problem.path == "teacher.path"
+    assert problem.fix
+    return problem
+
+
+def test_a_whole_folder_a_hub_id_and_a_url_have_no_fault(tmp_path):
+    assert faults(write_model(tmp_path / "m")) == []
+    assert faults("Qwen/Qwen3-8B") == faults("gpt2") == faults("s3://bucket/model") == faults("toy://teacher") == []
+
+
+def test_a_folder_that_is_not_there_is_called_that_with_what_lies_beside_it(tmp_path):
+    write_model(tmp_path / "Qwen3-8B")
+    problem = only(tmp_path / "Qwen3-8b-instruct")
+    assert "there is no such folder" in problem.rule
+    assert "has Qwen3-8B" in problem.rule
+
+
+@pytest.mark.parametrize(
+    "path", ["/mnt/models/Qwen3-8B", "./teacher", "../m/teacher", "models/qwen/teacher", "~/teacher"]
+)
+def test_what_cannot_be_a_hub_id_is_a_folder_that_is_not_there(path):
+    assert "there is no such folder" in only(path).rule
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert "this is a file" in only(tmp_path / "model.gguf").rule
+
+
+def test_the_folder_above_the_model_is_answered_with_the_model(tmp_path):
+    write_model(tmp_path / "Qwen3-8B")
+    assert "no config.json" in only(tmp_path).rule
+    assert "Qwen3-8B inside it has" in only(tmp_path).rule
+
+
+def test_a_folder_without_tokenizer_or_weights_is_refused_for_both(tmp_path):
+    folder = Path(write_model(tmp_path / "m"))
+    for file in folder.glob("*model*"):
+        file.unlink()
+    (folder / "tokenizer.json").unlink()
+    assert [problem.rule.partition(" (")[0] for problem in faults(folder)] == [
+        "it has no tokenizer",
+        "it has no weights",
+    ]
+
+
+def test_a_weight_file_that_was_not_copied_is_named_by_the_index(tmp_path):
+    folder = Path(write_model(tmp_path / "m"))
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    assert "1 of the 2 weight files" in only(folder).rule
+    assert "model-00002-of-00002.safetensors" in only(folder).rule
+
+
+@pytest.mark.parametrize("num_bytes", [0, 6, 30, -1])
+def test_a_weight_file_that_broke_off_is_found_by_its_own_header(tmp_path, num_bytes):
+    file = Path(write_model(tmp_path / "m")) / "model-00001-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:num_bytes])
+    assert "model-00001-of-00002.safetensors" in only(file.parent).rule
+
+
+def test_a_config_that_is_no_json_is_refused(tmp_path):
+    folder = Path(write_model(tmp_path / "m"))
+    (folder / "config.json").write_text('{"model_type": ')
+    assert "config.json cannot be read" in only(folder).rule
+    (folder / "config.json").write_text(json.dumps([]))
+    assert "no JSON object" in only(folder).rule
+
+
+def test_a_tokenizer_that_broke_off_is_refused(tmp_path):
+    folder = Path(write_model(tmp_path / "m"))
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a"')
+    assert "tokenizer.json cannot be read" in only(folder).rule

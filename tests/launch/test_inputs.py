@@ -1,0 +1,115 @@
+"""The front door looks at data and models first: exit code 2 with key, value, rule and fix, and nothing heavy or lasting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.inputs.files import prompt_rows, write_model, write_rows
+from tests.launch.test_launch import CLEAN, HEAVY
+
+from opd.runs.store_local import LocalStore
+
+CODE = (
+    "import sys; from opd.launch import main; code = main(); "
+    f"print('heavy:', [m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a distillation whose inputs are whole but for `sets`, in a working directory of its own."""
+    teacher, student = write_model(tmp_path / "teacher"), write_model(tmp_path / "student")
+    train = write_rows(tmp_path / "train.parquet", prompt_rows(16))
+    whole = {"model.path": student, "teacher.path": teacher, "data.train": f"[{train}]", "data.val": f"[{train}]",
+             "data.train_batch_size": "16", "actor.ppo_mini_batch_size": "16"}  # fmt: skip
+    (tmp_path / "exp.yaml").write_text(
+        "kind: opd\nname: exp\ndevice: cpu\ntrainer: {gpus_per_node: 1}\noutput: {root: out}\n"
+    )
+
+    def run(code=CODE, env=None, **sets):
+        values = whole | {key.replace("__", "."): value for key, value in sets.items()}
+        words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        return subprocess.run(
+            [sys.executable, "-c", code, "exp.yaml", *words],
+            capture_output=True, text=True, timeout=120, cwd=tmp_path, env=CLEAN | (env or {}),
+        )  # fmt: skip
+
+    return run
+
+
+ROW = prompt_rows(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("sets", "path", "words"),
+    [
+        (
+            {"data__train": "[short.parquet]"},
+            "data.train_batch_size",
+            "data.train has 3",
+        ),
+        ({"data__train": "[missing.parquet]"}, "data.train", "there is no such file"),
+        ({"data__val": "[empty.parquet]"}, "data.val", "1 of 1 prompts are empty (rows 0, counted from 0)"),
+        ({"data__train": "[cut.parquet]"}, "data.train", "cannot be read as Parquet"),
+        ({"data__train": "[text.parquet]"}, "data.train", "its column 'prompt' is string"),
+        ({"teacher__path": "/models/none"}, "teacher.path", "there is no such folder"),
+        ({"model__path": "half"}, "model.path", "2 of the 2 weight files"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_or_written(
+    tmp_path, start, sets, path, words
+):
+    write_rows(tmp_path / "short.parquet", prompt_rows(3))
+    write_rows(tmp_path / "empty.parquet", [{**ROW, "prompt": []}])
+    write_rows(tmp_path / "text.parquet", [{**ROW, "prompt": "What is 1 + 1?"}], None)
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "train.parquet").read_bytes()[:200])
+    for file in Path(write_model(tmp_path / "half")).glob("*.safetensors"):
+        file.unlink()
+    done = start(**sets)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("exp.yaml: ")
+    assert f"  {path}" in lines
+    assert words in done.stderr
+    assert "fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "heavy: []" in done.stderr
+    assert not (tmp_path / "out").exists(), "a person mends it and starts the same name again"
+
+
+def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_path, start):
+    done = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
+    assert done.returncode == 2
+    store = LocalStore(tmp_path / "out" / "store" / "exp")
+    assert "missing.parquet" in store.get_json("fatal.json")["reason"]
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "fatal"
+    assert b"no such file" in store.get("attempts/0001/driver.log")
+    # The file has come meanwhile: the next attempt ends all the same, before the trainer is imported.
+    again = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
+    assert again.returncode == 2
+    assert "ended for good in attempt 1" in again.stderr
+
+
+def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
+    result = {"attempt": 1, "steps": 3}
+    folder = tmp_path / "out" / "store" / "exp"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    done = start(data__train="[missing.parquet]")
+    assert done.returncode == 0
+    assert "finished in attempt 1" in done.stderr
+
+
+def test_whole_inputs_reach_the_trainer(start):
+    code = (
+        "import sys, types; import opd.launch; entry = types.ModuleType('opd.training.entry'); "
+        "entry.run = lambda spec, overrides: print('reached') or 0; sys.modules['opd.training.entry'] = entry; "
+        "sys.exit(opd.launch.main())"
+    )
+    done = start(code)
+    assert (done.returncode, done.stdout) == (0, "reached\n"), done.stderr
