@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# C0, DEL and C1 (a terminal obeys U+009B as it does ESC [), line separators, and what reverses the order of what follows.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
 
 def storable(text: str) -> str:
     r"""The text with every lone surrogate replaced by U+FFFD, so that it can be encoded.
@@ -9,3 +15,17 @@ def storable(text: str) -> str:
     JSON's `"\ud800"` is plain ASCII and yet becomes half a character in Python: UTF-8, tokenizers and Arrow refuse it.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def inert(text: str, *, keep: str = "\n\t") -> str:
+    r"""The text as a terminal may get it: storable, colours dropped, every other control character written as `\x1b`.
+
+    Args:
+        keep: control characters that stay; empty for what must be one line, such as a name.
+    """
+
+    def written(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode()
+
+    return _CONTROL.sub(written, _COLOURS.sub("", storable(text)))

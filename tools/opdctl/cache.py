@@ -13,7 +13,7 @@ import pyarrow as pa
 
 CACHE_VARIABLE = "OPDCTL_CACHE_DIR"
 # Bumped when a record or the metrics get another form.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def default_folder() -> Path:

@@ -70,6 +70,11 @@ def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics
         ToolError: a metric that none of the runs logged.
     """
     base, accuracies = groups[0], accuracies_of(stores)
+    records = [record for group in groups for record in group.records]
+    for metric in metrics:
+        if not any(metric in record.latest for record in records):
+            known = ", ".join(sorted(base.records[0].latest)[:12]) or "none"
+            raise usage_error(f"metric {metric!r} was logged by none of the runs", fix=f"they logged: {known}, ...")
     return [
         Comparison(
             before=base.name,
@@ -91,9 +96,6 @@ def _differences(
         difference = compare_metric(metric, before, after)
         if difference is not None:
             found.append(difference)
-        elif not any(metric in record.latest for record in (*before.records, *after.records)):
-            known = ", ".join(sorted(old.latest)[:12]) or "none"
-            raise usage_error(f"metric {metric!r} was logged by none of the runs", fix=f"they logged: {known}, ...")
     return found
 
 

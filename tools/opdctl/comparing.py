@@ -10,13 +10,19 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from opd.evaluation.estimators import Estimate, clustered, paired_difference
 from opd.runs.identity import describe_changes
 from opd.runs.store import Store
 from opd.spec.canonical import NOT_IDENTITY
+from opdctl.console import note
 from opdctl.records import RunRecord
+
+if TYPE_CHECKING:
+    from opd.evaluation.samples import Sample
 
 GENERATIONS_KEY = "eval/generations.parquet"
 
@@ -145,19 +151,34 @@ def problem_accuracies(store: Store, record: RunRecord) -> dict[str, dict[int, f
     if not isinstance(sets, dict) or not store.exists(GENERATIONS_KEY):
         return {}
     from opd.evaluation.results import evaluate
+
+    samples = answers(store, record.run_id)
+    found: dict[str, dict[int, float]] = {}
+    for source, result in sets.items():
+        of_source = [sample for sample in samples if sample.data_source == source]
+        if not of_source:
+            continue
+        try:
+            [evaluated] = evaluate(of_source, num_samples=int(result["num_samples"]))
+        except ValueError as error:
+            note(f"warning: {record.run_id}: the answers of {source} are left out: {error}")
+            continue
+        found[source] = dict(evaluated.accuracy_by_problem)
+    return found
+
+
+def answers(store: Store, run_id: str) -> Sequence[Sample]:
+    """The generations that an evaluation stored; none, and a remark, where the file cannot be read."""
     from opd.evaluation.samples import read_generations
 
     with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
         path = Path(folder) / "generations.parquet"
         store.get_file(GENERATIONS_KEY, path)
-        samples = read_generations(path)
-    found: dict[str, dict[int, float]] = {}
-    for source, result in sets.items():
-        answers = [sample for sample in samples if sample.data_source == source]
-        if answers:
-            [evaluated] = evaluate(answers, num_samples=int(result["num_samples"]))
-            found[source] = dict(evaluated.accuracy_by_problem)
-    return found
+        try:
+            return read_generations(path)
+        except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+            note(f"warning: {run_id}: {GENERATIONS_KEY} is left out: {error}")
+            return []
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:

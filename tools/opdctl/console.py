@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError
 from opdctl.redact import redact
@@ -30,18 +31,20 @@ Namespace = Annotated[
 Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
 NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Ask no cluster, only the store.")]
 DEFAULT_TIMEOUT_S = 300.0
+PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
+"""For every console: what a run is called, or says of itself, is text and never Rich's markup."""
 
 
 def stdout(*, width: int | None = None) -> Console:
     """For results. A pipe gets wide, uncut lines."""
     if width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         width = 200
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Console(width=width, highlight=False, soft_wrap=False, **PLAIN)
 
 
 def stderr() -> Console:
     """For progress, notes and errors, so that stdout stays what was asked for."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, **PLAIN)
 
 
 def note(message: str) -> None:
@@ -54,7 +57,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on a terminal's stderr; call what is yielded once a finished item."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = stderr()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=total)
@@ -68,7 +71,7 @@ def working(title: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with console.status(title):
+    with console.status(Text(title)):
         yield
 
 

@@ -10,6 +10,7 @@ from opd.agent.trajectories import FOLDER
 from opd.agent.viewer.collect import load
 from opd.agent.viewer.page import render
 from opd.runs.store import Store
+from opdctl.console import note
 from opdctl.export import binary_file
 from opdctl.gather import GatheredRun
 
@@ -21,7 +22,11 @@ def write_pages(runs: Sequence[GatheredRun], stores: Mapping[str, Store], report
         if FOLDER not in run.folders:
             continue
         record = run.record
-        trajectories = load(stores[record.url])
+        try:
+            trajectories = load(stores[record.url])
+        except ValueError as error:
+            note(f"warning: {record.run_id}: its conversations are left out: {error}")
+            continue
         if not trajectories:
             continue
         page = report.with_name(f"{report.stem}-conversations-{number}.html")

@@ -42,6 +42,7 @@ MAX_MARKED_POINTS = 40
 # With more runs a legend would hide the picture: those that end highest and lowest are named, and the base.
 MAX_NAMED_RUNS = 10
 NUM_NAMED_ENDS = 3
+MAX_DRAWN = 1e100
 
 # Steps and values of one run, `[num_points]` each.
 Points = tuple[np.ndarray, np.ndarray]
@@ -73,7 +74,9 @@ def draw_all(runs: Iterable[tuple[str, pa.Table]], *, num_runs: int) -> list[Cur
             if logged is None:
                 continue
             steps, values, width = thin(*logged, max_points=num_points)
-            found.setdefault(panel, {})[run_id] = (steps, panel.scale * values)
+            # Axes cannot reach over what a float can just hold.
+            drawable = np.where(np.abs(values) <= MAX_DRAWN, values, np.nan)
+            found.setdefault(panel, {})[run_id] = (steps, panel.scale * drawable)
             widths[panel] = max(width, widths.get(panel, 1))
     validations = sorted(found.keys() - set(PANELS), key=lambda panel: panel.metrics)
     return [_draw(panel, found[panel], widths[panel]) for panel in (*validations, *PANELS) if found[panel]]
@@ -125,7 +128,7 @@ def _draw(panel: Panel, lines: Mapping[str, Points], width: int) -> Curve:
             values,
             color="black" if is_base else f"C{number % 10}",
             linewidth=1.4,
-            label=run_id,
+            label=run_id.replace("$", r"\$"),  # a dollar begins a formula
             marker=marker,
             markersize=3,
         )

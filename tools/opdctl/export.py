@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from opdctl.console import stdout
+from opdctl.console import PLAIN, stdout
 from opdctl.gather import GatheredRun
 from opdctl.redact import redact_tree
 from opdctl.tables import checkpoints_table, eval_table, runs_table
@@ -59,7 +59,7 @@ def _write_tables(runs: Sequence[GatheredRun], output: Path | None) -> None:
         show(stdout())
         return
     with binary_file(output) as file:
-        console = Console(file=io.StringIO(), record=True, width=200, highlight=False)
+        console = Console(file=io.StringIO(), record=True, width=200, highlight=False, **PLAIN)
         show(console)
         file.write(console.export_text().encode())
 

@@ -31,7 +31,9 @@ class Position:
     def take(self, *, is_final: bool) -> list[str]:
         """The whole lines that were read but not printed; with `is_final` a half-written last one too."""
         whole = len(self.unprinted) if is_final else self.unprinted.rfind(b"\n") + 1
-        lines = self.unprinted[:whole].decode(errors="replace").splitlines()
+        # Progress bars return the carriage; no other character ends a line, whatever a model wrote.
+        text = self.unprinted[:whole].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.removesuffix("\n").split("\n") if text else []
         self.unprinted = self.unprinted[whole:]
         return lines
 

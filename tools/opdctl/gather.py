@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from opdctl.cache import RunCache, default_folder
 from opdctl.listing import Listing
-from opdctl.records import RunRecord, live_state, read_run
+from opdctl.records import RunRecord, live_state, read_run, unreadable
 from opdctl.targets import RunPlace
 
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
+# What reading a record of an unforeseen shape may raise: it costs that run its row, and no other run anything.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,10 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
     if cached is not None:
         record = RunRecord(**cached)
     else:
-        record, metrics = read_run(listing, run_id=place.run_id)
+        try:
+            record, metrics = read_run(listing, run_id=place.run_id)
+        except _MALFORMED as error:
+            record, metrics = unreadable(listing, run_id=place.run_id, error=error)
         cache.save(fingerprint, record.to_json(), metrics)
     state, last_sign_s = live_state(record, listing)
     record = dataclasses.replace(record, state=state, last_sign_s=last_sign_s)

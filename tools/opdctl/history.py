@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from opd.runs.metrics import AttemptReport, Row, parse_metrics
+from opd.text import storable
 
 # Rows looked at for the columns' names; columns that only come later are inferred by Arrow.
 NUM_SAMPLE_LINES = 4
@@ -106,7 +107,7 @@ def _parse_fast(data: bytes) -> pa.Table | None:
             return None
         schema = pa.schema([(name, pa.int64() if name == "step" else pa.float64()) for name in table.column_names])
         return table.cast(schema)
-    except pa.ArrowInvalid:
+    except (pa.ArrowException, ValueError):  # ValueError: a name that is no UTF-8
         return None
 
 
@@ -115,7 +116,7 @@ def _first_names(data: bytes) -> list[str] | None:
     for line in data[: 2**20].split(b"\n", NUM_SAMPLE_LINES)[:NUM_SAMPLE_LINES]:
         try:
             row = json.loads(line or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         names |= dict.fromkeys(row)
     return list(names)
@@ -137,6 +138,7 @@ def _within_int64(rows: Sequence[Row], report: AttemptReport) -> tuple[pa.Table,
 
 def _from_rows(rows: Sequence[Row]) -> pa.Table:
     """Columns of parsed rows; what is no number has no place in them (the trainer writes none)."""
+    rows = [{storable(name): value for name, value in row.items()} for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row if name != "step"))
     columns: list[Any] = [pa.array([row["step"] for row in rows], type=pa.int64())]
     for name in names:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from opd.runs.attempts import ATTEMPTS_FOLDER, ENDED_FILE, HEARTBEAT_FILE, OWNER_FILE, attempt_prefix
+from opd.runs.attempts import ATTEMPTS_FOLDER, ENDED_FILE, HEARTBEAT_FILE, OWNER_FILE, attempt_of, attempt_prefix
 from opd.runs.identity import RUN_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.store import ObjectInfo, Store
@@ -39,15 +39,12 @@ class Listing:
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that were claimed, ascending."""
-        names = {key.split("/")[1] for key in self.objects if key.startswith(f"{ATTEMPTS_FOLDER}/")}
-        return sorted(
-            int(name) for name in names if name.isdigit() and f"{attempt_prefix(int(name))}/{OWNER_FILE}" in self
-        )
+        return [number for number in self.folders() if f"{attempt_prefix(number)}/{OWNER_FILE}" in self]
 
     def folders(self) -> list[int]:
         """Numbers of all attempt folders, ascending: metrics count even where the claim is unreadable."""
         names = {key.split("/")[1] for key in self.objects if key.startswith(f"{ATTEMPTS_FOLDER}/")}
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(number for name in names if (number := attempt_of(name)) is not None)
 
     def parts(self, attempt: int, name: str) -> list[str]:
         """The stored parts of one attempt's streamed file, in order."""

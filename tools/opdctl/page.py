@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opd.evaluation.samples import Sample, read_generations
+from opd.evaluation.samples import Sample
 from opd.runs.identity import describe_changes
 from opd.runs.store import Store
 from opdctl.compare_view import (
@@ -24,7 +22,7 @@ from opdctl.compare_view import (
     pairs_text,
     quantities,
 )
-from opdctl.comparing import GENERATIONS_KEY, group_runs
+from opdctl.comparing import GENERATIONS_KEY, answers, group_runs
 from opdctl.curves import draw_all
 from opdctl.gather import GatheredRun
 from opdctl.records import RunRecord
@@ -128,10 +126,7 @@ def _samples(run: GatheredRun, stores: Mapping[str, Store], num_samples: int) ->
     store = stores[run.record.url]
     if not store.exists(GENERATIONS_KEY):
         return []
-    with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
-        path = Path(folder) / "generations.parquet"
-        store.get_file(GENERATIONS_KEY, path)
-        picked = pick(read_generations(path), num_samples)
+    picked = pick(answers(store, run.record.run_id), num_samples)
     return [
         {"sample": sample, "prompt": _shortened(sample.prompt), "response": _shortened(sample.response)}
         for sample in picked

@@ -14,11 +14,13 @@ from opd.runs.errors import CorruptRecord
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
+from opd.text import inert
 from opdctl.history import merge_tables, parse_attempt, series
 from opdctl.listing import CheckpointInfo, Listing
-from opdctl.redact import redact_tree
+from opdctl.redact import one_line, redact
+from opdctl.wellformed import checked_result, checked_spec, total_steps
 
-State = Literal["running", "silent", "stopped", "succeeded", "failed", "not started"]
+State = Literal["running", "silent", "stopped", "succeeded", "failed", "not started", "unreadable"]
 VALIDATION_PREFIX = "val-core/"
 # The first that a run logs is what "loss" and "accuracy" mean for its kind.
 LOSS_KEYS = ("opd/loss", "actor/pg_loss")
@@ -95,29 +97,40 @@ def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
     problems: list[str] = []
     table, num_skipped = _read_metrics(listing, problems)
     records = {name: _json(listing, name, problems) for name in (RUN_FILE, SPEC_FILE, RESULT_FILE, FATAL_FILE)}
-    spec = redact_tree(records[SPEC_FILE] or {})
+    spec = checked_spec(records[SPEC_FILE], problems)
+    result = checked_result(records[RESULT_FILE], problems)
     state, detail = _state(listing, records, problems)
     steps = table["step"].to_numpy()
     record = RunRecord(
-        run_id=run_id,
+        run_id=one_line(run_id),
         url=listing.store.url,
-        kind=str(spec.get("kind", "")),
-        spec_hash=str((records[RUN_FILE] or {}).get("spec_hash", "")),
+        kind=one_line(str(spec.get("kind", ""))),
+        spec_hash=one_line(str((records[RUN_FILE] or {}).get("spec_hash", ""))),
         state=state,
-        detail=str(redact_tree(detail)),
+        detail=redact(detail),
         num_attempts=len(listing.attempts()),
         last_step=int(steps[-1]) if len(steps) else None,
-        total_steps=_total_steps(spec, records[RESULT_FILE]),
+        total_steps=total_steps(spec, result),
         latest=_latest(table),
         validation=_validation(table),
         checkpoints=[asdict(info) for info in listing.checkpoints()],
-        result=records[RESULT_FILE],
-        problems=problems,
+        result=result,
+        problems=[redact(problem) for problem in problems],
         num_skipped_lines=num_skipped,
         last_sign_s=listing.last_sign_s(max(listing.attempts(), default=0)),
         spec=spec,
     )
     return record, table
+
+
+def unreadable(listing: Listing, *, run_id: str, error: Exception) -> tuple[RunRecord, pa.Table]:
+    """The record of a run whose files no reader expected: it stands in the table and says so."""
+    record = RunRecord(
+        run_id=one_line(run_id), url=listing.store.url, kind="", spec_hash="", state="unreadable",
+        detail=redact(f"its records cannot be read ({type(error).__name__}: {error})"), num_attempts=len(listing.attempts()),
+        last_step=None, total_steps=None, last_sign_s=listing.last_sign_s(max(listing.attempts(), default=0)),
+    )  # fmt: skip
+    return record, merge_tables({})
 
 
 def live_state(record: RunRecord, listing: Listing, *, now_s: float | None = None) -> tuple[State, float]:
@@ -140,7 +153,14 @@ def _read_metrics(listing: Listing, problems: list[str]) -> tuple[pa.Table, int]
         if report.num_corrupt_lines or report.num_half_lines:
             num_skipped += report.num_corrupt_lines + report.num_half_lines
             problems.append(report.describe())
-    return merge_tables(tables), num_skipped
+    return _shown_names(merge_tables(tables)), num_skipped
+
+
+def _shown_names(table: pa.Table) -> pa.Table:
+    """The table with metrics named as a terminal may get them; of two that then have one name the first stays."""
+    names = {inert(name, keep=""): name for name in reversed(table.column_names) if name != "run_id"}
+    kept = list(reversed(names.items()))
+    return table.select([name for _, name in kept]).rename_columns([shown for shown, _ in kept])
 
 
 def _json(listing: Listing, key: str, problems: list[str]) -> dict[str, Any] | None:
@@ -148,7 +168,7 @@ def _json(listing: Listing, key: str, problems: list[str]) -> dict[str, Any] | N
         return None
     try:
         return listing.store.get_json(key)
-    except CorruptRecord as error:
+    except (CorruptRecord, RecursionError) as error:
         problems.append(str(error))
         return None
 
@@ -168,13 +188,6 @@ def _state(listing: Listing, records: Mapping[str, Any], problems: list[str]) ->
     outcome = str(ended.get("outcome", ""))
     detail = str(ended.get("detail", ""))
     return ("failed" if outcome in ("failed", "fatal") else "stopped"), detail or outcome
-
-
-def _total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:
-    total = spec.get("trainer", {}).get("total_steps")
-    if total is None and result is not None:
-        total = result.get("steps")
-    return int(total) if isinstance(total, int) else None
 
 
 def _latest(table: pa.Table) -> dict[str, float]:

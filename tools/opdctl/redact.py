@@ -1,4 +1,5 @@
-"""Owns the one rule of what is never printed: secret values of the environment, of URLs, and of assignments in texts."""
+"""The one rule of what is never printed: secret values of the environment, of URLs and of assignments in texts, and
+characters that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -7,17 +8,42 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from opd.text import inert
+
 REDACTED = "<redacted>"
 # Shorter values ("1", "none") would take innocent text with them.
 MIN_SECRET_CHARS = 6
 
-_SECRET_NAME = re.compile(r"(^|[_-])(TOKEN|KEY|PASSWORD|SECRET|CREDENTIALS?)$", re.IGNORECASE)
-# Upper case only: `pad_token: 3` in a log is no secret, `HF_TOKEN=...` is.
-_ASSIGNMENT = re.compile(r"\b([A-Z][A-Z0-9_]*_(?:TOKEN|KEY|PASSWORD|SECRET)['\"]?\s*[:=]\s*)(['\"]?)[^\s'\",;&]+")
-_USERINFO = re.compile(r"\b([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
-_BEARER = re.compile(r"\b(Bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
-# Values that show what they are: Hugging Face, AWS, GitHub.
-_SHAPES = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,})\b")
+_SECRET_NAME = re.compile(
+    r"(?i:(^|[_.-])(token|key|password|passwd|secret|credentials?)$)|[a-z0-9](Key|Token|Secret|Password)$"
+)
+# What follows a name: in shells, YAML, JSON (also JSON within JSON) and connection strings.
+_IS = r"\\?['\"]?\s*[:=]\s*"
+_VALUE = r"(?:\\?\"[^\"\\]*\\?\"|'[^']*'|[^\s'\",;&<]+)"
+_ASSIGNMENTS = tuple(
+    re.compile(f"({name}){_VALUE}")
+    for name in (
+        # In capitals whatever ends like a secret (`SECRET=`, `HF_TOKEN: `) ...
+        rf"\b(?:[A-Z][A-Z0-9_]*_)?(?:TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?){_IS}",
+        # ... in small letters what no log line calls anything else: `pad_token: 3` is no secret.
+        r"(?<![\w.-])(?i:[\w.-]*(?:password|passwd|(?:client|app|shared|webhook)[_-]?secret|"
+        r"(?:api|access|secret|private|account|signing|encryption)[_-]?key(?:[_-]?id)?|"
+        rf"(?:auth|access|api|bearer|refresh|session|security|secret|hf|hub|github|gitlab|wandb|ray)[_-]?token)){_IS}",
+        r"(?<![\w.-])(?:secret|[Pp]wd)=(?=[^=])|\"(?:secret|token|key|credentials?)\"\s*:\s*(?=\"[^\"\s<]{8,}\")",
+        # Signed URLs: AWS, Google, Azure's shared access signatures.
+        r"[?&;](?i:sig|signature|token|key|x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential))=",
+    )
+)
+_USERINFO = re.compile(r"\b([a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s]+@", re.IGNORECASE)
+_AUTHORIZATION = re.compile(r"\b((?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+# Values that show what they are: Hugging Face, AWS, GitHub, GitLab, OpenAI and Anthropic, Google, Slack, npm, Docker, JWT.
+_SHAPES = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|"
+    r"glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|"
+    r"xox[abprs]-[A-Za-z0-9-]{10,}|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|"
+    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -26,7 +52,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
-    """The text without secrets.
+    """The text without secrets, and without what a terminal would obey.
 
     Args:
         environment: whose secret values are taken out wherever they occur; the process's own by default.
@@ -35,16 +61,30 @@ def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
     values = [value for name, value in variables.items() if is_secret_name(name) and len(value) >= MIN_SECRET_CHARS]
     for value in sorted(values, key=len, reverse=True):  # the longest first: one may be part of another
         text = text.replace(value, REDACTED)
+    text = _PRIVATE_KEY.sub(REDACTED, text)
     text = _USERINFO.sub(rf"\1{REDACTED}@", text)
-    text = _ASSIGNMENT.sub(rf"\1\2{REDACTED}", text)
-    text = _BEARER.sub(rf"\1{REDACTED}", text)
-    return _SHAPES.sub(REDACTED, text)
+    for assignment in _ASSIGNMENTS:
+        text = assignment.sub(_without_value, text)
+    text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
+    return inert(_SHAPES.sub(REDACTED, text))
+
+
+def one_line(text: str) -> str:
+    """What must be one line, such as a name: `redact`, and no line breaks either."""
+    return inert(redact(text), keep="")
+
+
+def _without_value(match: re.Match[str]) -> str:
+    """The assignment with its value gone and its quotes kept."""
+    value = match[0][len(match[1]) :]
+    quote = next((mark for mark in ('\\"', '"', "'") if value.startswith(mark)), "")
+    return f"{match[1]}{quote}{REDACTED}{quote}"
 
 
 def redact_tree(value: Any, *, name: str = "") -> Any:
-    """A JSON value without secrets: whole values under secret names, and secrets inside any text."""
+    """A JSON value that may be shown: no values under secret names, no secrets and no control characters in any text."""
     if isinstance(value, Mapping):
-        return {key: redact_tree(inner, name=str(key)) for key, inner in value.items()}
+        return {redact(str(key)): redact_tree(inner, name=str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redact_tree(inner, name=name) for inner in value]
     if isinstance(value, str):

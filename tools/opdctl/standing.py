@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from opd.runs.attempts import ENDED_FILE, attempt_prefix, read_owner
-from opd.runs.errors import StoreUnavailable
+from opd.runs.errors import CorruptRecord, StoreUnavailable
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.runs.store import Store
 from opdctl.listing import Listing
@@ -32,19 +33,25 @@ def attempt_lines(listing: Listing) -> list[AttemptLine]:
     out = []
     for attempt in listing.attempts():
         owner = read_owner(listing.store, attempt)
-        key = f"{attempt_prefix(attempt)}/{ENDED_FILE}"
-        ended = (listing.store.get_json(key) or {}) if key in listing else {}
+        ended = _ended(listing, f"{attempt_prefix(attempt)}/{ENDED_FILE}")
         out.append(
             AttemptLine(
                 attempt=attempt,
-                host=owner.process.host if owner else "?",
-                started_at_s=owner.started_at_s if owner else 0.0,
+                host=str(owner.process.host) if owner else "?",
+                started_at_s=owner.started_at_s if owner and isinstance(owner.started_at_s, int | float) else 0.0,
                 outcome=str(ended.get("outcome", "")),
                 detail=str(ended.get("detail", "")),
                 last_sign_s=listing.last_sign_s(attempt),
             )
         )
     return out
+
+
+def _ended(listing: Listing, key: str) -> dict[str, Any]:
+    try:
+        return (listing.store.get_json(key) or {}) if key in listing else {}
+    except CorruptRecord as error:
+        return {"outcome": "unreadable", "detail": str(error)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from opdctl.records import VALIDATION_PREFIX, RunRecord
-from opdctl.redact import redact
+from opdctl.redact import one_line, redact
 from opdctl.standing import AttemptLine
 
-STYLES = {"running": "cyan", "succeeded": "green", "failed": "bold red", "silent": "yellow", "stopped": "yellow"}
+STYLES = {
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "bold red",
+    "unreadable": "bold red",
+    "silent": "yellow",
+    "stopped": "yellow",
+}
 
 
 def runs_table(records: Sequence[RunRecord]) -> Table:
@@ -86,7 +93,7 @@ def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     table = Table("attempt", "host", "started", "ended", title="attempts", title_justify="left")
     for line in attempts:
         ended = f"{line.outcome}{': ' if line.detail else ''}{line.detail}" if line.outcome else "not yet"
-        table.add_row(str(line.attempt), line.host, ago(line.started_at_s), Text(redact(ended)))
+        table.add_row(str(line.attempt), one_line(line.host), ago(line.started_at_s), Text(redact(ended)))
     warnings = [Text(f"warning: {redact(problem)}", style="yellow") for problem in record.problems]
     if record.detail:
         warnings.insert(0, Text(f"{record.state}: {redact(record.detail)}", style=STYLES.get(record.state, "")))

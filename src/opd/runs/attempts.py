@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from opd.runs.store import RetryPolicy, Store, json_bytes
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_FOLDER = "attempts"
+# str.isdigit is true of "²" too, and int() refuses thousands of digits.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 OWNER_FILE = "owner.json"
 HEARTBEAT_FILE = "heartbeat.json"
 ENDED_FILE = "ended.json"
@@ -59,9 +62,14 @@ def attempt_prefix(attempt: int) -> str:
     return f"{ATTEMPTS_FOLDER}/{attempt:04d}"
 
 
+def attempt_of(name: str) -> int | None:
+    """The number of an attempt's folder name, None for other names."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
 def attempt_numbers(store: Store) -> list[int]:
     """Numbers with a folder under attempts/, ascending; a number counts as claimed only with its owner.json."""
-    return sorted(int(name) for name in store.children(ATTEMPTS_FOLDER) if name.isdigit())
+    return sorted(number for name in store.children(ATTEMPTS_FOLDER) if (number := attempt_of(name)) is not None)
 
 
 def highest_attempt(store: Store) -> int:

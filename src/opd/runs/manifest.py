@@ -30,7 +30,7 @@ RANK_PARTS = ("model", "optim", "extra_state")
 NUM_HASH_THREADS = 4
 # A rank with a disk of its own has the run's folder, and checkpoints/ in it, since its first save.
 NUM_NEW_PARENTS = 3
-_STEP_FOLDER = re.compile(r"global_step_(\d+)")
+_STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
 _NUM_NAMED = 4

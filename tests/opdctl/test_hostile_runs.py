@@ -1,0 +1,135 @@
+"""One run's records, whoever wrote them, cost that run its row at most: every command goes on and obeys none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opd.evaluation import write_generations
+
+# Rich's markup (closing a tag that was never opened raises), a formula to matplotlib, HTML, and what a terminal obeys.
+NAMES = (
+    "[bold]x",
+    "[link=a]b",
+    "$\\frac{",
+    "<script>alert(1)<script>",
+    "a\x1b]0;owned\x07\x9b2J",
+    "two\nlines",
+    ":skull:",
+)
+NUMBERS = {"num_problems": 2, "num_samples": 2, "mean": 0.5, "pass_at": [0.5], "maj_at": [0.5]}
+RESULTS = (
+    "[1, 2]", "{", '{"eval": [1]}', '{"eval": {"math": {}}}', '{"eval": {"math": 3, "[/red]": {"mean": "x"}}}',
+    json.dumps({"eval": {"math": {**NUMBERS, "pass_at": []}}}), json.dumps({"eval": {"math": {**NUMBERS, "mean": None}}}),
+    json.dumps({"eval": {"\ud800\x1b[2J": NUMBERS}, "steps": 10**400}), "[" * 100_000, '{"steps": "many"}', "\xff",
+    '{"a": ' + '{"a": ' * 400 + "1" + "}" * 401,
+)  # fmt: skip
+SPECS = (
+    '{"kind": "[/red]", "seed": "x", "trainer": 7}', '{"kind": {"a": "\\u001b[2J"}, "trainer": {"total_steps": "\\ud800"}}', "null",
+    '{"\\ud800": 1, "seed": [], "trainer": {"total_steps": -1}}', '{"kind": "opd", "seed": 1e999}',
+)  # fmt: skip
+METRICS = (
+    b'{"step": 1, "opd/loss": 1e308, "[/red]": 1}\n{"step": 2, "opd/loss": -1e308}\n', b'{"step": 1, "\\ud800": 1, "a\\u001b[2J": 2}\n',
+    b'{"step": 1, "x": ' + b"[" * 100_000 + b"}\n", b'{"step": 99999999999999999999, "opd/loss": 1}\n', b'{"step": 1, "\xff": 1}\n' * 9,
+    b'{"step": 1, "step": 2, "opd/loss": {"a": 1}, "val-core/[/red]/acc/mean@1": 1}\n', b"\x00" * 50, b'{"step": 1, "run_id": 5}\n',
+)  # fmt: skip
+
+
+@pytest.fixture
+def hostile_store(make_run: Callable, store: Path) -> Path:
+    """A good run among one of each hostile kind."""
+    for name in ("good", "other"):
+        make_run(name, result={"steps": 1}, spec={"kind": "opd", "seed": 1, "trainer": {"total_steps": len(name)}})
+    for name in NAMES:
+        hostile(store, name)
+    for number, result in enumerate(RESULTS):
+        hostile(store, f"result-{number}", result=result)
+    for number, spec in enumerate(SPECS):
+        hostile(store, f"spec-{number}", spec=spec)
+    for number, metrics in enumerate(METRICS):
+        hostile(store, f"metrics-{number}", metrics=metrics)
+    return store
+
+
+def hostile(store: Path, name: str, *, spec: str = '{"kind": "[/red]\\u001b[2J"}', result: str | None = None,
+            metrics: bytes = METRICS[0]) -> None:  # fmt: skip
+    folder = store / name
+    attempt = folder / "attempts" / "0001"
+    for odd in (
+        attempt,
+        folder / "attempts" / "²",
+        folder / "attempts" / ("9" * 200),
+        folder / "checkpoints" / "global_step_²",
+    ):
+        odd.mkdir(parents=True)
+        (odd / "owner.json").write_text('{"attempt": 1, "process": {"host": "\\u001b[2J[/red]"}, "started_at_s": "x"}')
+    (attempt / "ended.json").write_text('{"outcome": "failed", "detail": "[/red]\\u001b]0;owned\\u0007"}')
+    (attempt / "metrics.jsonl").write_bytes(metrics)
+    (attempt / "driver.log").write_bytes(b"a\x1b]0;owned\x07b\xc2\x85c\xe2\x80\xa8d\n[/red]\n")
+    (folder / "run.json").write_text('{"spec_hash": "[/red]\\u001b[2J"}')
+    (folder / "spec.json").write_text(spec)
+    if result is not None:
+        (folder / "result.json").write_bytes(result.encode("utf-8", "surrogatepass"))
+        (folder / "eval").mkdir()
+        (folder / "eval" / "generations.parquet").write_bytes(b"PAR1 no parquet")
+        (folder / "trajectories").mkdir()
+        (folder / "trajectories" / "train-000001.jsonl").write_text('{"step": 1}\n')
+
+
+def checked(done) -> str:
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    for text in (done.stdout, done.stderr):
+        assert not {*text}.intersection("\x1b\x07\x9b\x85\u2028"), text[:500]
+    return done.stdout
+
+
+def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
+    call: Callable, hostile_store: Path, tmp_path: Path
+) -> None:
+    listed = checked(call("list", "--store", hostile_store))
+    assert "│ good " in listed
+    assert "[/red]" in listed
+    assert "[bold]x" in listed
+    assert ":skull:" in listed
+    checked(call("collect", "--store", hostile_store))
+    runs = {
+        run["run_id"]: run
+        for run in json.loads(checked(call("collect", "--store", hostile_store, "--format", "json")))["runs"]
+    }
+    assert runs["good"]["state"] == "succeeded"
+    assert len(runs) == 2 + len(NAMES) + len(RESULTS) + len(SPECS) + len(METRICS)
+    assert "must be an object" in " ".join(runs["result-2"]["problems"])
+    checked(call("collect", "--store", hostile_store, "--format", "csv"))
+    checked(call("report", "--store", hostile_store, "-o", "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert "good" in page
+    assert "<script" not in page
+
+
+def test_a_hostile_run_is_shown_compared_and_its_log_printed_without_being_obeyed(
+    call: Callable, hostile_store: Path
+) -> None:
+    for name in ("result-7", "spec-0", "metrics-0"):
+        checked(call("status", name, "--store", hostile_store))
+        assert "good" in checked(call("compare", "good", name, "--store", hostile_store))
+    shown = checked(call("status", "spec-1", "--store", hostile_store))
+    assert "failed" in shown
+    assert checked(call("logs", "spec-0", "--store", hostile_store)).splitlines()[-2:] == [
+        "a\\x1b]0;owned\\x07b\\x85c\\u2028d", "[/red]"
+    ]  # fmt: skip
+
+
+def test_generations_that_cannot_be_read_are_a_remark(
+    call: Callable, make_run: Callable, answers: Callable, store: Path
+) -> None:
+    for name in ("a", "b"):
+        make_run(name, result={"eval": {"math": NUMBERS}}, spec={"kind": "eval", "seed": 1, "name": name})
+        write_generations(store / name / "eval" / "generations.parquet", answers(name, {0: [1.0, 0.0]}))
+    (store / "b" / "eval" / "generations.parquet").write_bytes(b"PAR1 no parquet")
+    done = call("report", "a", "b", "--store", store, "-o", "page.html")
+    checked(done)
+    assert "warning: b: eval/generations.parquet is left out" in done.stderr
