@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, SITES, kind_of, template
+from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, SITES, kind_of, objects, template
 
 import kubeschemas
 from gotools import find
@@ -118,3 +118,28 @@ def test_the_crds_are_taken_from_the_operators_modules_and_never_copied():
         ["git", "ls-files", "*.yaml"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
     ).stdout
     assert not [path for path in tracked.split() if "CustomResourceDefinition" in (ROOT / path).read_text()]
+
+
+@pytest.mark.parametrize("word", ["true", "null", "0123", "1e3"])
+def test_names_that_yaml_would_read_as_something_else_stay_text(word):
+    layer = {
+        "cluster": {
+            "image": {"pullSecrets": [word]},
+            "auth": {"secret": word},
+            "checkpoints": {"storageClass": word},
+            "worker": {"priorityClassName": word},
+            "networkPolicy": {"operatorNamespace": word, "metricsNamespace": word},
+        }
+    }
+    trees = objects("opd", layer)
+    (job,) = [tree["spec"] for tree in trees if tree["kind"] == "RayJob"]
+    cluster = job["rayClusterSpec"]
+    worker = cluster["workerGroupSpecs"][0]["template"]["spec"]
+    (claim,) = [tree["spec"] for tree in trees if tree["kind"] == "PersistentVolumeClaim"]
+    assert cluster["authOptions"]["secretName"] == word
+    assert worker["imagePullSecrets"] == [{"name": word}]
+    assert (worker["priorityClassName"], claim["storageClassName"]) == (word, word)
+    policy = str(
+        [tree["spec"]["ingress"] for tree in trees if tree["kind"] == "NetworkPolicy" and "ingress" in tree["spec"]]
+    )
+    assert f"'kubernetes.io/metadata.name': '{word}'" in policy

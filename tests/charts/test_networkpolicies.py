@@ -1,7 +1,7 @@
 """Who may talk to whom: the rendered policies, evaluated on the labels of the rendered pods."""
 
 import pytest
-from tests.charts.helm import RUN, objects, pod_templates
+from tests.charts.helm import RUN, objects, pod_templates, refusal
 from tests.charts.policies import FOREIGN, INTERNET, OPERATOR, PROMETHEUS, STRANGER, TABLE, both_ways, one_way
 
 
@@ -30,10 +30,16 @@ def test_traffic_is_allowed_exactly_where_the_run_needs_it(source, target, port,
 
 
 @pytest.mark.parametrize("role", ["head", "worker", "submitter"])
-def test_names_can_be_resolved_anywhere(role):
+def test_names_are_resolved_by_the_clusters_dns_alone(role):
     trees = objects("opd")
-    assert allowed(trees, role, "stranger", 53, "UDP")
-    assert allowed(trees, role, "internet", 53, "TCP")
+    policies = [tree for tree in trees if tree["kind"] == "NetworkPolicy"]
+    pod = peers(trees)[role]
+    for resolver, port in (({"namespace": "kube-system", "labels": {}}, 53), ({"namespace": "openshift-dns", "labels": {}}, 5353),
+                           ({"ip": "169.254.20.10"}, 53)):  # fmt: skip
+        assert all(one_way(policies, "Egress", pod, resolver, port, protocol) for protocol in ("UDP", "TCP"))
+    assert not allowed(trees, role, "stranger", 53, "UDP")
+    assert not allowed(trees, role, "internet", 53, "UDP")
+    assert not allowed(trees, role, "internet", 53, "TCP")
 
 
 def test_metrics_are_open_to_the_namespace_that_is_named():
@@ -50,8 +56,10 @@ def test_the_ways_out_are_values():
     assert one_way(policies, "Egress", peers(trees)["worker"], {"ip": "10.1.2.3"}, 9000)
 
 
-def test_policies_can_be_switched_off():
-    trees = objects("opd", {"cluster": {"networkPolicy": {"enabled": False}}})
+def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
+    off = {"enabled": False}
+    assert "acceptOpenNetwork" in refusal("opd", {"cluster": {"networkPolicy": off}})
+    trees = objects("opd", {"cluster": {"networkPolicy": off | {"acceptOpenNetwork": True}}})
     assert "NetworkPolicy" not in {tree["kind"] for tree in trees}
 
 

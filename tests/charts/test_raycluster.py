@@ -117,7 +117,7 @@ def test_a_token_guards_ray_unless_it_is_switched_off(kind):
 
 
 def test_no_token_and_no_network_policy_together_are_refused():
-    layer = {"cluster": {"auth": {"token": False}, "networkPolicy": {"enabled": False}}}
+    layer = {"cluster": {"auth": {"token": False}, "networkPolicy": {"enabled": False, "acceptOpenNetwork": True}}}
     assert "Ray runs any code that reaches it" in refusal("opd", layer)
 
 

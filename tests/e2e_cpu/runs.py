@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.listening import Listener, listeners
 
 from opd.runs.metrics import read_metrics
 from opd.runs.store_local import LocalStore
@@ -80,6 +82,16 @@ def start(folder: Path, spec: str, *sets: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             command(spec, list(sets)), cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
         )
+
+
+def heard_during(process: subprocess.Popen[str], timeout_s: float = TIMEOUT_S) -> set[Listener]:
+    """Everything that the run's processes listened on until it ended, looked at twice a second."""
+    heard: set[Listener] = set()
+    deadline_s = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < deadline_s:
+        heard |= listeners(process.pid)
+        time.sleep(0.5)
+    return heard
 
 
 def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: float = TIMEOUT_S) -> Outcome:

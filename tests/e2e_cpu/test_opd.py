@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.e2e_cpu.runs import command, run
+from tests.e2e_cpu.runs import command, finish, heard_during, run, start
 from transformers import AutoTokenizer
 
 from opd.data.toy import TEACHER_DIR
@@ -25,7 +25,9 @@ from opd.data.toy import TEACHER_DIR
     ids=["reverse_kl", "forward_kl", "jsd"],
 )
 def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
-    outcome = run(tmp_path, "opd", *loss, "trainer.save_freq=3").must_be_clean()
+    process = start(tmp_path, "opd", *loss, "trainer.save_freq=3")
+    heard = heard_during(process)
+    outcome = finish(process, tmp_path, "opd").must_be_clean()
     steps = outcome.steps
     assert [row["training/global_step"] for row in steps] == [1, 2, 3]
     assert outcome.result["steps"] == 3
@@ -36,6 +38,12 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
         assert row["training/rollout_probs_diff_max"] < 1e-5, "rollout and actor are one model after weight sync"
         assert row["opd/tool_mask/tool_tokens"] == 0, "padding is not a tool's (defect 10)"
     assert (outcome.run_dir / "checkpoints" / "global_step_3" / "COMPLETE").exists()
+    assert outcome.result["updates"] == 6
+    assert outcome.result["updates_skipped"] == 0
+    # TransferQueue and torch unpickle what reaches them, Ray runs it: nobody else's machine may.
+    assert not {listener for listener in heard if not listener.is_loopback}
+    for part in ("TransferQueueController", "SimpleStorageUnit", "gcs_server", "WorkerDict", "RolloutServer"):
+        assert any(part in listener.command for listener in heard), f"{part} was not heard at all"
 
 
 TWO_RANKS = {

@@ -41,6 +41,20 @@ def test_a_skipped_update_is_counted_and_kept_out_of_the_norm():
     assert metrics["opd/grad_norm"] == 1.0
 
 
+@pytest.mark.parametrize("values", [[math.inf, -math.inf], [-math.inf, math.nan], [1e308, 1e308]])
+def test_sums_that_are_no_number_are_said_so_and_raise_nothing(values):
+    assert not math.isfinite(reduce(_raw(**{"sum/loss": [values]}))["opd/loss"])
+
+
+@pytest.mark.parametrize("values", [[math.nan, 3.0], [3.0, math.nan]])
+def test_no_order_hides_a_nan_from_the_largest(values):
+    assert math.isnan(reduce(_raw(**{"max/divergence": [values]}))["opd/divergence_max"])
+
+
+def test_skipped_updates_are_named_as_the_original_named_them():
+    assert reduce(_raw(grad_norm=[1.0, math.inf, math.nan]))["opd/skipped"] == 2
+
+
 def test_no_counts_at_all_is_an_error():
     with pytest.raises(ValueError, match="no counts"):
         reduce({"grad_norm": [1.0]})

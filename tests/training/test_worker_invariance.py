@@ -79,8 +79,19 @@ def one_rank(folders) -> dict[str, dict]:
         "teacher is student": Case(
             student=folders["student_tied"], teacher=folders["student_tied"], rows=uneven_rows()
         ),
-    }
+    } | _not_finite(folders)
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
+
+
+def _not_finite(folders) -> dict[str, Case]:
+    """A loss that is nan on the last rank only: by a row's weight, and by what the teacher answers."""
+    rows = uneven_rows()
+    weighted = [*rows[:-1], rows[-1] | {"weight": float("nan")}]
+    return {
+        "nan weight": _case(folders, rows=weighted, micro_batch=2),
+        "nan weight in the second update": _case(folders, rows=weighted, mini_batch=4, micro_batch=2),
+        "nan from the teacher": _case(folders, rows=rows, micro_batch=2, nan_row=1),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +104,7 @@ def two_ranks(folders) -> dict[str, dict]:
         "empty rank, shared vocabulary": _case(folders, rows=empty, micro_batch=1, overrides=SHARED),
         "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
-    }
+    } | _not_finite(folders)
     cases |= {
         f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=SHARED)
         for s, t in HEADS
@@ -277,6 +288,30 @@ def test_a_batch_without_any_trained_token_is_a_zero_loss_and_a_finite_step(one_
     assert one_rank["all masked"]["metrics"]["opd/loss"] == 0
     assert one_rank["all masked"]["metrics"]["opd/grad_norm"] == 0
     assert one_rank["all masked"]["metrics"]["opd/skipped_step"] == 0
+
+
+@pytest.mark.parametrize("case", ["nan weight", "nan from the teacher"])
+@pytest.mark.parametrize("world", ["one_rank", "two_ranks"])
+def test_an_update_that_is_not_finite_on_one_rank_moves_no_rank_and_is_counted(world, case, request):
+    result = request.getfixturevalue(world)[case]
+    assert not result["has_moved"]
+    assert result["metrics"]["opd/num_updates"] == 1
+    assert result["metrics"]["opd/skipped"] == 1
+    assert all(torch.isfinite(weight).all() for weight in result["weights"].values())
+
+
+@pytest.mark.parametrize("world", ["one_rank", "two_ranks"])
+def test_the_finite_update_before_one_that_is_not_is_made(world, request):
+    result = request.getfixturevalue(world)["nan weight in the second update"]
+    assert result["has_moved"]
+    assert (result["metrics"]["opd/num_updates"], result["metrics"]["opd/skipped"]) == (2, 1)
+    assert result["metrics"]["opd/grad_norm"] > 0
+
+
+def test_rows_whose_loss_is_not_finite_are_named_by_their_rank(one_rank, two_ranks):
+    assert one_rank["nan from the teacher"]["nonfinite_rows"] == [["row 1 of the batch"]]
+    assert two_ranks["nan from the teacher"]["nonfinite_rows"] == [[], ["row 1 of the batch"]]
+    assert one_rank["heads untied-untied"]["nonfinite_rows"] == [[]]
 
 
 def test_a_student_that_is_its_teacher_has_zero_loss(one_rank):

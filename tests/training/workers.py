@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,8 @@ class Case:
     overrides: list[str] = field(default_factory=list)
     device: str = "cpu"
     method: str = "update"
+    nan_row: int | None = None
+    """A row of the last rank for which the teacher answers nan."""
 
 
 def nested(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -160,21 +164,46 @@ def run_case(case: Case) -> dict[str, Any]:
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(worker.student_engine)
-    with Collectives() as collectives:
+    before = _weights(worker)
+    with Collectives() as collectives, _nan_from_teacher(case):
         output = worker.update_opd(data)
-    weights = {
-        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
-        for name, p in worker.student_engine.module.state_dict().items()
-    }
+    nonfinite_rows = [worker.read_nonfinite_rows()] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(nonfinite_rows, nonfinite_rows[0])
+    weights = _weights(worker)
     # Of the ranks that share a sequence one speaks for all.
     metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"))}
     return metrics | {
         "weights": weights,
+        "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
+        "nonfinite_rows": nonfinite_rows,
         "gradients": gradients,
         "residency": worker.read_residency(),
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
+
+
+def _weights(worker) -> dict[str, torch.Tensor]:
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
+        for name, p in worker.student_engine.module.state_dict().items()
+    }
+
+
+@contextmanager
+def _nan_from_teacher(case: Case) -> Iterator[None]:
+    from opd.training.hidden_cache import HiddenCache
+
+    put, is_last = HiddenCache.put, torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
+
+    def poisoned(cache, row, hidden):
+        put(cache, row, hidden * torch.nan if is_last and row == case.nan_row else hidden)
+
+    HiddenCache.put = poisoned
+    try:
+        yield
+    finally:
+        HiddenCache.put = put
 
 
 def _keep_gradients(engine) -> dict[str, torch.Tensor]:

@@ -21,14 +21,14 @@ spec:
             {{- include "opd.selector" (list . "submitter") | nindent 12 }}
         - namespaceSelector:
             matchLabels:
-              kubernetes.io/metadata.name: {{ $policy.operatorNamespace }}
+              kubernetes.io/metadata.name: {{ $policy.operatorNamespace | quote }}
       ports:
         - {protocol: TCP, port: 8265}
     {{- with $policy.metricsNamespace }}
     - from:
         - namespaceSelector:
             matchLabels:
-              kubernetes.io/metadata.name: {{ . }}
+              kubernetes.io/metadata.name: {{ . | quote }}
       ports:
         - {protocol: TCP, port: 8080}
     {{- end }}
@@ -77,13 +77,22 @@ spec:
 {{- end -}}
 {{- end -}}
 
-{{- /* A policy sees the port of the DNS pods, and OpenShift's listen at 5353. */ -}}
+{{- /* Names only from the cluster's own DNS (on OpenShift its pods listen on 5353) or a node's cache of it: a DNS server
+     anywhere else would be a way out. */ -}}
 {{- define "opd.egressDns" -}}
-- ports:
-    {{- range $port := list 53 5353 }}
-    - {protocol: UDP, port: {{ $port }}}
-    - {protocol: TCP, port: {{ $port }}}
+- to:
+    {{- range .Values.cluster.networkPolicy.dnsNamespaces }}
+    - namespaceSelector:
+        matchLabels:
+          kubernetes.io/metadata.name: {{ . | quote }}
     {{- end }}
+    - ipBlock:
+        cidr: 169.254.20.10/32
+  ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+    - {protocol: UDP, port: 5353}
+    - {protocol: TCP, port: 5353}
 {{- end -}}
 
 {{- /* (dict "namespace" ... "podLabels" ...): pods of a namespace, or of the run's own. */ -}}
@@ -118,5 +127,4 @@ podSelector: {{ with .podLabels }}{matchLabels: {{ toJson . }}}{{ else }}{}{{ en
   ports:
     - {protocol: TCP, port: {{ $port }}}
   {{- end }}
-{{- end -}}
 {{- end -}}

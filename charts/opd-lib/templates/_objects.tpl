@@ -44,11 +44,11 @@ metadata:
 spec:
   accessModes: [{{ $checkpoints.accessMode }}]
   {{- with $checkpoints.storageClass }}
-  storageClassName: {{ . }}
+  storageClassName: {{ . | quote }}
   {{- end }}
   resources:
     requests:
-      storage: {{ $checkpoints.size }}
+      storage: {{ $checkpoints.size | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -67,7 +67,7 @@ spec:
     {{- include "opd.selector" (list $ "head" "worker") | nindent 4 }}
   podMetricsEndpoints:
     - port: metrics
-      interval: {{ .interval }}
+      interval: {{ .interval | quote }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -19,7 +19,7 @@ securityContext:
 {{- with $cluster.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" }}
@@ -29,7 +29,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 {{- with $group.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 

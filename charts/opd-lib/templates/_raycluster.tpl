@@ -5,7 +5,7 @@ rayVersion: {{ include "opd.rayVersion" . | quote }}
 authOptions:
   mode: {{ .Values.cluster.auth.token | ternary "token" "disabled" }}
   {{- with .Values.cluster.auth.secret }}
-  secretName: {{ . }}
+  secretName: {{ . | quote }}
   {{- end }}
 enableInTreeAutoscaling: false
 headGroupSpec:
@@ -103,7 +103,7 @@ volumes:
 {{- define "opd.rayContainer" -}}
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}
 {{- include "opd.container" $root }}
-workingDir: {{ $root.Values.cluster.checkpoints.path }}
+workingDir: {{ $root.Values.cluster.checkpoints.path | quote }}
 {{- if and (gt (len .) 2) (index . 2) }}
 {{- include "opd.containerSecurity" $root | replace "drop: [ALL]" "drop: [ALL]\n    add: [IPC_LOCK]" | nindent 0 }}
 {{- else }}

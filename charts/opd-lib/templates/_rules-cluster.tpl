@@ -55,6 +55,11 @@
 
 {{- define "opd.checkAccess" -}}
 {{- $cluster := .Values.cluster -}}
+{{- if not (or $cluster.networkPolicy.enabled $cluster.networkPolicy.acceptOpenNetwork) -}}
+{{- include "opd.refuse" (dict "key" "cluster.networkPolicy.enabled" "value" false
+  "rule" "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a policy every pod that reaches them runs code in the run"
+  "fix" "leave it true; or, where something else keeps other pods away, set cluster.networkPolicy.acceptOpenNetwork: true") -}}
+{{- end -}}
 {{- if not (or $cluster.auth.token $cluster.networkPolicy.enabled) -}}
 {{- include "opd.refuse" (dict "key" "cluster.auth.token" "value" false
   "rule" "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"

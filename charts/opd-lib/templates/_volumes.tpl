@@ -22,7 +22,7 @@
     name: {{ $root.Release.Name }}
 - name: scratch
   emptyDir:
-    sizeLimit: {{ $group.scratchSize }}
+    sizeLimit: {{ $group.scratchSize | quote }}
 - name: home
   emptyDir:
     sizeLimit: 10Gi
@@ -35,28 +35,28 @@
   emptyDir: {}
   {{- else }}
   persistentVolumeClaim:
-    claimName: {{ include "opd.checkpointsClaim" $root }}
+    claimName: {{ include "opd.checkpointsClaim" $root | quote }}
   {{- end }}
 {{- with $cluster.cache.claim }}
 - name: cache
   persistentVolumeClaim:
-    claimName: {{ . }}
+    claimName: {{ . | quote }}
 {{- end }}
 {{- range $index, $mount := $cluster.mounts }}
 - name: mount-{{ $index }}
   persistentVolumeClaim:
-    claimName: {{ $mount.claim }}
+    claimName: {{ $mount.claim | quote }}
     readOnly: {{ include "opd.isReadOnly" $mount }}
 {{- end }}
 {{- if include "opd.usesToolDatabase" $root }}
 - name: tool-database
   {{- if hasKey $cluster.toolDatabase "claim" }}
   persistentVolumeClaim:
-    claimName: {{ $cluster.toolDatabase.claim }}
+    claimName: {{ $cluster.toolDatabase.claim | quote }}
     readOnly: true
   {{- else }}
   emptyDir:
-    sizeLimit: {{ $cluster.toolDatabase.size }}
+    sizeLimit: {{ $cluster.toolDatabase.size | quote }}
   {{- end }}
 {{- end }}
 {{- with $cluster.extraVolumes }}
@@ -76,25 +76,25 @@
 - name: shared-mem
   mountPath: /dev/shm
 - name: checkpoints
-  mountPath: {{ $cluster.checkpoints.path }}
+  mountPath: {{ $cluster.checkpoints.path | quote }}
 {{- if hasKey $cluster.cache "claim" }}
 - name: cache
-  mountPath: {{ $cluster.cache.path }}
+  mountPath: {{ $cluster.cache.path | quote }}
 {{- end }}
 {{- range $index, $mount := $cluster.mounts }}
 - name: mount-{{ $index }}
-  mountPath: {{ $mount.path }}
+  mountPath: {{ $mount.path | quote }}
   readOnly: {{ include "opd.isReadOnly" $mount }}
   {{- with $mount.subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- if include "opd.usesToolDatabase" . }}
 - name: tool-database
-  mountPath: {{ .Values.agent.database_dir }}
+  mountPath: {{ .Values.agent.database_dir | quote }}
   readOnly: true
   {{- with $cluster.toolDatabase.subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with $cluster.extraVolumeMounts }}

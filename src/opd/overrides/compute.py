@@ -178,6 +178,7 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield "++run.keep_last", spec.checkpoint.keep_last
         yield "++run.keep_every", spec.checkpoint.keep_every
         yield "++run.save_on_exit", spec.checkpoint.save_on_exit
+        yield "++run.max_skipped_updates", spec.trainer.max_skipped_updates
     if spec.trainer.master_port is not None:
         yield "++run.master_port", spec.trainer.master_port
 

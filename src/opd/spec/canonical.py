@@ -56,6 +56,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "trainer.save_freq",
     "trainer.test_freq",
     "trainer.val_before_train",
+    "trainer.max_skipped_updates",
     "trainer.resume",
 )
 

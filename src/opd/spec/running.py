@@ -45,6 +45,10 @@ class Trainer(RunTrainer):
     save_freq: int = Field(default=20, ge=-1, description="Steps between checkpoints; -1 or 0: none.")
     test_freq: int = Field(default=5, ge=-1, description="Steps between validations; -1 or 0: none.")
     val_before_train: bool = Field(description="Validate before the first step.")
+    max_skipped_updates: Natural = Field(
+        default=20,
+        description="End the run after this many updates in a row without finite loss and gradient; 0: never.",
+    )
     resume: Literal["auto", "never"] = Field(
         default="auto", description="Continue from the newest complete checkpoint."
     )

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 from ray.exceptions import RayActorError
-from verl.single_controller.base.decorator import Dispatch, register
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.profiler import DistProfiler
+from verl.workers.engine_workers import ActorRolloutRefWorker, _with_routing_replay_flag
 
 from opd.runs.attempts import ENDED_FILE
 from opd.runs.errors import CheckpointError, StoreError
@@ -24,6 +27,7 @@ from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.store import DEFAULT_POLICY, NO_RETRY
 from opd.training import trunk  # noqa: F401 - so that transformers knows its attention in every worker
+from opd.training.nonfinite import count_norms
 from opd.training.plain_loads import find_unloadable, plain_loads
 from opd.training.seeds import SeededRank
 
@@ -64,7 +68,18 @@ class ShardUploads:
 
 
 class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
-    """verl's worker, unchanged but for the checkpoints: GRPO and evaluation."""
+    """verl's worker, unchanged but for the checkpoints and the count of skipped updates: GRPO and evaluation."""
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
+    @_with_routing_replay_flag(enabled=True)
+    def update_actor(self, data: TensorDict) -> TensorDict:
+        """verl's update, its updates and skipped updates counted among the metrics."""
+        output = self.actor.train_mini_batch(data=data)
+        if output is None:
+            return None
+        count_norms(tu.get(output, "metrics"))
+        return output.cpu()
 
 
 def fetch_loadable(rank: int, *, step_dir: str | Path, manifest: Manifest, store_url: str | None) -> list[str]:

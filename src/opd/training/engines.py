@@ -23,6 +23,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 from opd.batch import padded_row_starts
 from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
 from opd.training.hidden_cache import HiddenCache
+from opd.training.nonfinite import finite_or_nan
 from opd.training.step_counts import over_sequence
 from opd.training.trunk import compile_layers
 from opd.training.ulysses import SHARED, Slice, check_shareable, shared_arguments
@@ -241,6 +242,7 @@ class StudentEngine(_HeadEngine):
         # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
         loss = output.loss_sum * (num_ranks / max(micro_batch["batch_num_tokens"], 1))
+        loss = finite_or_nan(loss, output.nonfinite)
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         if self.use_ulysses_sp:
             metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)

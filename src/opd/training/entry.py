@@ -23,6 +23,7 @@ from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
 from opd.training import tracking
 from opd.training.errors import Unfit
+from opd.training.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.training.ray_start import patient_start
 
 CONFIG_NAME = "opd_trainer"
@@ -121,16 +122,17 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.training.task_runner import TaskRunner
 
     print("starting Ray", flush=True)
-    embedded = start_ray(config)
-    try:
-        wait_for_devices(config)
-        fetch_on_nodes(models)
-        print("starting trainer, queue and rollout server", flush=True)
-        with LossWatch():
-            return TaskRunner().run(config, claimed)
-    finally:
-        if embedded:
-            ray.shutdown()
+    with rendezvous_in_a_file(config):
+        embedded = start_ray(config)
+        try:
+            wait_for_devices(config)
+            fetch_on_nodes(models)
+            print("starting trainer, queue and rollout server", flush=True)
+            with LossWatch():
+                return TaskRunner().run(config, claimed)
+        finally:
+            if embedded:
+                ray.shutdown()
 
 
 def set_process_environment(device: str) -> None:
@@ -141,6 +143,8 @@ def set_process_environment(device: str) -> None:
     for message, module in _QUIET:
         warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
     os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
+    if not os.environ.get("RAY_ADDRESS"):
+        stay_on_loopback()
     os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.

@@ -92,7 +92,9 @@ class StepLogger:
             value = next((data[name] for name in names if name in data), None)
             if value is not None:
                 cells.append(f"{label} {form.format(float(value))}")
-        problems = {k: data[k] for k in ("rollout/failed", "reward/failed", "opd/skipped_step") if data.get(k)}
+        problems = {
+            k: data[k] for k in ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped") if data.get(k)
+        }
         cells += [f"{name}={value:.0f}!" for name, value in problems.items()]
         cells.append(f"eta {format_duration(eta)}")
         return "  ".join(cells)

@@ -72,9 +72,20 @@ def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torc
     total: dict[str, float] = {}
     for is_sum, some in names.items():
         values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
-        distributed.all_reduce(values, distributed.ReduceOp.SUM if is_sum else distributed.ReduceOp.MAX, group=group)
+        if is_sum:
+            distributed.all_reduce(values, distributed.ReduceOp.SUM, group=group)
+        else:
+            values = _largest(values, group)
         total.update(zip(some, values.tolist(), strict=True))
     return total
+
+
+def _largest(values: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """[N] The largest of the group's ranks, nan where any is: a reduction by MAX alone keeps or loses nan by the order."""
+    is_nan = values.isnan()
+    both = torch.stack([values.masked_fill(is_nan, -math.inf), is_nan.to(values.dtype)])
+    distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
+    return both[0].masked_fill(both[1] > 0, math.nan)
 
 
 def cache_counts(cache: HiddenCache) -> dict[str, float]:
@@ -114,18 +125,38 @@ def _flatten(value: Any) -> Iterable[float]:
         yield float(value)
 
 
+def _sum(values: Iterable[float]) -> float:
+    """Their exact sum; nan where they hold nan or both infinities, infinite beyond a float's range."""
+    values = list(values)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # fsum raises for 1e308 + 1e308 and for inf - inf
+        return sum(values)
+
+
+def _max(values: Iterable[float]) -> float:
+    """The largest, nan where any is: Python's `max` keeps or loses a nan by where it stands."""
+    values = list(values)
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+def grad_norms(raw: Mapping[str, Any]) -> list[float]:
+    """One gradient norm an update, in their order; not finite where the update was skipped."""
+    return list(_flatten(raw["grad_norm"]))
+
+
 def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
     """The step's metrics from the lists the workers returned (named `opd/*`).
 
     Raises:
         ValueError: no update was made at all (no mini-batch returned counts).
     """
-    total = {key: math.fsum(_flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    total = {key: _sum(_flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
     if "sum/tokens" not in total:
         raise ValueError("the student phase returned no counts: no mini-batch ran")
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
-    norms = list(_flatten(raw["grad_norm"]))
+    norms = grad_norms(raw)
     finite = [norm for norm in norms if math.isfinite(norm)]
     metrics |= {
         "opd/num_tokens": tokens,
@@ -133,15 +164,16 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
         "opd/num_updates": float(len(norms)),
         "opd/nonfinite_tokens": total["sum/nonfinite"],
         "opd/unshared_tokens": total.get("sum/unshared_tokens", 0.0),
+        "opd/skipped": float(len(norms) - len(finite)),
         "opd/skipped_step": float(len(norms) - len(finite)),
         "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
-        "opd/divergence_max": max(_flatten(raw["max/divergence"])),
+        "opd/divergence_max": _max(_flatten(raw["max/divergence"])),
     }
     if "lr" in raw:
         metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
     for key in _LARGEST_OF_RANKS:
         if key in raw:
-            metrics[key] = max(_flatten(raw[key]))
+            metrics[key] = _max(_flatten(raw[key]))
     return metrics | _agreement_metrics(total, raw)
 
 
@@ -156,6 +188,6 @@ def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> di
     pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
     return {
         "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
-        "training/rollout_probs_diff_max": max(_flatten(raw["max/p_diff"])),
+        "training/rollout_probs_diff_max": _max(_flatten(raw["max/p_diff"])),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }

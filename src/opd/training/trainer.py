@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from opd.losses import reward_weights
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.spec.errors import Problem, SpecError
-from opd.training import checkpointing, step_counts, verl_patches
+from opd.training import checkpointing, nonfinite, step_counts, verl_patches
 from opd.training.dialogues import DialogueLog, num_kept
 from opd.training.graceful import GracefulStop
+from opd.training.nonfinite import SkippedUpdates
 from opd.training.plain_loads import plain_loads
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
@@ -46,6 +48,7 @@ class OrderedTrainer(PPOTrainerSync):
         self._saved_step: int | None = None
         self._stop = GracefulStop()
         self._dialogues = DialogueLog(num_kept(config))
+        self._skipped = SkippedUpdates(int(config.run.get("max_skipped_updates", 0)))
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history), and MLflow's run is the same in all attempts.
         ours = ("console", "file", "mlflow") if run is not None else ("console",)
@@ -115,6 +118,7 @@ class OrderedTrainer(PPOTrainerSync):
             "steps": self.total_training_steps,
             "validation_before": scores[0] if scores else {},
             "validation_after": scores[-1] if scores else {},
+            **nonfinite.summary(history),
         }
 
     def _load_checkpoint(self):
@@ -139,6 +143,7 @@ class OrderedTrainer(PPOTrainerSync):
     def on_step_logged(self) -> None:
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
         self._seal_saved()
+        self._skipped.check()
         if self.run is not None:
             self._serve_pods(self.run)
         if self._stop.requested and self.global_steps < self.total_training_steps:
@@ -159,6 +164,12 @@ class OrderedTrainer(PPOTrainerSync):
 
         if stop.serve(Path(run.handle.local_dir), save, is_over=is_over):
             checkpointing.take_back(run)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._update_actor(batch, metrics)
+        skipped, made = (round(metrics.get(f"actor/{name}", 0)) for name in ("skipped", "num_updates"))
+        self._skipped.see([math.nan] * skipped if skipped == made else [0.0])
+        return batch
 
     def _seal_saved(self) -> None:
         if self.run is not None and self._unsealed_step is not None:
@@ -262,6 +273,10 @@ class OPDTrainer(OrderedTrainer):
         output = self.actor_rollout_wg.update_opd(batch)
         self._update_metrics = step_counts.reduce(output["metrics"])
         metrics.update(self._update_metrics)
+        rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
+        self._skipped.see(
+            step_counts.grad_norms(output["metrics"]), sorted({row for of_rank in rows for row in of_rank})
+        )
         return batch
 
     def on_step_logged(self) -> None:

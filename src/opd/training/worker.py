@@ -46,6 +46,14 @@ def trained_positions(
     return rows, loss_positions(rows, row_starts=starts).trained()
 
 
+def row_names(data: TensorDict) -> list[str]:
+    """What a person calls each row of a batch: `data row 17, sample 2`, or its place where it does not say."""
+    if "index" not in data:
+        return [f"row {number} of the batch" for number in range(len(data))]
+    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
+    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
+
+
 def vocab_group(size: int) -> ProcessGroup | None:
     """The group of `size` neighbouring ranks that this one shares the heads with (a collective call); None for 1.
 
@@ -109,6 +117,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
         self._holders = Holders()
+        self._row_names: list[str] = []
+        self._token_rows = torch.empty(0, dtype=torch.int64)
+        self._nonfinite_rows: set[str] = set()
         self._vocab_group: ProcessGroup | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
@@ -175,6 +186,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
+        self._row_names, self._nonfinite_rows = row_names(data), set()
         cache = self._hidden_cache()
         started = time.perf_counter()
         try:
@@ -182,7 +194,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             head = self.teacher_engine.head_weight(self._own_entries())
             teacher_s = time.perf_counter() - started
             self.student_engine.num_updates = 0
-            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), micro_batch_counts))
+            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), self._counts))
             output = self.actor.train_mini_batch(data=data)
             moved = cache_counts(cache)
         finally:
@@ -259,6 +271,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 needed = own.holders(found.flat_index).cpu()
                 hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
                 found, is_own = own.select(found)
+            self._token_rows = found.row
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
@@ -278,6 +291,20 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             )
 
         return build
+
+    def _counts(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
+    ) -> dict[str, float]:
+        counts = micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if counts["sum/nonfinite"]:
+            rows = micro_batch["opd_row"].cpu()[self._token_rows.cpu()[output.nonfinite.cpu()]]
+            self._nonfinite_rows |= {self._row_names[row] for row in rows.unique().tolist()}
+        return counts
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def read_nonfinite_rows(self) -> list[str]:
+        """Names of this rank's rows with a token whose loss was not finite, in the last step."""
+        return sorted(self._nonfinite_rows)
 
     def _note_residency(self, phase: str, **extra: torch.Tensor) -> None:
         """Remember where each part lives in this phase ("offloaded" = parked on the host by the engine)."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opd.spec.cluster.lifecycle import DNS_NAMESPACES
+
 Tree = dict[str, Any]
 MOUNT = "/claim"
 STAGE_LABEL = "opd/stage"
@@ -120,7 +122,12 @@ def _container(staging: Staging) -> Tree:
 
 def policy(staging: Staging, *, job_uid: str) -> Tree:
     """The way out for the Job's pods (the namespace denies all by default); it goes with the Job."""
-    dns = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    dns = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+    name = "kubernetes.io/metadata.name"
+    resolvers = {
+        "namespaceSelector": {"matchExpressions": [{"key": name, "operator": "In", "values": [*DNS_NAMESPACES]}]}
+    }
+    node_cache = {"ipBlock": {"cidr": "169.254.20.10/32"}}
     out = [{"protocol": "TCP", "port": port} for port in staging.ports]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": staging.job_name, "uid": job_uid}
     return {
@@ -131,7 +138,7 @@ def policy(staging: Staging, *, job_uid: str) -> Tree:
         "spec": {
             "podSelector": {"matchLabels": {STAGE_LABEL: staging.job_name}},
             "policyTypes": ["Ingress", "Egress"],
-            "egress": [{"ports": dns}, {"ports": out}],
+            "egress": [{"to": [resolvers, node_cache], "ports": dns}, {"ports": out}],
         },
     }
 

@@ -98,17 +98,28 @@ class Egress(ClusterSection):
     ports: tuple[Port, ...] = Field(min_length=1, description="TCP ports.")
 
 
+DNS_NAMESPACES = ("kube-system", "openshift-dns")
+"""Where Kubernetes' distributions and OpenShift run their DNS."""
+
+
 class NetworkPolicy(ClusterSection):
     """What may talk to the run's pods, and where they may talk to; all else is denied."""
 
     enabled: bool = Field(default=True, description="Render the policies.")
+    accept_open_network: bool = Field(
+        default=False,
+        description="Say that something else keeps other pods away, as `enabled: false` needs: Ray's token does not guard TransferQueue's, verl's and torch's ports.",
+    )
+    dns_namespaces: tuple[LabelValue, ...] = Field(
+        default=DNS_NAMESPACES, min_length=1, description="Namespaces of the cluster's DNS, the only one that is asked."
+    )
     operator_namespace: LabelValue = Field(default="kuberay-system", description="Namespace of the KubeRay operator.")
     metrics_namespace: LabelValue | None = Field(
         default=None, description="Namespace that may scrape Ray's metrics; unset: none."
     )
     egress: tuple[Egress, ...] = Field(
         default=(Egress(ports=(443,)),),
-        description="Store, hub and trackers; DNS and the server of `store.endpoint` are always allowed.",
+        description="Store, hub and trackers; the cluster's DNS and the server of `store.endpoint` are always allowed.",
     )
 
 

@@ -1,0 +1,53 @@
+"""Where an embedded Ray and what verl starts on it listen: on 127.0.0.1, out of reach of the machine's network.
+
+TransferQueue's controller and storage bind the node's address and unpickle every frame that they get, without asking for
+Ray's token: on the address of a laptop's network they would run anybody's code. In a cluster the chart's NetworkPolicy
+stands in front of these ports.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from omegaconf import DictConfig
+
+_INIT_METHOD = "DIST_INIT_METHOD"
+
+
+def stay_on_loopback() -> None:
+    """For Ray, TransferQueue, gloo and NCCL of a run that joins no cluster; must come before Ray is imported.
+
+    Ray takes a loopback address for its node only where it believes that there can be no cluster: a
+    `ray.init(_node_ip_address="127.0.0.1")` is turned into the node's own address.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+
+
+@contextmanager
+def rendezvous_in_a_file(config: DictConfig) -> Iterator[None]:
+    """While entered, the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
+
+    Not on GPUs, whose watchdogs of NCCL are only tried with a TCPStore, nor where the run names a port.
+    """
+    joins = bool(os.environ.get("RAY_ADDRESS"))
+    if (
+        joins
+        or config.trainer.device != "cpu"
+        or config.run.get("master_port") is not None
+        or _INIT_METHOD in os.environ
+    ):
+        yield
+        return
+    folder = tempfile.mkdtemp(prefix="opd-ranks-")
+    os.environ[_INIT_METHOD] = f"file://{folder}/store"
+    try:
+        yield
+    finally:
+        del os.environ[_INIT_METHOD]
+        shutil.rmtree(folder, ignore_errors=True)
