@@ -10,16 +10,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
+
+from opd import stacks
+from opd.progress import PROGRESS, Standing
 
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
 DEFAULT_GRACE_S = 30.0
 _KILL_WAIT_S = 5.0
+STALL_POLL_S = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -34,6 +42,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         In the child: `run`'s exit code, to be passed to `sys.exit` so that exit handlers run.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    os.environ[stacks.FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="opd-stacks-")
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -47,15 +56,66 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
         signal.signal(signal.SIGTERM, _exit_on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        stacks.register()
         return run()
     supervisor = _Supervisor(child, grace_s)
-    with supervisor.handling_signals():
+    with supervisor.handling_signals(), StallWatch(child) as watch:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         status = supervisor.wait()
+        watch.stop()
         num_left = end_descendants()
+    shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
     if num_left:
         _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left behind")
     return supervisor.exit_code(status)
+
+
+class StallWatch:
+    """A thread that ends a run which makes no progress (`opd.progress`), with the stacks of its processes on the disk."""
+
+    def __init__(self, child: int, *, poll_s: float = STALL_POLL_S) -> None:
+        self._child, self._poll_s = child, poll_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="opd-stall-watch", daemon=True)
+
+    def __enter__(self) -> StallWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The run is over: nothing is left to watch."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._poll_s):
+            standing = PROGRESS.read()
+            if standing is not None and standing.is_stalled:
+                self._end(standing)
+                return
+
+    def _end(self, standing: Standing) -> None:
+        """Not by SIGTERM: who does not answer does not unwind either, and the next attempt resumes from what was sealed."""
+        import psutil
+
+        silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
+        pids = [self._child]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            pids += [process.pid for process in psutil.Process(self._child).children(recursive=True)]
+        text = f"{silent}, {standing.limit_s:.0f} s were allowed; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}"
+        path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
+        try:
+            path.write_text(text)
+            where = f"the stacks of its {len(pids)} processes are in {path}"
+        except OSError as error:
+            where = f"its stacks cannot be written to {path} ({error}):\n{text}"
+        if not self._over.is_set():
+            _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
 
 
 class _Supervisor:

@@ -7,13 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from opd.runs.attempts import ENDED_FILE, attempt_prefix, read_owner
+from opd.runs.attempts import ENDED_FILE, HEARTBEAT_FILE, attempt_prefix, read_owner
 from opd.runs.errors import CorruptRecord, StoreUnavailable
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.runs.store import Store
 from opdctl.listing import Listing
 
 POLL_S = 5.0
+STUCK_SHARE = 1 / 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a driver is: `rollout at step 7`, how long it has made no progress there, and when it is ended for that."""
+
+    where: str
+    silent_s: float
+    limit_s: float | None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Silent for a good part of what its watchdog allows."""
+        return self.limit_s is not None and self.silent_s > STUCK_SHARE * self.limit_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +41,8 @@ class AttemptLine:
     outcome: str
     detail: str
     last_sign_s: float
+    progress: Progress | None = None
+    """Of an attempt that goes on, as its newest beat tells it."""
 
 
 def attempt_lines(listing: Listing) -> list[AttemptLine]:
@@ -33,7 +50,7 @@ def attempt_lines(listing: Listing) -> list[AttemptLine]:
     out = []
     for attempt in listing.attempts():
         owner = read_owner(listing.store, attempt)
-        ended = _ended(listing, f"{attempt_prefix(attempt)}/{ENDED_FILE}")
+        ended = _record(listing, f"{attempt_prefix(attempt)}/{ENDED_FILE}")
         out.append(
             AttemptLine(
                 attempt=attempt,
@@ -42,12 +59,27 @@ def attempt_lines(listing: Listing) -> list[AttemptLine]:
                 outcome=str(ended.get("outcome", "")),
                 detail=str(ended.get("detail", "")),
                 last_sign_s=listing.last_sign_s(attempt),
+                progress=None if ended else _progress(listing, attempt),
             )
         )
     return out
 
 
-def _ended(listing: Listing, key: str) -> dict[str, Any]:
+def _progress(listing: Listing, attempt: int) -> Progress | None:
+    beat = _record(listing, f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
+    beaten_s, progress_at_s, step = (beat.get(name) for name in ("time_s", "progress_at_s", "step"))
+    if not all(isinstance(value, int | float) for value in (beaten_s, progress_at_s, step)):
+        return None  # of an older version, or before the first phase
+    since_beat_s = max(time.time() - listing.last_sign_s(attempt), 0.0)
+    limit_s = beat.get("limit_s")
+    return Progress(
+        where=f"{beat.get('phase')} at step {step:.0f}",
+        silent_s=max(beaten_s - progress_at_s, 0.0) + since_beat_s,
+        limit_s=float(limit_s) if isinstance(limit_s, int | float) else None,
+    )
+
+
+def _record(listing: Listing, key: str) -> dict[str, Any]:
     try:
         return (listing.store.get_json(key) or {}) if key in listing else {}
     except CorruptRecord as error:

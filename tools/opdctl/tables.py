@@ -11,7 +11,7 @@ from rich.text import Text
 
 from opdctl.records import VALIDATION_PREFIX, RunRecord
 from opdctl.redact import one_line, redact
-from opdctl.standing import AttemptLine
+from opdctl.standing import AttemptLine, Progress
 
 STYLES = {
     "running": "cyan",
@@ -94,10 +94,22 @@ def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     for line in attempts:
         ended = f"{line.outcome}{': ' if line.detail else ''}{line.detail}" if line.outcome else "not yet"
         table.add_row(str(line.attempt), one_line(line.host), ago(line.started_at_s), Text(redact(ended)))
+    if attempts and (progress := attempts[-1].progress) is not None:
+        head.add_row(
+            Text("progress", style="bold"), Text(progress_line(progress), style=STYLES["silent"] * progress.is_stuck)
+        )
     warnings = [Text(f"warning: {redact(problem)}", style="yellow") for problem in record.problems]
     if record.detail:
         warnings.insert(0, Text(f"{record.state}: {redact(record.detail)}", style=STYLES.get(record.state, "")))
     return Group(head, table, *warnings)
+
+
+def progress_line(progress: Progress) -> str:
+    """`rollout at step 7, 12 s ago`, or for how long there was none."""
+    where = one_line(progress.where)
+    if progress.is_stuck and progress.limit_s is not None:
+        return f"no progress for {duration(progress.silent_s)} ({where}); ended after {duration(progress.limit_s)}"
+    return f"{where}, {duration(progress.silent_s)} ago"
 
 
 def progress_text(record: RunRecord) -> str:

@@ -179,6 +179,8 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield "++run.keep_every", spec.checkpoint.keep_every
         yield "++run.save_on_exit", spec.checkpoint.save_on_exit
         yield "++run.max_skipped_updates", spec.trainer.max_skipped_updates
+    yield "++run.stall_floor_s", spec.trainer.stall_floor_s
+    yield "++run.stall_factor", spec.trainer.stall_factor
     if spec.trainer.master_port is not None:
         yield "++run.master_port", spec.trainer.master_port
 

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,14 +139,16 @@ class Claim:
     def check(self) -> None:
         check_owner(self.stores, self.attempt, self.owner.token)
 
-    def beat(self) -> None:
-        """Renews the lease, then stops the writer if it was overtaken.
+    def beat(self, progress: Mapping[str, Any] | None = None) -> None:
+        """Renews the lease, telling how far the run is, then stops the writer if it was overtaken.
 
         Raises:
             Overtaken: see `check_owner`.
             StoreError: the store is away; the lease runs on.
         """
-        self.stores[0].put_json(f"{self.prefix}/{HEARTBEAT_FILE}", {"token": self.owner.token, "time_s": time.time()})
+        self.stores[0].put_json(
+            f"{self.prefix}/{HEARTBEAT_FILE}", {"token": self.owner.token, "time_s": time.time(), **(progress or {})}
+        )
         self.check()
 
     def end(self, outcome: str, detail: str = "") -> None:

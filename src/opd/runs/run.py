@@ -6,11 +6,13 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from opd.progress import PROGRESS
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
@@ -44,7 +46,8 @@ class Run(RunWriter):
     """
 
     def __init__(self, handle: RunHandle, claim: Claim, *, tee: bool):
-        super().__init__(handle, renew=claim.with_policy(NO_RETRY).beat)
+        super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()))
+        self.impatient = claim.with_policy(NO_RETRY)
         self.claim = claim
         self.tee = LogTee(handle.attempt_dir / LOG_FILE) if tee else None
         self._has_ended = False
@@ -176,6 +179,19 @@ class Run(RunWriter):
     def _end(self, outcome: str, detail: str = "") -> None:
         self.claim.end(outcome, detail)
         self._has_ended = True
+
+
+def progress_record() -> dict[str, Any]:
+    """What a heartbeat says of the driver's progress, in Unix seconds; empty before there is any."""
+    standing = PROGRESS.read()
+    if standing is None:
+        return {}
+    return {
+        "phase": standing.phase,
+        "step": standing.step,
+        "progress_at_s": time.time() - standing.silent_s(),
+        "limit_s": standing.limit_s,
+    }
 
 
 def _places(

@@ -57,6 +57,8 @@ NOT_IDENTITY: tuple[str, ...] = (
     "trainer.test_freq",
     "trainer.val_before_train",
     "trainer.max_skipped_updates",
+    "trainer.stall_floor_s",
+    "trainer.stall_factor",
     "trainer.resume",
 )
 

@@ -35,6 +35,16 @@ class RunTrainer(Section):
         default=None, ge=1024, le=65535, description="Port of torch's rendezvous; unset: a free one."
     )
     profiler: Profiler | None = Field(default=None, description="Profile some steps; unset: none.")
+    stall_floor_s: float = Field(
+        default=900.0,
+        ge=0,
+        description="Seconds without progress that are never a stall (four times as many in a phase's first pass); 0: nothing is.",
+    )
+    stall_factor: float = Field(
+        default=10.0,
+        ge=1,
+        description="Medians of a phase's own silences after which it counts as stalled and is ended.",
+    )
 
 
 class Trainer(RunTrainer):

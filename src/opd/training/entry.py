@@ -250,6 +250,7 @@ def start_ray(config: DictConfig) -> bool:
     runtime_env = OmegaConf.to_container(runtime_env)
     # A raylet that others started does not have this process's environment.
     ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
+    runtime_env.setdefault("worker_process_setup_hook", "opd.stacks.register")
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))

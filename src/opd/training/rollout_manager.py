@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -10,8 +11,11 @@ from uuid import uuid4
 import ray
 from tensordict import TensorDict
 
+from opd.progress import PROGRESS
 from opd.training.nodes import working_nodes
 from opd.training.rollout_worker import RolloutActor, RolloutReport, RolloutWorker
+
+PROGRESS_POLL_S = 5.0
 
 
 class RolloutManager:
@@ -26,6 +30,7 @@ class RolloutManager:
         self._report = RolloutReport()
         self.on_report: Callable[[RolloutReport], None] | None = None
         """Told of each batch as soon as it is answered, before anything else can fail."""
+        self._num_finished = 0
         self._local: RolloutWorker | None = None
         self._actors: list = []
         if num_workers == 0:
@@ -67,16 +72,39 @@ class RolloutManager:
     def _run(self, prompts: TensorDict) -> Iterator[RolloutReport]:
         """Every worker's report; one that was lost reports its end, so that the others' answers are not lost with it."""
         if self._local is not None:
-            yield asyncio.run_coroutine_threadsafe(self._local.generate(prompts), self._loop).result()
+            yield self._await_local(self._local, prompts)
             return
         chunks = prompts.chunk(min(len(self._actors), len(prompts)))
-        for running in [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]:
+        calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
+        while ray.wait(calls, num_returns=len(calls), timeout=PROGRESS_POLL_S)[1]:
+            self._note(sum(map(_num_finished, self._actors)))
+        for running in calls:
             try:
                 yield ray.get(running)
             except ray.exceptions.RayError as lost:
                 yield RolloutReport(fault=lost)
 
+    def _await_local(self, worker: RolloutWorker, prompts: TensorDict) -> RolloutReport:
+        future = asyncio.run_coroutine_threadsafe(worker.generate(prompts), self._loop)
+        while not concurrent.futures.wait([future], PROGRESS_POLL_S).done:
+            self._note(worker.num_finished)
+        return future.result()
+
+    def _note(self, num_finished: int) -> None:
+        """A conversation more is progress: a batch may take hours, and no answer of it this long."""
+        if num_finished != self._num_finished:
+            self._num_finished = num_finished
+            PROGRESS.tick()
+
     def take_report(self) -> RolloutReport:
         """The counts since the last call."""
         report, self._report = self._report, RolloutReport()
         return report
+
+
+def _num_finished(actor) -> int:
+    """What a rollout actor has answered so far; nothing of one that is lost or does not answer."""
+    try:
+        return ray.get(actor.finished.remote(), timeout=PROGRESS_POLL_S)
+    except ray.exceptions.RayError:
+        return 0

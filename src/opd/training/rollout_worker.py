@@ -105,6 +105,7 @@ class RolloutWorker(_VerlWorker):
         self.run_seed = int(config.run.seed)
         self._keeper: DialogueKeeper | None = None
         self._reward_function = reward_function(config)
+        self.num_finished = 0
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
             environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
@@ -165,6 +166,18 @@ class RolloutWorker(_VerlWorker):
             sample=sample,
         )
         loop = self._agent_loop(agent_name, client)
+        try:
+            return await self._answered(loop, agent_name, sample, kwargs, validate=validate)
+        finally:
+            self.num_finished += 1
+
+    async def finished(self) -> int:
+        """Trajectories that have ended so far, well or not: what a caller may take for progress."""
+        return self.num_finished
+
+    async def _answered(
+        self, loop: Any, agent_name: str, sample: int, kwargs: dict[str, Any], *, validate: bool
+    ) -> list[tuple]:
         output = await loop.run(self._sampling(validate=validate), session_id=sample, **kwargs)
         outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
         if not outputs or not outputs[-1].response_ids:

@@ -22,6 +22,7 @@ from verl.utils.debug import marked_timer
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.losses import reward_weights
 from opd.pods import stop
+from opd.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.spec.errors import Problem, SpecError
 from opd.training import checkpointing, nonfinite, step_counts, verl_patches
@@ -55,9 +56,16 @@ class OrderedTrainer(PPOTrainerSync):
         loggers = [config.trainer.logger] if isinstance(config.trainer.logger, str) else config.trainer.logger
         self._has_mlflow = run is not None and "mlflow" in loggers
         config.trainer.logger = [name for name in loggers if name not in ours]
+        self._watch_progress(config)
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01
+
+    def _watch_progress(self, config) -> None:
+        folder = "" if self.run is None else str(self.run.handle.attempt_dir)
+        floor_s, factor = (float(config.run.get(name, 0)) for name in ("stall_floor_s", "stall_factor"))
+        PROGRESS.watch(folder=folder, floor_s=floor_s, factor=factor)
+        PROGRESS.enter("start", 0)
 
     @property
     def logger(self):
@@ -85,6 +93,7 @@ class OrderedTrainer(PPOTrainerSync):
     def fit(self, agent_loop_manager):
         with verl_patches.quiet(), self._stop:
             super().fit(agent_loop_manager)
+        PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if self.run is not None:
             checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
 
@@ -134,6 +143,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _save_checkpoint(self):
         step = self.global_steps
+        PROGRESS.enter("save", step)
         if self.run is None:
             super()._save_checkpoint()
         elif self.run.checkpoints.begin(step):
@@ -142,6 +152,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def on_step_logged(self) -> None:
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
+        PROGRESS.enter("seal", self.global_steps)
         self._seal_saved()
         self._skipped.check()
         if self.run is not None:
@@ -162,6 +173,7 @@ class OrderedTrainer(PPOTrainerSync):
         def is_over() -> bool:
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
+        PROGRESS.rest("pods")
         if stop.serve(Path(run.handle.local_dir), save, is_over=is_over):
             checkpointing.take_back(run)
 
@@ -187,6 +199,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def prepare_step(self) -> dict:
         """Generate the step's rollouts (all of `gen`), and report what failed."""
+        PROGRESS.enter("rollout", self.global_steps)
         with marked_timer("gen", self.timing_raw):
             self._add_batch_to_generate()
         report = self.agent_loop_manager.take_report()
@@ -206,6 +219,7 @@ class OrderedTrainer(PPOTrainerSync):
         return report.agent.metrics()
 
     def _validate(self) -> dict[str, float]:
+        PROGRESS.enter("validation", self.global_steps)
         metrics = super()._validate()
         self.last_report = report = self.agent_loop_manager.take_report()
         return metrics | {
@@ -217,6 +231,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
         """Rows in the order of the data before verl balances them: completion order must not decide mini-batches."""
+        PROGRESS.enter("update", self.global_steps)
         order = sorted(range(len(batch.keys)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)
         return super()._balance_batch(batch, metrics, **kwargs)

@@ -1,0 +1,192 @@
+"""A run that makes no progress is ended by its supervisor, with the stacks of its processes on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from opd.progress import FIRST_FLOORS, Progress
+
+FLOOR_S = 1.0
+PREAMBLE = f"""
+import os, signal, subprocess, sys, threading, time
+from opd import supervise, stacks
+from opd.progress import PROGRESS
+
+def stalls(hang):
+    def run():
+        PROGRESS.watch(folder=sys.argv[1], floor_s={FLOOR_S / FIRST_FLOORS}, factor=10)
+        PROGRESS.enter("rollout", 7)
+        hang()
+        return 0
+    sys.exit(supervise.supervised(run))
+"""
+STALLS = {
+    "a dead-locked rollout thread": """
+        def of_the_rollout(first, second):
+            with first:
+                time.sleep(0.2)
+                with second:
+                    pass
+
+        def hang():
+            a, b = threading.Lock(), threading.Lock()
+            threads = [threading.Thread(target=of_the_rollout, args=pair, daemon=True) for pair in ((a, b), (b, a))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        """,
+    "a server that stops answering": """
+        import socket
+
+        def wait_for_the_server():
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                socket.create_connection(server.getsockname()).recv(1)
+
+        def hang():
+            wait_for_the_server()
+        """,
+    "a process of its own that hangs": """
+        def hang():
+            code = "from opd import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
+            subprocess.run([sys.executable, "-c", code])
+        """,
+    "a driver that is stopped": """
+        def was_stopped():
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(3600)
+
+        def hang():
+            was_stopped()
+        """,
+}
+SAID = {
+    "a dead-locked rollout thread": ["of_the_rollout"],
+    "a server that stops answering": ["wait_for_the_server"],
+    "a process of its own that hangs": ["in_the_rank", "hang"],
+    "a driver that is stopped": ["was_stopped", "state T"],
+}
+
+
+def ended(tmp_path: Path, script: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    program = tmp_path / "program.py"
+    program.write_text(PREAMBLE + textwrap.dedent(script) + "\nstalls(hang)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=300, env=environment
+    )
+    return done, (tmp_path / "stacks.txt").read_text()
+
+
+@pytest.mark.parametrize("stall", STALLS)
+def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
+    done, stacks = ended(tmp_path, STALLS[stall])
+    assert done.returncode == 1
+    assert "in rollout at step 7: ending this attempt" in done.stderr
+    assert str(tmp_path / "stacks.txt") in done.stderr
+    for words in SAID[stall]:
+        assert words in stacks, stacks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rank_that_waits_in_a_collective_is_seen_there(tmp_path):
+    rank = f"""
+        import torch.distributed as dist
+        def rank(number):
+            dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=number, world_size=2)
+            dist.barrier()
+            stacks.register()
+            def all_reduce_alone():
+                if number == 0:
+                    import torch
+                    dist.all_reduce(torch.ones(1))
+                time.sleep(3600)
+            open(f"{tmp_path}/ready{{number}}", "w").close()
+            all_reduce_alone()
+
+        def hang():
+            import multiprocessing
+            ranks = [multiprocessing.get_context("fork").Process(target=rank, args=(number,)) for number in (0, 1)]
+            for process in ranks:
+                process.start()
+            while not all(os.path.exists(f"{tmp_path}/ready{{number}}") for number in (0, 1)):
+                time.sleep(0.05)
+                PROGRESS.tick()
+            for process in ranks:
+                process.join()
+        """
+    done, stacks = ended(tmp_path, rank)
+    assert done.returncode == 1
+    assert "all_reduce" in stacks.partition("all_reduce_alone")[0] + stacks.partition("all_reduce_alone")[2]
+    assert stacks.count("all_reduce_alone") == 2
+
+
+def test_a_run_that_waits_for_others_is_left_alone(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PREAMBLE + "def hang():\n    PROGRESS.rest('pods')\n    time.sleep(3)\n\nstalls(hang)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)], capture_output=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0
+    assert not (tmp_path / "stacks.txt").exists()
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr("opd.progress.time.monotonic", lambda: self.now_s)
+
+
+def limit_after(progress: Progress, clock: Clock, silences: list[float]) -> float | None:
+    for step, seconds in enumerate(silences):
+        progress.enter("update", step)
+        clock.now_s += seconds
+    progress.enter("update", len(silences))
+    return progress.read().limit_s
+
+
+def test_a_phase_may_be_silent_for_ten_of_its_medians_but_never_less_than_the_floor(monkeypatch):
+    clock = Clock(monkeypatch)
+    progress = Progress()
+    progress.watch(folder="", floor_s=50.0, factor=10.0)
+    assert limit_after(progress, clock, []) == FIRST_FLOORS * 50, "a first pass may compile"
+    assert limit_after(progress, clock, [30.0, 20.0, 400.0, 20.0]) == pytest.approx(250, abs=60)
+    short = Progress()
+    short.watch(folder="", floor_s=50.0, factor=10.0)
+    assert limit_after(short, clock, [1.0, 2.0]) == 50.0
+
+
+def test_silence_is_counted_from_the_last_tick_and_a_rest_has_no_limit(monkeypatch):
+    clock = Clock(monkeypatch)
+    progress = Progress()
+    assert progress.read() is None
+    progress.watch(folder="x", floor_s=10.0, factor=2.0)
+    progress.enter("rollout", 3)
+    clock.now_s += 39
+    assert not progress.read().is_stalled
+    progress.tick()
+    clock.now_s += 39
+    standing = progress.read()
+    assert (standing.phase, standing.step, standing.folder, standing.is_stalled) == ("rollout", 3, "x", False)
+    clock.now_s += 2
+    assert progress.read().is_stalled
+    progress.rest("pods")
+    clock.now_s += 10_000
+    assert not progress.read().is_stalled
+
+
+def test_a_floor_of_zero_watches_nothing(monkeypatch):
+    clock = Clock(monkeypatch)
+    progress = Progress()
+    progress.watch(folder="", floor_s=0.0, factor=2.0)
+    progress.enter("rollout", 1)
+    clock.now_s += 1e9
+    assert not progress.read().is_stalled
