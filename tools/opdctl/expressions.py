@@ -25,28 +25,9 @@ MAX_TEXT_CHARS = 1000
 MAX_INTEGER_BITS = 1024
 _LONE = re.compile(r"\{\{(?P<expression>(?:(?!\}\}|\{\{).)*)\}\}", re.DOTALL)
 _WIDE_FORMAT = re.compile(r"\d{3,}|\*")
-_NODES = (
-    *(
-        nodes.Template,
-        nodes.Output,
-        nodes.TemplateData,
-        nodes.If,
-        nodes.Const,
-        nodes.Name,
-        nodes.Getattr,
-        nodes.Getitem,
-    ),
-    *(
-        nodes.Slice,
-        nodes.List,
-        nodes.Tuple,
-        nodes.BinExpr,
-        nodes.UnaryExpr,
-        nodes.Compare,
-        nodes.Operand,
-        nodes.CondExpr,
-    ),
-    *(nodes.Concat, nodes.Filter, nodes.Call, nodes.Keyword),
+_NODES = tuple(
+    getattr(nodes, name)
+    for name in ["Template", "Output", "TemplateData", "If", "Const", "Name", "Getattr", "Getitem", "Slice", "List", "Tuple", "BinExpr", "UnaryExpr", "Compare", "Operand", "CondExpr", "Concat", "Filter", "Call", "Keyword"]
 )
 _METHODS = ("lower", "upper", "title", "split", "rsplit", "strip", "lstrip", "rstrip", "replace", "removeprefix",
             "removesuffix", "startswith", "endswith")  # fmt: skip

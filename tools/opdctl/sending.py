@@ -13,6 +13,7 @@ from opd.runs.access import StoreAddress, address_of
 from opd.runs.errors import StoreError
 from opd.runs.store import Store
 from opd.spec import dump_spec
+from opd.spec.naming import FORMER_DEFAULT_NAME
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
 from opdctl.cluster.events import explain
@@ -23,7 +24,7 @@ from opdctl.helm import Where, find_chart, install, release_status, template, un
 from opdctl.listing import Listing
 from opdctl.records import live_state, read_run
 from opdctl.standing import attempt_lines
-from opdctl.submitting import Decision, Name, Stored, decide, next_free, read_stored
+from opdctl.submitting import Decision, Name, Stored, decide, next_free, read_stored, refuse_beside_former
 from opdctl.targets import open_place
 from opdctl.values import Experiment
 
@@ -85,8 +86,10 @@ class Sender:
             run_id = next_free(item.run_id, lambda candidate: self._is_free(item, candidate))
             item = _renamed(item, run_id)
         self._taken.add(item.run_id)
-        name = self._name(item, item.run_id)
-        return Order(experiment=item, chart=chart, decision=decide(name, item.spec))
+        decision = decide(self._name(item, item.run_id), item.spec)
+        if decision.action == "start" and not item.is_named and not self.is_new:
+            refuse_beside_former(self._name(item, FORMER_DEFAULT_NAME), item.run_id, item.spec)
+        return Order(experiment=item, chart=chart, decision=decision)
 
     def _is_free(self, item: Experiment, run_id: str) -> bool:
         return run_id not in self._taken and self._name(item, run_id).is_free

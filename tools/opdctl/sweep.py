@@ -12,7 +12,6 @@ Expressions see `matrix` only (`opdctl.expressions`). Without an expression in `
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -136,7 +135,7 @@ def _fill(value: Any, cell: Mapping[str, Any], expressions: Mapping[str, Express
     if isinstance(value, list):
         return [_fill(inner, cell, expressions, f"{path}.{index}", origin) for index, inner in enumerate(value)]
     if path not in expressions:
-        return copy.copy(value)
+        return value
     try:
         return expressions[path].evaluate(cell)
     except ExpressionError as error:
