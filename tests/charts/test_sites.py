@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of
+from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of, rayjob
 
 from opd.spec import SpecError
 from opd.spec.cluster import parse_cluster
@@ -82,3 +82,12 @@ def test_a_site_file_with_a_key_of_an_experiment_is_refused(key: str, tmp_path: 
     with pytest.raises(SpecError) as caught:
         load_experiments(EXPERIMENTS["quickstart"], site=site, env={})
     assert caught.value.problems[0].path == key
+
+
+def test_a_run_without_gpus_asks_for_none_of_a_site_s_devices() -> None:
+    rdma = {"rdma": {"enabled": True, "resource": "rdma/ib", "count": 8, "ipcLock": True}, "gpu": {"type": "A"}}
+    pod = rayjob("opd", {"cluster": rdma}, experiment="quickstart")["rayClusterSpec"]["workerGroupSpecs"][0]["template"]
+    [container] = pod["spec"]["containers"]
+    assert not [name for name in container["resources"]["limits"] if "/" in name]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "nodeSelector" not in pod["spec"]

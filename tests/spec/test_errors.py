@@ -35,8 +35,8 @@ def test_an_unknown_key_or_word_gets_the_nearest_valid_one(text, path, suggestio
 
 
 def test_a_key_that_resembles_nothing_gets_the_list_of_keys():
-    (problem,) = error_of(HEAD + "store: {zzzz: 1}").problems
-    assert problem.fix == "keys here: url"
+    (problem,) = error_of(HEAD + "output: {zzzz: 1}").problems
+    assert problem.fix == "keys here: root"
 
 
 def test_an_unknown_kind_gets_the_list_and_the_nearest():

@@ -84,7 +84,10 @@ def check_store(at: str | StoreAddress, *, timeout_s: float) -> Check:
         place = open_place(at, timeout_s=timeout_s)
         place.check_create_only()
     except (StoreError, ToolError) as error:
-        fix = "check the URL, the credentials in the environment and that the bucket exists"
+        fix = (
+            "check the URL, the credentials in the environment and that the bucket exists; a server inside the cluster is "
+            "reached by a forwarded port and AWS_ENDPOINT_URL in this shell"
+        )
         return Check(name="store", is_ok=False, message=str(error), fix=fix)
     return Check(name="store", is_ok=True, message=f"{place.url}: writable, create-only writes are honoured")
 

@@ -27,7 +27,28 @@ _LONE = re.compile(r"\{\{(?P<expression>(?:(?!\}\}|\{\{).)*)\}\}", re.DOTALL)
 _WIDE_FORMAT = re.compile(r"\d{3,}|\*")
 _NODES = tuple(
     getattr(nodes, name)
-    for name in ["Template", "Output", "TemplateData", "If", "Const", "Name", "Getattr", "Getitem", "Slice", "List", "Tuple", "BinExpr", "UnaryExpr", "Compare", "Operand", "CondExpr", "Concat", "Filter", "Call", "Keyword"]
+    for name in [
+        "Template",
+        "Output",
+        "TemplateData",
+        "If",
+        "Const",
+        "Name",
+        "Getattr",
+        "Getitem",
+        "Slice",
+        "List",
+        "Tuple",
+        "BinExpr",
+        "UnaryExpr",
+        "Compare",
+        "Operand",
+        "CondExpr",
+        "Concat",
+        "Filter",
+        "Call",
+        "Keyword",
+    ]
 )
 _METHODS = ("lower", "upper", "title", "split", "rsplit", "strip", "lstrip", "rstrip", "replace", "removeprefix",
             "removesuffix", "startswith", "endswith")  # fmt: skip

@@ -52,7 +52,8 @@ workerGroupSpecs:
 {{- /* No device: Ray's slots are logical, one GPU a rank and more CPUs than there are. */ -}}
 {{- $_ := set $own "num-cpus" ((include "opd.constants" . | fromJson).numCpuSlots | int64 | toString) -}}
 {{- end -}}
-{{- if $cluster.rdma.enabled -}}
+{{- $hasRdma := and $cluster.rdma.enabled (eq .Values.device "cuda") -}}
+{{- if $hasRdma -}}
 {{- $_ := set $limits $cluster.rdma.resource ($cluster.rdma.count | int64) -}}
 {{- end -}}
 {{- $worker = merge (dict "limits" (merge $limits $worker.limits) "requests" (merge (deepCopy $limits) $worker.requests)) (omit $worker "limits" "requests") -}}
@@ -74,7 +75,7 @@ workerGroupSpecs:
       {{- include "opd.rayPodSpec" (list . $worker) | nindent 6 }}
       containers:
         - name: ray-worker
-          {{- include "opd.rayContainer" (list . $worker $cluster.rdma.ipcLock) | nindent 10 }}
+          {{- include "opd.rayContainer" (list . $worker (and $hasRdma $cluster.rdma.ipcLock)) | nindent 10 }}
           ports:
             - {name: metrics, containerPort: 8080}
 {{- end -}}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from opdctl.cluster.staging import Staging, job, job_end, policy
+from opdctl.commands.stage import cluster_of
 
 STAGING = Staging(source="s3://b/m", claim="models", folder="m", image="registry.example/opd@sha256:1",
                   store_secret="store", hub_secret=("hub", "token"))  # fmt: skip
@@ -52,3 +54,18 @@ def test_a_jobs_end_is_in_its_conditions() -> None:
     assert job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None
     assert job_end({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}) is True
     assert job_end({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}) is False
+
+
+def test_staging_like_an_experiment_asks_the_server_of_its_store_and_may_reach_it(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("store: {endpoint: 'http://minio.example:9000'}\ncluster: {image: {ref: i}}\n")
+    (tmp_path / "exp.yaml").write_text(
+        "kind: eval\nmodel: {path: m}\nstore: {url: 's3://b/r'}\nenv: {HTTPS_PROXY: p}\n"
+    )
+    like = cluster_of(tmp_path / "exp.yaml", tmp_path / "site.yaml")
+    assert (like.image, like.store_ports) == ("i", (9000,))
+    made = dataclasses.replace(STAGING, variables=like.variables, ports=(443, *like.store_ports))
+    [container] = job(made)["spec"]["template"]["spec"]["containers"]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert (
+        env.items() >= {"AWS_ENDPOINT_URL_S3": "http://minio.example:9000", "HTTPS_PROXY": "p", "HOME": "/tmp"}.items()
+    )

@@ -62,7 +62,7 @@ def stage(
     from opdctl.cluster.staging import Staging
     from opdctl.stager import follow, start
 
-    defaults = _cluster_of(like, site)
+    defaults = cluster_of(like, site)
     secret = _split(hub_secret) if hub_secret else defaults.hub_secret
     staging = Staging(
         source=source,
@@ -108,7 +108,8 @@ class _Defaults:
         self.store_ports: tuple[int, ...] = ()
 
 
-def _cluster_of(file: Path | None, site: Path | None) -> _Defaults:
+def cluster_of(file: Path | None, site: Path | None) -> _Defaults:
+    """What an experiment, over its site file, says; of a sweep its first cell."""
     out = _Defaults()
     if file is None:
         return out

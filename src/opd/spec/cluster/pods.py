@@ -91,7 +91,7 @@ class Gpu(ClusterSection):
 class Rdma(ClusterSection):
     """RDMA network devices for the workers, opt-in."""
 
-    enabled: bool = Field(default=False, description="Ask for RDMA devices.")
+    enabled: bool = Field(default=False, description="Ask for RDMA devices, where the run has GPUs.")
     resource: Text = Field(default="rdma/hca_shared_devices_a", description="Extended resource of the device plug-in.")
     count: Count = Field(default=1, description="Devices a worker pod gets.")
     ipc_lock: bool = Field(
