@@ -2,7 +2,7 @@
 conversations with tools, an evaluation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
-metrics it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
+files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -154,6 +154,13 @@ def show(outcome: Outcome, log: Path) -> None:
     sys.stdout.flush()
 
 
+def keep(path: Path, outcome: Outcome, facts: dict[str, str | None]) -> None:
+    """Add the run, and what it ran on, to the results of those made before, or put it in the place of its own last one."""
+    runs = json.loads(path.read_text())["runs"] if path.exists() else {}
+    runs[outcome.name] = {"environment": facts, **outcome.as_dict()}
+    path.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SPECS), help="comma-separated runs")
@@ -181,8 +188,7 @@ def main() -> int:
     for name in names:
         outcomes.append(run(name, folder, arguments.timeout_s, arguments.set))
         show(outcomes[-1], folder / f"{name}.log")
-        results = {"environment": facts, "runs": {outcome.name: outcome.as_dict() for outcome in outcomes}}
-        (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        keep(folder / "results.json", outcomes[-1], facts)
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
