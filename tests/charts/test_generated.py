@@ -117,7 +117,7 @@ def test_the_tool_names_the_nearest_key_of_the_cluster_part():
 
 def test_the_tool_lays_a_partial_section_over_the_defaults_as_helm_does():
     head = parse_cluster({"head": {"requests": {"cpu": 7}}}, "opd").head
-    assert head.requests == {"cpu": 7, "memory": "16Gi"}
+    assert head.requests == {"cpu": 7}
     assert head.shm_gib == 2
 
 

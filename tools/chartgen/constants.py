@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from opd.overrides.compute import NUM_CPU_SLOTS
 from opd.runs.access import STORE_VARIABLES
 from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
 from opd.spec.cluster.lifecycle import ALL_ADDRESSES
 from opd.spec.defaults import DEFAULTS, Lookup
 from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
+from opd.spec.needs import (
+    CONVERT_PARTS,
+    CPU_STORAGE_UNITS,
+    HEAD_PARTS,
+    STORAGE_UNITS_A_NODE,
+    STORAGE_UNITS_KEY,
+    WORKER_PARTS,
+    Part,
+)
 from opd.spec.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
 from opd.spec.tree import strip_optional
 
@@ -36,7 +45,6 @@ def constants(lock: Path) -> dict[str, Any]:
         "namePattern": NAME_PATTERN,
         "maxNameChars": MAX_NAME_CHARS,
         "rayVersion": locked_version(lock, "ray"),
-        "numCpuSlots": NUM_CPU_SLOTS,
         "secretName": _SECRET_NAME.pattern,
         "allAddresses": ALL_ADDRESSES,
         "storeVariables": {key: names[0] for key, names in STORE_VARIABLES.items()},
@@ -45,9 +53,35 @@ def constants(lock: Path) -> dict[str, Any]:
         "refused": [
             {"pattern": pattern, "harmless": sorted(harmless), "rule": reason} for pattern, harmless, reason in _REFUSED
         ],
-        "gpusPerNode": {device: _default("trainer.gpus_per_node", {"device": device}) for device in ("cuda", "cpu")},
+        "gpusPerNode": _by_device("trainer.gpus_per_node"),
+        "numRolloutWorkers": _by_device("rollout.num_agent_workers"),
+        "numRewardWorkers": _by_device("reward.num_workers"),
+        "storageUnits": {
+            "aNode": STORAGE_UNITS_A_NODE,
+            "cpu": CPU_STORAGE_UNITS,
+            "override": rf"^[+]*{re.escape(STORAGE_UNITS_KEY)}=([0-9]+)$",
+        },
+        "needs": {
+            role: [_part(part) for part in parts]
+            for role, parts in (("worker", WORKER_PARTS), ("head", HEAD_PARTS), ("convert", CONVERT_PARTS))
+        },
         "useDynamicBsz": {recipe: _default("actor.use_dynamic_bsz", {"recipe": recipe}) for recipe in recipes},
     }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """A row of the table of needs, as the templates multiply it."""
+    return {
+        "name": part.name,
+        "per": part.per,
+        "cpus": part.cpus,
+        "leastGib": part.least_gib,
+        "roomGib": part.room_gib,
+    }
+
+
+def _by_device(path: str) -> dict[str, Any]:
+    return {device: _default(path, {"device": device}) for device in ("cuda", "cpu")}
 
 
 def _default(path: str, tree: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opd.spec import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_text
+from opd.spec.cluster.rules import load_cluster
 from opd.spec.reader import read_text
 from opd.spec.tree import get_path, set_path
 from opdctl.errors import usage_error
@@ -137,6 +138,7 @@ def _loaded(tree: Mapping[str, Any], env: Mapping[str, str], sets: list[str], *,
 
 def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Experiment:
     loaded = _loaded(tree, env, sets, origin=origin)
+    load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=origin)
     resolved = dump_spec(loaded.spec)
     # Only what was overridden goes into the values: the chart fills in the same defaults for `helm` and for the tool.
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:

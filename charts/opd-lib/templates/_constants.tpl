@@ -4,7 +4,6 @@
  "namePattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
  "maxNameChars": 47,
  "rayVersion": "2.60.0",
- "numCpuSlots": 16,
  "secretName": "^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$",
  "allAddresses": "0.0.0.0/0",
  "storeVariables": {
@@ -74,6 +73,104 @@
  "gpusPerNode": {
   "cuda": 8,
   "cpu": 1
+ },
+ "numRolloutWorkers": {
+  "cuda": 8,
+  "cpu": 0
+ },
+ "numRewardWorkers": {
+  "cuda": 8,
+  "cpu": 0
+ },
+ "storageUnits": {
+  "aNode": 2,
+  "cpu": 1,
+  "override": "^[+]*transfer_queue\\.backend\\.SimpleStorage\\.num_data_storage_units=([0-9]+)$"
+ },
+ "needs": {
+  "worker": [
+   {
+    "name": "ranks",
+    "per": "rank",
+    "cpus": 3,
+    "leastGib": 1.0,
+    "roomGib": 1.0
+   },
+   {
+    "name": "queue storage units",
+    "per": "storage unit",
+    "cpus": 1,
+    "leastGib": 0.5,
+    "roomGib": 0.5
+   },
+   {
+    "name": "queue controllers",
+    "per": "node",
+    "cpus": 1,
+    "leastGib": 0.5,
+    "roomGib": 0.0
+   },
+   {
+    "name": "rollout workers",
+    "per": "rollout worker",
+    "cpus": 0,
+    "leastGib": 0.5,
+    "roomGib": 0.5
+   },
+   {
+    "name": "reward workers",
+    "per": "reward worker",
+    "cpus": 0,
+    "leastGib": 0.5,
+    "roomGib": 0.5
+   },
+   {
+    "name": "GPUs",
+    "per": "gpu",
+    "cpus": 0,
+    "leastGib": 4.0,
+    "roomGib": 16.0
+   },
+   {
+    "name": "Ray nodes",
+    "per": "node",
+    "cpus": 0,
+    "leastGib": 0.5,
+    "roomGib": 1.5
+   }
+  ],
+  "head": [
+   {
+    "name": "drivers",
+    "per": "node",
+    "cpus": 1,
+    "leastGib": 1.5,
+    "roomGib": 8.5
+   },
+   {
+    "name": "Ray heads",
+    "per": "node",
+    "cpus": 1,
+    "leastGib": 1.0,
+    "roomGib": 3.0
+   }
+  ],
+  "convert": [
+   {
+    "name": "conversions",
+    "per": "node",
+    "cpus": 3,
+    "leastGib": 1.5,
+    "roomGib": 56.5
+   },
+   {
+    "name": "Ray heads",
+    "per": "node",
+    "cpus": 1,
+    "leastGib": 1.0,
+    "roomGib": 3.0
+   }
+  ]
  },
  "useDynamicBsz": {
   "grpo": true,

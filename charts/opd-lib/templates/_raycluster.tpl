@@ -1,6 +1,7 @@
 {{- /* Owns the Ray cluster of a run: the head, where the driver runs, and `trainer.nnodes` equal workers. */ -}}
 
 {{- define "opd.rayCluster" -}}
+{{- $head := include "opd.rayPods" (list . "head") | fromJson -}}
 rayVersion: {{ include "opd.rayVersion" . | quote }}
 authOptions:
   mode: {{ .Values.cluster.auth.token | ternary "token" "disabled" }}
@@ -10,20 +11,20 @@ authOptions:
 enableInTreeAutoscaling: false
 headGroupSpec:
   rayStartParams:
-    {{- include "opd.rayStartParams" (list .Values.cluster.head (dict "num-cpus" "0" "dashboard-host" "0.0.0.0")) | nindent 4 }}
+    {{- include "opd.rayStartParams" (list $head (dict "num-cpus" "0" "dashboard-host" "0.0.0.0")) | nindent 4 }}
   template:
     metadata:
       labels:
-        {{- include "opd.podLabels" (list . "head" .Values.cluster.head) | nindent 8 }}
-      {{- with .Values.cluster.head.annotations }}
+        {{- include "opd.podLabels" (list . "head" $head) | nindent 8 }}
+      {{- with $head.annotations }}
       annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
     spec:
-      {{- include "opd.rayPodSpec" (list . .Values.cluster.head) | nindent 6 }}
+      {{- include "opd.rayPodSpec" (list . $head) | nindent 6 }}
       containers:
         - name: ray-head
-          {{- include "opd.rayContainer" (list . .Values.cluster.head) | nindent 10 }}
+          {{- include "opd.rayContainer" (list . $head) | nindent 10 }}
           ports:
             - {name: gcs-server, containerPort: 6379}
             - {name: dashboard, containerPort: 8265}
@@ -39,7 +40,7 @@ workerGroupSpecs:
 
 {{- define "opd.workerGroup" -}}
 {{- $cluster := .Values.cluster -}}
-{{- $worker := $cluster.worker -}}
+{{- $worker := include "opd.rayPods" (list . "worker") | fromJson -}}
 {{- $gpus := include "opd.gpusPerNode" . -}}
 {{- $own := dict "num-gpus" $gpus -}}
 {{- $limits := dict -}}
@@ -49,14 +50,14 @@ workerGroupSpecs:
 {{- $worker = merge (dict "nodeSelector" (merge (dict $cluster.gpu.typeLabel .) $worker.nodeSelector)) (omit $worker "nodeSelector") -}}
 {{- end -}}
 {{- else -}}
-{{- /* No device: Ray's slots are logical, one GPU a rank and more CPUs than there are. */ -}}
-{{- $_ := set $own "num-cpus" ((include "opd.constants" . | fromJson).numCpuSlots | int64 | toString) -}}
+{{- /* No device: Ray's slots are logical, one GPU a rank and as many CPUs as it asks for, however many there are. */ -}}
+{{- $_ := set $own "num-cpus" ((include "opd.needs" (list . "worker") | fromJson).cpus | int64 | toString) -}}
 {{- end -}}
 {{- $hasRdma := and $cluster.rdma.enabled (eq .Values.device "cuda") -}}
 {{- if $hasRdma -}}
 {{- $_ := set $limits $cluster.rdma.resource ($cluster.rdma.count | int64) -}}
 {{- end -}}
-{{- $worker = merge (dict "limits" (merge $limits $worker.limits) "requests" (merge (deepCopy $limits) $worker.requests)) (omit $worker "limits" "requests") -}}
+{{- $worker = merge (dict "limits" (merge (deepCopy $limits) $worker.limits) "requests" (merge (deepCopy $limits) $worker.requests)) (omit $worker "limits" "requests") -}}
 - groupName: worker
   replicas: {{ int64 .Values.trainer.nnodes }}
   minReplicas: {{ int64 .Values.trainer.nnodes }}

@@ -15,6 +15,7 @@
 {{- include "opd.checkAccess" . -}}
 {{- include "opd.checkStorage" . -}}
 {{- include "opd.checkPods" . -}}
+{{- include "opd.checkResources" . -}}
 {{- if include "opd.hasWorkers" . -}}
 {{- include "opd.checkWorkers" . -}}
 {{- include "opd.checkToolDatabase" . -}}

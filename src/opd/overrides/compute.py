@@ -18,7 +18,6 @@ REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 RAY_INIT = "ray_kwargs.ray_init"
-NUM_CPU_SLOTS = 16  # Ray schedules by logical CPUs: verl's processes on a small machine need more slots than cores
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 AGENT_REWARD = "opd.agent.reward:compute_score"
 _AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
@@ -188,13 +187,10 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     for name, value in sorted(spec.env.items()):
         yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
-    if spec.device == "cpu":
-        yield "transfer_queue.backend.SimpleStorage.num_data_storage_units", 1
     if run.in_ray_cluster:
         return
     yield f"++{RAY_INIT}.include_dashboard", False
     if spec.device == "cpu":
-        yield f"{RAY_INIT}.num_cpus", NUM_CPU_SLOTS
         yield f"++{RAY_INIT}.num_gpus", spec.trainer.nnodes * spec.trainer.gpus_per_node  # logical slots, one a rank
         yield f"++{RAY_INIT}.object_store_memory", CPU_OBJECT_STORE_BYTES
 

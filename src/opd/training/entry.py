@@ -21,9 +21,11 @@ from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs.errors import RunError
 from opd.runs.run import Run
 from opd.spec import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
+from opd.spec.needs import worker_needs
 from opd.training import tracking
 from opd.training.errors import Unfit
 from opd.training.loopback import rendezvous_in_a_file, stay_on_loopback
+from opd.training.places import fill_sizes, needed, sizes_of
 from opd.training.ray_start import patient_start
 
 CONFIG_NAME = "opd_trainer"
@@ -117,18 +119,22 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     models = prepare(config)
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
-    from opd.training.loss_watch import LossWatch
-    from opd.training.nodes import fetch_on_nodes, wait_for_devices
+    from opd.training.lost import look_for_lost_parts
+    from opd.training.nodes import fetch_on_nodes, wait_for_nodes
     from opd.training.task_runner import TaskRunner
+    from opd.training.unplaced import look_for_unplaced_parts
+    from opd.training.watch import Watch
 
+    sizes = sizes_of(config)
+    print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
     with rendezvous_in_a_file(config):
-        embedded = start_ray(config)
+        embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
         try:
-            wait_for_devices(config)
+            wait_for_nodes(sizes, is_alone=embedded)
             fetch_on_nodes(models)
             print("starting trainer, queue and rollout server", flush=True)
-            with LossWatch():
+            with Watch([look_for_lost_parts(), look_for_unplaced_parts(sizes)]):
                 return TaskRunner().run(config, claimed)
         finally:
             if embedded:
@@ -160,7 +166,7 @@ def set_process_environment(device: str) -> None:
 
 
 def prepare(config: DictConfig) -> dict[str, str]:
-    """Fill in what only files can tell: fetched and bundled paths, the teacher's original key, the shared vocabulary.
+    """Fill in what is left to us: the queue's size, fetched and bundled paths, the teacher's key, the shared vocabulary.
 
     Returns:
         Local folders of the models that were fetched, by their URLs.
@@ -178,6 +184,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
         if config.opd.max_length is None:
             config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
+        fill_sizes(config)
     models = resolve_store_urls(config)
     data = Path(config.run.dir or ".").absolute() / "data"
     resolve_toy(config, data)
@@ -235,8 +242,13 @@ def _settle_vocabularies(config: DictConfig) -> None:
     print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
 
 
-def start_ray(config: DictConfig) -> bool:
-    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False), with verl's runtime environment."""
+def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
+    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False), with verl's runtime environment.
+
+    Args:
+        num_cpus: CPUs of an embedded Ray whose config gives none. They are slots: a run gets as many as it asks for,
+            however many cores the machine has.
+    """
     import ray
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -254,6 +266,8 @@ def start_ray(config: DictConfig) -> bool:
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))
+    if not joins and init.get("num_cpus") is None:
+        init["num_cpus"] = num_cpus
     with nullcontext() if joins else patient_start():
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory

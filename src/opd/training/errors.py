@@ -13,7 +13,11 @@ class Unfit(ValueError):
 
 
 class TooFewNodes(RunError):
-    """The Ray cluster does not offer the devices that the run needs, and did not while it was waited for."""
+    """The Ray cluster does not offer the devices and CPUs that the run needs, and did not while it was waited for."""
+
+
+class NoPlace(RunError):
+    """A part of the run found no node with the resources that it asks for, and did not while it was waited for."""
 
 
 class PartLost(RunError):

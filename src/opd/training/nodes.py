@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import ray
-from omegaconf import DictConfig
 from ray._private.state import available_resources_per_node  # what verl's own check reads
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from opd.fetch import CACHE_VARIABLE, local_copy
+from opd.spec.needs import Sizes
 from opd.training.errors import TooFewNodes
+from opd.training.places import Offer, has_devices, shortage
 
 # As long as pods may take to be scheduled again and to pull their image.
-DEVICE_WAIT_S = 900.0
-DEVICE_POLL_S = 1.0
+NODE_WAIT_S = 900.0
+# After the last node has joined, where the devices are there and the CPUs beside them too few.
+SETTLE_S = 60.0
+# For the only node of a Ray that this process has started to be registered.
+ALONE_WAIT_S = 30.0
+POLL_S = 1.0
+FIX = (
+    "Give the nodes more CPUs (cluster.worker.requests.cpu; `ray start --num-cpus`), lower trainer.nnodes or "
+    "trainer.gpus_per_node, or see why nodes are missing (their pods)"
+)
 
 
-def wait_for_devices(config: DictConfig, *, timeout_s: float = DEVICE_WAIT_S) -> None:
-    """Until `trainer.nnodes` nodes have `trainer.n_gpus_per_node` free devices each; says what it waits for.
+def wait_for_nodes(
+    sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S, settle_s: float = SETTLE_S
+) -> None:
+    """Until the Ray nodes have the free devices and CPUs that the run needs; says what it waits for.
 
     A job may be there before its workers are (a new head, whose workers still have to find it), and an earlier attempt's
-    processes may still be leaving: verl would fail at once.
+    processes may still be leaving: verl would fail at once for want of devices, and wait for ever for want of CPUs.
+
+    Args:
+        is_alone: this process has started Ray, so no other node can join and nobody else holds anything.
 
     Raises:
-        TooFewNodes: they did not come.
+        TooFewNodes: they did not come; or, `settle_s` after the last one came, the nodes are too small as they are.
     """
-    nnodes, per_node = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
-    until_s = time.monotonic() + timeout_s
-    said = None
+    if is_alone:
+        timeout_s, settle_s = min(timeout_s, ALONE_WAIT_S), 0.0
+    start_s = joined_s = time.monotonic()
+    known: list[str] = []
+    said = ""
     while True:
-        free = [int(found.get("GPU", found.get("NPU", 0))) for found in available_resources_per_node().values()]
-        fit = sum(count >= per_node for count in free)
-        if fit >= nnodes:
+        whole, free = offers()
+        lacking = shortage(sizes, free)
+        if not lacking:
             return
-        where = f"{fit} of {nnodes} nodes with {per_node} free device{'s' if per_node > 1 else ''} (free now: {sorted(free)})"
-        if time.monotonic() >= until_s:
-            raise TooFewNodes(
-                f"{where} after {timeout_s:g} s: trainer.nnodes and trainer.gpus_per_node ask for more than this Ray "
-                "cluster has, or its workers do not start (see their pods)"
-            )
-        if where != said:
-            print(f"waiting for {where}", flush=True)
-            said = where
-        time.sleep(DEVICE_POLL_S)
+        now_s = time.monotonic()
+        if (nodes := [offer.node for offer in whole]) != known:
+            known, joined_s = nodes, now_s
+        too_small = shortage(sizes, whole) if has_devices(sizes, whole) else ""
+        if now_s - start_s >= timeout_s or (too_small and now_s - joined_s >= settle_s):
+            raise TooFewNodes(f"{too_small or lacking} after {now_s - start_s:.0f} s. {FIX}")
+        if lacking != said:
+            print(f"waiting for nodes, free now: {lacking}", flush=True)
+            said = lacking
+        time.sleep(POLL_S)
+
+
+def offers() -> tuple[list[Offer], list[Offer]]:
+    """What the working nodes have, and what of it is free."""
+    nodes = [(f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})", node) for node in _working()]
+    free = available_resources_per_node()
+    return (
+        [Offer.of(name, node["Resources"]) for name, node in nodes],
+        [Offer.of(name, free.get(node["NodeID"], {})) for name, node in nodes],
+    )
 
 
 def fetch_on_nodes(models: dict[str, str]) -> None:
@@ -75,5 +102,9 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
 
 def working_nodes() -> list[str]:
     """Ids of the living Ray nodes that offer CPUs, ordered by address; never empty in a cluster that can train."""
+    return [node["NodeID"] for node in _working()]
+
+
+def _working() -> list[dict[str, Any]]:
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-    return [node["NodeID"] for node in sorted(nodes, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))]
+    return sorted(nodes, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))

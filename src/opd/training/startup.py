@@ -30,9 +30,10 @@ class Background(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
             self._error = error
 
-    def wait(self) -> None:
-        """Until the call has ended, however it ended."""
-        self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the call has ended, however it ended; False if it has not within the time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def result(self) -> T:
         self.wait()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.logging_utils import configure_verl_logging
 
 from opd.runs.run import Run
 from opd.training.evaluation import EvalTrainer
+from opd.training.queue import RunQueue
 from opd.training.rollout_manager import RolloutManager
-from opd.training.startup import Background, start_cpu_servers
+from opd.training.startup import start_cpu_servers
 from opd.training.trainer import OPDTrainer, OrderedTrainer
 
 CPU_ROLLOUT = "cpu"
@@ -31,7 +31,7 @@ class TaskRunner:
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
-        queue = Background(lambda: tq.init(config.transfer_queue), "transfer-queue")
+        queue = RunQueue(config.transfer_queue)
         # Held to the end: handles found by name, as verl's are, do not keep an actor alive.
         servers = start_cpu_servers(config) if config.actor_rollout_ref.rollout.name == CPU_ROLLOUT else []
         trainer = None
@@ -39,7 +39,7 @@ class TaskRunner:
         try:
             trainer = _TRAINERS[config.run.kind](config=config, run=run)
             trainer.init()
-            queue.result()
+            queue.wait_until_up()
             manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
             trainer.fit(manager)
             succeeded = True
@@ -49,6 +49,5 @@ class TaskRunner:
                 if trainer is not None and trainer.logger is not None:
                     trainer.logger.finish(exit_code=0 if succeeded else 1)
             finally:
-                queue.wait()  # it must not come up behind its own closing
-                tq.close()
+                queue.close()
                 del servers

@@ -82,8 +82,17 @@ def test_each_worker_needs_its_gpus_on_one_node(nodes: list[int], is_ok: bool) -
 
 def test_only_nodes_of_the_gpu_type_count() -> None:
     wanted = cluster(gpu={"type": "H200"})
-    check = check_gpus([node(8, "A100")], wanted, num_workers=1, gpus_per_worker=8)
+    check = check_gpus([node(8, "A100"), node(4)], wanted, num_workers=1, gpus_per_worker=8)
     assert "of type H200 do not fit" in check.message
+
+
+def test_a_gpu_type_that_no_node_has_is_told_with_those_that_there_are() -> None:
+    wanted = cluster(gpu={"type": "NVIDIA-H200"})
+    check = check_gpus([node(8, "A100"), node(8, "L40S")], wanted, num_workers=1, gpus_per_worker=8)
+    assert check.message == "no node has the label nvidia.com/gpu.product=NVIDIA-H200: there are A100, L40S"
+    assert "cluster.gpu.type" in check.fix
+    check = check_gpus([{"metadata": {}, "status": {}}], wanted, num_workers=1, gpus_per_worker=8)
+    assert "no node has that label at all" in check.message
 
 
 def test_a_quota_that_has_too_few_gpus_left_is_told() -> None:

@@ -98,12 +98,18 @@ def check_gpus(nodes: Sequence[Tree], cluster: RunCluster, *, num_workers: int, 
     """Whether enough nodes could hold a worker each, if they were empty."""
     resource, kind = cluster.gpu.resource, cluster.gpu.type
     sizes: list[int] = []
+    types: set[str] = set()
     for node in nodes:
         labels = node.get("metadata", {}).get("labels", {})
+        types |= {labels[cluster.gpu.type_label]} if cluster.gpu.type_label in labels else set()
         if kind is not None and labels.get(cluster.gpu.type_label) != kind:
             continue
         sizes.append(int(node.get("status", {}).get("allocatable", {}).get(resource, 0)))
     num_places = sum(size // gpus_per_worker for size in sizes)
+    if kind is not None and kind not in types:
+        there = f"there are {', '.join(sorted(types))}" if types else "no node has that label at all"
+        fix = "correct cluster.gpu.type (or typeLabel), or remove it for any GPU"
+        return bad("gpus", f"no node has the label {cluster.gpu.type_label}={kind}: {there}", fix)
     what = f"{num_workers} workers of {gpus_per_worker} {resource}" + (f" of type {kind}" if kind else "")
     if num_places < num_workers:
         have = f"{sum(size > 0 for size in sizes)} nodes with up to {max(sizes, default=0)} each"

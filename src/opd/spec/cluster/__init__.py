@@ -54,8 +54,9 @@ class Cluster(ClusterSection):
     stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
     queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
     head: RayPods = Field(
-        default_factory=lambda: ray_pods(cpu=2, memory="16Gi", object_store_gib=1, shm_gib=2),
-        description="The head: the driver and Ray's own processes, no training. Best on CPU nodes that are not spot.",
+        default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
+        description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
+        "nodes that are not spot.",
     )
     submitter: Pods = Field(default_factory=submitter_pods, description="The submitter of K8sJobMode.")
     checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="The run's volume.")
@@ -83,7 +84,7 @@ class RunCluster(Cluster):
     """The same for a kind that trains or samples: with workers, `trainer.nnodes` of them."""
 
     worker: RayPods = Field(
-        default_factory=lambda: ray_pods(cpu=16, memory="128Gi", object_store_gib=8, shm_gib=16),
+        default_factory=lambda: ray_pods(object_store_gib=8, shm_gib=16),
         description="The workers: training and sampling.",
     )
     gpu: Gpu = Field(default_factory=Gpu, description="GPUs of a worker; `trainer.gpus_per_node` of them.")
@@ -95,12 +96,8 @@ _NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site
 
 
 class ConvertCluster(Cluster):
-    """The same for a conversion, which runs in the head: a merged copy of the model must fit its memory."""
+    """The same for a conversion, which runs in the head."""
 
-    head: RayPods = Field(
-        default_factory=lambda: ray_pods(cpu=4, memory="64Gi", object_store_gib=1, shm_gib=2),
-        description="The head, where the conversion runs.",
-    )
     worker: KubeObject | None = Field(default=None, description=_NO_WORKERS)
     gpu: KubeObject | None = Field(default=None, description=_NO_WORKERS)
     rdma: KubeObject | None = Field(default=None, description=_NO_WORKERS)

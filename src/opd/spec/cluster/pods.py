@@ -27,6 +27,7 @@ class Image(ClusterSection):
 
     ref: Text | None = Field(
         default=None,
+        pattern=r"^\S+$",
         description="Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
     )
     local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
@@ -53,8 +54,15 @@ class Pods(ClusterSection):
 
 
 class RayPods(Pods):
-    """Pods that run Ray."""
+    """Pods that run Ray. What is needed: `opd.spec.needs`; what follows for a pod: `opd.spec.cluster.resources`."""
 
+    requests: Resources = Field(
+        default_factory=dict,
+        description="Resource requests; cpu and memory unset: their limit, else what the run needs by its sizes.",
+    )
+    limits: Resources = Field(
+        default_factory=dict, description="Resource limits; memory unset: the request; cpu unset: none."
+    )
     object_store_gib: Gib = Field(description="Ray's object store, part of /dev/shm.")
     shm_gib: Gib = Field(description="Size of /dev/shm; what is used of it counts against the memory limit.")
     scratch_size: Quantity = Field(default="50Gi", description="Size limit of /tmp: Ray's logs and spilled objects.")
@@ -63,16 +71,9 @@ class RayPods(Pods):
     )
 
 
-def ray_pods(*, cpu: int, memory: str, object_store_gib: float, shm_gib: float) -> RayPods:
-    """A group whose requests and limits agree in memory and leave the CPU free."""
-    return RayPods.model_validate(
-        {
-            "requests": {"cpu": cpu, "memory": memory},
-            "limits": {"memory": memory},
-            "objectStoreGib": object_store_gib,
-            "shmGib": shm_gib,
-        }
-    )
+def ray_pods(*, object_store_gib: float, shm_gib: float) -> RayPods:
+    """A group with what it needs."""
+    return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
 
 
 def submitter_pods() -> Pods:

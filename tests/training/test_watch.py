@@ -12,8 +12,9 @@ _PROGRAM = """
     import os, signal, sys, threading, time
     import ray
     from opd.training.errors import PartLost
-    from opd.training.loss_watch import LossWatch, lost_parts
+    from opd.training.lost import look_for_lost_parts, lost_parts
     from opd.training.ray_start import patient_start
+    from opd.training.watch import Watch
 
     where, end_s = sys.argv[1], float(sys.argv[2])
     with patient_start():
@@ -32,7 +33,7 @@ _PROGRAM = """
     del dropped
     hang = threading.Event()
     try:
-        with LossWatch(poll_s=0.1, patience_s=0.2, end_s=end_s):
+        with Watch([look_for_lost_parts(patience_s=0.2)], poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
             os.kill(pid, signal.SIGKILL)
             try:

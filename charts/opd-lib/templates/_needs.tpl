@@ -1,0 +1,63 @@
+{{- /* What a run needs of its nodes: the table of opd.spec.needs times the counts of these values, as there. */ -}}
+
+{{- /* How many of each there are on the fullest node. */ -}}
+{{- define "opd.counts" -}}
+{{- $constants := include "opd.constants" . | fromJson -}}
+{{- $nodes := int64 .Values.trainer.nnodes -}}{{- $gpus := include "opd.gpusPerNode" . | int64 -}}
+{{- $device := .Values.device -}}
+{{- $units := eq $device "cpu" | ternary $constants.storageUnits.cpu (mul $constants.storageUnits.aNode $nodes) | int64 -}}
+{{- range $text := .Values.overrides -}}
+{{- if regexMatch $constants.storageUnits.override $text -}}
+{{- $units = regexReplaceAll $constants.storageUnits.override $text "${1}" | int64 -}}
+{{- end -}}
+{{- end -}}
+{{- $rollout := dig "num_agent_workers" (index $constants.numRolloutWorkers $device) .Values.rollout | int64 -}}
+{{- $reward := dig "num_workers" (index $constants.numRewardWorkers $device) .Values.reward | int64 -}}
+{{- $counts := dict "node" 1 "rank" $gpus "gpu" (eq $device "cuda" | ternary $gpus 0) -}}
+{{- range $name, $number := dict "storage unit" $units "rollout worker" $rollout "reward worker" $reward -}}
+{{- $_ := set $counts $name (div (sub (add $number $nodes) 1) $nodes) -}}
+{{- end -}}
+{{- toJson $counts -}}
+{{- end -}}
+
+{{- /* (list $ "head"): CPUs, GiB of memory at least and with room, and the CPUs by part. */ -}}
+{{- define "opd.needs" -}}
+{{- $root := index . 0 -}}{{- $role := index . 1 -}}
+{{- $table := (include "opd.constants" $root | fromJson).needs -}}
+{{- $counts := dict "node" 1 -}}
+{{- if eq $role "worker" -}}{{- $counts = include "opd.counts" $root | fromJson -}}{{- end -}}
+{{- $cpus := int64 0 -}}{{- $least := 0.0 -}}{{- $room := 0.0 -}}{{- $byPart := list -}}
+{{- range index $table (eq $root.Values.kind "convert" | ternary "convert" $role) -}}
+{{- $count := index $counts .per | int64 -}}
+{{- $least = addf $least (mulf .leastGib $count) -}}
+{{- $room = addf $room (mulf .roomGib $count) -}}
+{{- $ofPart := mul .cpus $count -}}
+{{- $cpus = add $cpus $ofPart -}}
+{{- if $ofPart -}}{{- $byPart = append $byPart (printf "%s %d" .name $ofPart) -}}{{- end -}}
+{{- end -}}
+{{- dict "cpus" $cpus "leastGib" $least "memoryGib" (addf $least $room) "byPart" (join ", " $byPart) | toJson -}}
+{{- end -}}
+
+{{- /* (list $ "head"): the group with all its requests and limits: what is not given is what is needed. */ -}}
+{{- define "opd.rayPods" -}}
+{{- $root := index . 0 -}}{{- $role := index . 1 -}}
+{{- $group := index $root.Values.cluster $role -}}
+{{- $needs := include "opd.needs" . | fromJson -}}
+{{- $memory := printf "%dGi" (ceil (addf $needs.memoryGib $group.shmGib) | int64) -}}
+{{- $requests := dict "cpu" (dig "cpu" (int64 $needs.cpus) $group.limits) "memory" (dig "memory" $memory $group.limits) -}}
+{{- range $name, $value := $group.requests -}}{{- $_ := set $requests $name $value -}}{{- end -}}
+{{- $limits := dict "memory" $requests.memory -}}
+{{- range $name, $value := $group.limits -}}{{- $_ := set $limits $name $value -}}{{- end -}}
+{{- merge (dict "requests" $requests "limits" $limits) (omit $group "requests" "limits") | toJson -}}
+{{- end -}}
+
+{{- /* A quantity (500m, 1.5, 2Gi) in cores or bytes. */ -}}
+{{- define "opd.quantity" -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 -}}
+{{- if kindIs "string" . -}}
+{{- $unit := regexFind "[a-zA-Z]*$" . -}}
+{{- mulf (trimSuffix $unit . | float64) (get $units $unit) -}}
+{{- else -}}
+{{- float64 . -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,126 @@
+"""Requests and limits: what a file does not give is what the run needs by its sizes, and less is refused with the number."""
+
+import math
+
+import pytest
+from tests.charts.helm import DIGEST, MINIMAL, head, rayjob, refusal, worker
+
+from opd.spec import KINDS, SpecError, parse_tree
+from opd.spec.cluster.resources import resources
+from opd.spec.cluster.rules import load_cluster
+from opd.spec.needs import needs
+
+RUNS = [kind for kind in KINDS if kind != "convert"]
+OPD = MINIMAL["opd"]
+SIZES = [
+    {},
+    {"device": "cpu"},
+    {"device": "cpu", "trainer": {"gpus_per_node": 4, "nnodes": 2}},
+    {"trainer": {"gpus_per_node": 1}},
+    {"trainer": {"nnodes": 2}},
+    {"trainer": {"nnodes": 4}, "actor": {"use_dynamic_bsz": True}},
+    {"rollout": {"num_agent_workers": 3}, "reward": {"num_workers": 0}, "trainer": {"nnodes": 2, "gpus_per_node": 4}},
+    {"overrides": ["+transfer_queue.backend.SimpleStorage.num_data_storage_units=17"], "trainer": {"nnodes": 2}},
+    {"overrides": ["transfer_queue.backend.SimpleStorage.total_storage_size=17"]},
+]
+
+
+def asked(container):
+    return container["resources"]["requests"], container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_workers_ask_for_what_the_spec_s_sizes_need(sizes):
+    tree = {**OPD, **sizes}
+    spec = parse_tree(tree).spec
+    needed = needs(spec).worker
+    requests, limits = asked(worker(rayjob("opd", tree, experiment="")))
+    assert requests["cpu"] == needed.cpus
+    assert requests["memory"] == limits["memory"] == f"{math.ceil(needed.memory_gib + 16)}Gi"
+    assert "cpu" not in limits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_head_asks_for_what_its_processes_need(kind):
+    needed = needs(parse_tree(MINIMAL[kind]).spec).head
+    requests, limits = asked(head(rayjob(kind, MINIMAL[kind], experiment="")))
+    assert requests == {"cpu": needed.cpus, "memory": f"{math.ceil(needed.memory_gib + 2)}Gi"}
+    assert limits == {"memory": requests["memory"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"requests": {"cpu": 40}},
+        {"requests": {"memory": "300Gi"}},
+        {"limits": {"memory": "300Gi"}},
+        {"limits": {"cpu": 64}},
+        {"requests": {"cpu": "27500m", "memory": "200Gi"}, "limits": {"memory": "300Gi", "cpu": 64}},
+    ],
+    ids=str,
+)
+def test_what_is_given_stands_and_the_rest_follows_it_in_helm_and_tool_alike(given):
+    tree = {**OPD, "cluster": {"worker": given}}
+    requests, limits = asked(worker(rayjob("opd", tree, experiment="")))
+    gpus = {"nvidia.com/gpu": 8}
+    spec = parse_tree(OPD).spec
+    mine = resources(load_cluster(tree["cluster"], spec).worker, needs(spec).worker)
+    assert (requests, limits) == (mine[0] | gpus, mine[1] | gpus)
+
+
+def test_one_cpu_less_than_ray_sets_aside_is_refused_with_the_number_and_its_parts():
+    needed = needs(parse_tree(OPD).spec).worker.cpus
+    assert needed == 8 * 3 + 2 + 1
+    enough = {"cluster": {"worker": {"requests": {"cpu": f"{needed - 1}500m"}}}}  # KubeRay rounds up
+    assert rayjob("opd", OPD, enough, experiment="")
+    for given in ({"requests": {"cpu": needed - 1}}, {"requests": {"cpu": 2}, "limits": {"cpu": needed - 1}}):
+        message = both_refuse(OPD, {"worker": given})
+        assert f"needs {needed} (ranks 24, queue storage units 2, queue controllers 1)" in message
+        assert f"use at least {needed}, or remove the key" in message
+
+
+def test_the_cores_of_a_run_on_the_cpu_are_free_since_its_slots_are_the_chart_s():
+    tree = {**OPD, "device": "cpu", "trainer": {"gpus_per_node": 4}}
+    spec = rayjob("opd", tree, {"cluster": {"worker": {"requests": {"cpu": "500m"}}}}, experiment="")
+    [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["rayStartParams"]["num-cpus"] == str(4 * 3 + 1 + 1)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"worker": {"requests": {"memory": "301Gi"}, "limits": {"memory": "300Gi"}}}, "at most its limit, which is 300Gi"),
+        ({"head": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}, "at most its limit, which is 1500m"),
+        ({"submitter": {"requests": {"memory": "2Gi"}}}, "at most its limit, which is 1Gi"),
+        ({"worker": {"shmGib": 301, "limits": {"memory": "300Gi"}}}, "/dev/shm counts against the memory limit"),
+        ({"head": {"shmGib": 17, "limits": {"memory": "16Gi"}}}, "/dev/shm counts against the memory limit"),
+        ({"worker": {"limits": {"memory": "20Gi"}}}, "before a model is loaded"),
+        ({"image": {"ref": f"my registry/{DIGEST}"}}, "pattern"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_would_be_killed_or_never_made_is_refused_by_helm_and_tool(cluster, words):
+    assert words in both_refuse(OPD, cluster)
+
+
+def test_a_volume_for_one_node_is_refused_where_several_mount_it():
+    two = {**OPD, "trainer": {"nnodes": 2}}
+    own = {"checkpoints": {"accessMode": "ReadWriteOnce"}}
+    assert "trainer.nnodes is 2" in both_refuse(two, own)
+    assert rayjob("opd", OPD, {"cluster": own}, experiment="")
+    for other in ({"claim": "there"}, {"ephemeral": True}):
+        layer = {"cluster": {"checkpoints": {**own["checkpoints"], **other}}, "store": {"url": "s3://b/x"}}
+        assert rayjob("opd", two, layer, experiment="")
+
+
+def both_refuse(tree, cluster):
+    """Helm's message; the tool's has the same key, rule and fix."""
+    message = refusal("opd", tree, {"cluster": cluster}, experiment="")
+    with pytest.raises(SpecError) as caught:
+        load_cluster(cluster, parse_tree(tree).spec)
+    for problem in caught.value.problems if "schema" not in message else ():
+        assert problem.path in message
+        assert problem.rule in message
+        assert problem.fix in message
+    return message
