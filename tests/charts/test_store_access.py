@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.charts.helm import objects
+from tests.charts.helm import objects, refusal
 
 STORE = {"url": "s3://runs/opd", "endpoint": "https://minio.example:9000", "region": "eu-1", "addressing": "virtual"}
 EXPECTED = {
@@ -44,12 +44,19 @@ def test_env_and_the_store_s_server_are_in_every_container(mode: str) -> None:
         assert {name: env.get(name) for name in EXPECTED} == EXPECTED, item["name"]
 
 
-def test_env_outranks_the_chart_s_own_variable_and_extra_env_outranks_both() -> None:
-    values = {"env": {"HF_HOME": "/a", "X": "1"}, "cluster": {"extraEnv": [{"name": "X", "value": "2"}]}}
-    [head] = [item for item in containers(objects("opd", values)) if item["name"] == "ray-head"]
-    entries = [(entry["name"], entry.get("value")) for entry in head["env"]]
-    assert ("HF_HOME", "/a") in entries
-    assert [value for name, value in entries if name == "X"] == ["2"]
+def test_env_outranks_the_chart_s_own_variable() -> None:
+    [head] = [item for item in containers(objects("opd", {"env": {"HF_HOME": "/a"}})) if item["name"] == "ray-head"]
+    assert [entry["value"] for entry in head["env"] if entry["name"] == "HF_HOME"] == ["/a"]
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [({"env": {"X": "1"}}, "X"), ({"store": STORE}, "AWS_ENDPOINT_URL_S3"), ({"store": STORE}, "OPD_S3_ADDRESSING")],
+)
+def test_a_variable_that_experiment_and_pods_both_set_is_refused(own: dict[str, Any], name: str) -> None:
+    said = refusal("opd", own, {"cluster": {"extraEnv": [{"name": name, "value": "2"}]}})
+    assert "cluster.extraEnv.0" in said
+    assert "keep one of the two" in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-{{- /* Owns the environment of Ray containers: sorted, each name once: the chart's, then the experiment's over
-     it, and the cluster's own extraEnv last and winning. */ -}}
+{{- /* Owns the environment of Ray containers: sorted, each name once: the experiment's over the chart's own,
+     and extraEnv, which may not repeat the experiment's, last and winning. */ -}}
 
 {{- /* Ray signals every process of a job that it stops and kills what is left after a wait: SIGINT, because the launcher
      alone reacts to it and tells the trainer once; the wait is the time to save. */ -}}

@@ -128,3 +128,4 @@ podSelector: {{ with .podLabels }}{matchLabels: {{ toJson . }}}{{ else }}{}{{ en
     - {protocol: TCP, port: {{ $port }}}
   {{- end }}
 {{- end -}}
+{{- end -}}

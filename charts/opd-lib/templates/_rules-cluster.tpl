@@ -70,7 +70,13 @@
   "rule" "token access needs Ray 2.52 or newer"
   "fix" "use an image with a newer Ray") -}}
 {{- end -}}
+{{- $ours := include "opd.experimentEnv" . | fromJson -}}
 {{- range $index, $item := $cluster.extraEnv -}}
+{{- if hasKey $ours $item.name -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.extraEnv.%d" $index) "value" $item.name
+  "rule" "the experiment sets this variable already, by env or store, for every process of the run"
+  "fix" "keep one of the two") -}}
+{{- end -}}
 {{- if eq (hasKey $item "value") (hasKey $item "valueFrom") -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.extraEnv.%d" $index) "value" $item.name
   "rule" "a variable has either a value or a valueFrom"

@@ -3,8 +3,7 @@
 An experiment says them in `store` (or as variables in `env`); credentials come from the environment or a Secret alone. All
 programs of a run, and the tool, make their clients by `storage_options`, so that all of them ask the same server.
 
-On a person's machine the shell's variables win over the file; in a pod the mounted file is final, but for a variable that
-the pod itself sets.
+In a pod the mounted file is final. On a person's machine the shell's endpoint, region and addressing win over the file's.
 """
 
 from __future__ import annotations
@@ -60,18 +59,13 @@ def apply_experiment(
 
     Args:
         environment: `os.environ` by default.
-        is_final: in a pod: what the container sets under the very same name stays (the chart has put the experiment's
-            variables there, and the cluster's own ones win), whatever else says the same does not count. On a person's
-            machine `env` replaces the shell's variables, and the shell's endpoint, region and addressing stay.
+        is_final: in a pod: the file wins over the container. On a person's machine `env` does too, and the shell's
+            endpoint, region and addressing stay, under whichever name.
     """
     environment = os.environ if environment is None else environment
-    env, store = experiment.get("env") or {}, store_variables(experiment.get("store") or {})
-    if is_final:
-        for name, value in {**env, **store}.items():
-            environment.setdefault(name, value)
-        return
-    environment.update(env)
-    environment.update(under(store, environment))
+    environment.update(experiment.get("env") or {})
+    store = store_variables(experiment.get("store") or {})
+    environment.update(store if is_final else under(store, environment))
 
 
 def storage_options(url: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -87,8 +87,7 @@ def test_in_a_pod_the_file_is_final_and_on_a_person_s_machine_the_shell_s_endpoi
     apply_experiment(tree, here, is_final=False)
     apply_experiment(tree, pod, is_final=True)
     assert (here["X"], storage_options("s3://b", here)["endpoint_url"]) == ("file", "http://shell")
-    # What the container sets under the very same name comes from the chart, or from cluster.extraEnv.
-    assert (pod["X"], storage_options("s3://b", pod)["endpoint_url"]) == ("shell", "http://file")
+    assert (pod["X"], storage_options("s3://b", pod)["endpoint_url"]) == ("file", "http://file")
 
 
 def test_the_addressing_style_reaches_the_client() -> None:
