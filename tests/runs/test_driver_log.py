@@ -113,3 +113,42 @@ def test_a_later_attempts_log_of_the_same_file_is_appended(start_child: Callable
     for _ in range(2):
         assert start_child(PRINT_EVERYWHERE, tmp_path / "log").wait() == 0
     assert (tmp_path / "log").read_text().count("from python") == 2
+
+
+PRINT_ON_BOTH = """
+import sys, threading
+from pathlib import Path
+from opd.runs.driver_log import LogTee
+tee = LogTee(Path(sys.argv[1]))
+tee.start()
+
+def say(stream, name):
+    for number in range(2000):
+        print(name, number, "x" * 50, file=stream)
+
+threads = [threading.Thread(target=say, args=pair) for pair in ((sys.stdout, "out"), (sys.stderr, "err"))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.stdout.write("half ")
+print("whole", file=sys.stderr)
+sys.stdout.write("a line\\n")
+tee.stop()
+"""
+
+
+def test_lines_of_both_streams_stay_whole_where_python_is_told_not_to_buffer(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    import opd
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(opd.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
+    subprocess.run(
+        [sys.executable, "-c", PRINT_ON_BOTH, str(tmp_path / "log")], check=True, env=environment, stdout=-3, stderr=-3
+    )
+    lines = (tmp_path / "log").read_text().splitlines()
+    written = [f"{name} {number} {'x' * 50}" for name in ("out", "err") for number in range(2000)]
+    assert sorted(lines) == sorted([*written, "half a line", "whole"])

@@ -67,8 +67,9 @@ def attempt_lines(listing: Listing) -> list[AttemptLine]:
 
 def _progress(listing: Listing, attempt: int) -> Progress | None:
     beat = _record(listing, f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
-    beaten_s, progress_at_s, step = (beat.get(name) for name in ("time_s", "progress_at_s", "step"))
-    if not all(isinstance(value, int | float) for value in (beaten_s, progress_at_s, step)):
+    try:
+        beaten_s, progress_at_s, step = (float(beat[name]) for name in ("time_s", "progress_at_s", "step"))
+    except (KeyError, TypeError, ValueError):
         return None  # of an older version, or before the first phase
     since_beat_s = max(time.time() - listing.last_sign_s(attempt), 0.0)
     limit_s = beat.get("limit_s")

@@ -1,8 +1,8 @@
 """driver.log: a copy of everything the process and its children print, taken at the file descriptors.
 
-Two `tee` processes stand between descriptors 1 and 2 and where they led before, so that C++ prints and the output that
-Ray forwards are kept too. They are processes of their own because a thread would die with a SIGKILL of the driver before
-it has written what is in the pipe, and would deadlock with native code that prints while it holds the GIL.
+A copying process (`copy_lines.py`) stands between descriptors 1 and 2 and where they led before, so that C++ prints and
+the output that Ray forwards are kept too. It is a process of its own because a thread would die with a SIGKILL of the
+driver before it has written what is in the pipe, and would deadlock with native code that prints while it holds the GIL.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TextIO
 
 LOG_FILE = "driver.log"
-# A child that outlives the driver (a Ray daemon) keeps the pipe open; the tee then ends with it.
+COPIER = Path(__file__).with_name("copy_lines.py")
+# A child that outlives the driver (a Ray daemon) keeps the pipe open; the copier then ends with it.
 DRAIN_TIMEOUT_S = 5.0
 
 
@@ -28,29 +28,33 @@ class LogTee:
         self.path = path
         self.terminal: TextIO = sys.stdout
         self._saved: dict[int, int] = {}
-        self._tees: list[subprocess.Popen[bytes]] = []
+        self._copier: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for descriptor in (1, 2):
-            _flush_python_streams()
-            self._saved[descriptor] = os.dup(descriptor)
-            # -i and a session of its own: Ctrl-C must not take the copy away before the driver has said its last words.
-            tee = subprocess.Popen(
-                ["tee", "-a", "-i", str(self.path)],
-                stdin=subprocess.PIPE,
-                stdout=self._saved[descriptor],
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            assert tee.stdin is not None
-            os.dup2(tee.stdin.fileno(), descriptor)
-            tee.stdin.close()
-            self._tees.append(tee)
+        _flush_python_streams()
+        pipes = {descriptor: os.pipe() for descriptor in (1, 2)}
+        self._saved = {descriptor: os.dup(descriptor) for descriptor in pipes}
+        pairs = [number for descriptor, (end, _) in pipes.items() for number in (end, self._saved[descriptor])]
+        # A session of its own: Ctrl-C must not take the copy away before the driver has said its last words.
+        self._copier = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(COPIER), str(self.path), *map(str, pairs)],
+            pass_fds=pairs,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for descriptor, (end, start) in pipes.items():
+            os.dup2(start, descriptor)
+            os.close(start)
+            os.close(end)
         self.terminal = os.fdopen(os.dup(self._saved[1]), "w", buffering=1)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(line_buffering=True)  # a pipe would hold lines back by the block
+                # A pipe would hold lines back by the block; and under PYTHONUNBUFFERED a print is two writes, the text and
+                # its newline, between which the other stream may put a line of its own.
+                stream.reconfigure(line_buffering=True, write_through=False)
 
     def stop(self) -> None:
         """Gives the descriptors back and waits until the copy holds all that was printed; a second call does nothing."""
@@ -63,11 +67,10 @@ class LogTee:
         self._saved.clear()
         self.terminal.close()
         self.terminal = sys.stdout
-        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
-        for tee in self._tees:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                tee.wait(max(deadline_s - time.monotonic(), 0))
-        self._tees.clear()
+        assert self._copier is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._copier.wait(DRAIN_TIMEOUT_S)
+        self._copier = None
 
 
 def _flush_python_streams() -> None:

@@ -1,0 +1,45 @@
+"""`python copy_lines.py LOG IN OUT [IN OUT ...]`: copies each descriptor IN to OUT as it comes, and to LOG by whole lines.
+
+One process for all streams: where each had its own, a block that ended within a line was cut by the other's. Needs nothing
+but the standard library's core, so that it starts in a few milliseconds (`-I -S`).
+"""
+
+import os
+import select
+import sys
+
+BLOCK_BYTES = 65536
+
+
+def copy(log: str, streams: dict[int, int]) -> None:
+    """Until every IN has ended; then what is left of unfinished lines."""
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    unfinished = dict.fromkeys(streams, b"")
+    while streams:
+        for source in select.select(list(streams), [], [])[0]:
+            block = os.read(source, BLOCK_BYTES)
+            if not block:
+                _write(target, unfinished.pop(source))
+                del streams[source]
+                continue
+            end = block.rfind(b"\n") + 1
+            if end or len(unfinished[source]) > BLOCK_BYTES:
+                _write(target, unfinished[source] + block[:end])
+                unfinished[source] = block[end:]
+            else:
+                unfinished[source] += block
+            _write(streams[source], block)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """All of it; a terminal that is gone must not end the log."""
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[2:]]
+    copy(sys.argv[1], dict(zip(numbers[::2], numbers[1::2], strict=True)))
