@@ -228,6 +228,8 @@ def _settle_vocabularies(config: DictConfig) -> None:
         opd.teacher.path,
         trust_student=model.trust_remote_code,
         trust_teacher=model.trust_remote_code,
+        tokenizer_path=model.get("tokenizer_path"),
+        chat_template=model.get("custom_chat_template"),
         template_kwargs=config.data.get("apply_chat_template_kwargs"),
     )
     opd.valid_vocab, opd.student_vocab, opd.teacher_vocab = found

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from opd.chat_template import render
 from opd.training.errors import Unfit
 from opd.training.loading import reading
 
@@ -48,6 +49,8 @@ def shared_tokens(
     *,
     trust_student: bool = False,
     trust_teacher: bool = False,
+    tokenizer_path: str | None = None,
+    chat_template: str | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> SharedTokens:
     """What two models' tokenizers have in common, if that is enough to distil one into the other.
@@ -58,7 +61,9 @@ def shared_tokens(
     Args:
         student, teacher: folders or hub ids.
         trust_student, trust_teacher: run code that the model's repository ships.
-        template_kwargs: arguments of the student's chat template, which must write none of its own tokens.
+        tokenizer_path: where the student's tokenizer is, if not beside its model.
+        chat_template: the student's, if not its tokenizer's; it must write none of the student's own tokens.
+        template_kwargs: the template's arguments.
 
     Raises:
         Unfit: an id means different tokens, texts are cut differently, or the student cannot do without a token that
@@ -68,7 +73,8 @@ def shared_tokens(
     tokenizers, tokens = [], []
     for key, path, trust in (("model.path", student, trust_student), ("teacher.path", teacher, trust_teacher)):
         with reading(key, path):
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+            where = tokenizer_path if key == "model.path" and tokenizer_path else path
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust)
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
         tokenizers.append(tokenizer)
         # A token without a row in its model's embedding can neither be read nor written.
@@ -84,6 +90,8 @@ def shared_tokens(
             "student writes as it never writes itself; choose a teacher of the same family"
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
+    if chat_template is not None:
+        tokenizers[0].chat_template = chat_template
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
     return SharedTokens(shared, *entries)
 
@@ -154,10 +162,8 @@ def _refuse_needed(
         )
     if student.chat_template is None:
         return
-    text = student.apply_chat_template(
-        [{"role": "user", "content": "1 + 1 = ?"}], tokenize=False, add_generation_prompt=True, **template_kwargs
-    )
-    own = {index for index in student.encode(str(text), add_special_tokens=False) if index >= shared}
+    text = render(student, [{"role": "user", "content": "1 + 1 = ?"}], **template_kwargs)
+    own = {index for index in student.encode(text, add_special_tokens=False) if index >= shared}
     if own:
         names = ", ".join(f"{student.convert_ids_to_tokens(index)!r} ({index})" for index in sorted(own))
         raise Unfit(
