@@ -54,26 +54,31 @@ def _scenario(name: str) -> str:
 
 def _run(names: list[str]) -> int:
     """Build what is missing, bring the cluster up, run inside it, end it; the table is written after a run of all."""
-    begin, commit = time.monotonic(), table.this_commit()
-    say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
     try:
-        lifecycle.down(say)  # what a run before this one may have left half way
-        evidence = Evidence(BUILD / MACHINE)
-        evidence.tree("before.json", machine.look())
-        image = images.build_cpu_image(say)
-        (BUILD / _IMAGE).write_text(yaml.safe_dump({"cluster": {"image": {"ref": image.ref, "local": True}}}))
-        lifecycle.up(say, archives=(image.archive,))
-        try:
-            code = lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
-            evidence.tree("restarts.json", lifecycle.restarts())
-        finally:
-            lifecycle.down(say)
-        evidence.tree("after.json", machine.look())
-        if not Record(BUILD).enter(MACHINE, evidence, say):
-            code = 1
+        with lifecycle.held("make e2e"):
+            return _run_alone(names)
     except (lifecycle.ClusterError, images.ImageError) as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1
+
+
+def _run_alone(names: list[str]) -> int:
+    begin, commit = time.monotonic(), table.this_commit()
+    say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
+    lifecycle.down(say)  # what a run before this one may have left half way
+    evidence = Evidence(BUILD / MACHINE)
+    evidence.tree("before.json", machine.look())
+    image = images.build_cpu_image(say)
+    (BUILD / _IMAGE).write_text(yaml.safe_dump({"cluster": {"image": {"ref": image.ref, "local": True}}}))
+    lifecycle.up(say, archives=(image.archive,))
+    try:
+        code = lifecycle.shell([sys.executable, "-m", "tests.e2e", "inside", *names])
+        evidence.tree("restarts.json", lifecycle.restarts())
+    finally:
+        lifecycle.down(say)
+    evidence.tree("after.json", machine.look())
+    if not Record(BUILD).enter(MACHINE, evidence, say):
+        code = 1
     seconds = time.monotonic() - begin
     say(f"{len(names)} scenarios: {'every promise kept' if code == 0 else 'see above for what broke'}")
     if names == list(SCENARIOS):

@@ -23,9 +23,11 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if args.command == "up":
-            lifecycle.up(_say, archives=tuple(path.resolve() for path in args.image))
+            with lifecycle.held("make cluster"):
+                lifecycle.up(_say, archives=tuple(path.resolve() for path in args.image))
         elif args.command == "down":
-            _say("the cluster is gone" if lifecycle.down(_say) else "no cluster is here")
+            with lifecycle.held("make cluster-down"):
+                _say("the cluster is gone" if lifecycle.down(_say) else "no cluster is here")
         else:
             return lifecycle.shell(args.words)
     except (lifecycle.ClusterError, gotools.ToolError, packages.PackageError, images.ImageError) as error:

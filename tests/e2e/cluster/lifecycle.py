@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,31 @@ def folder() -> Path:
     """Where the running cluster's files are: $OPD_CLUSTER_DIR, else below the user's cache."""
     given = os.environ.get("OPD_CLUSTER_DIR")
     return Path(given).resolve() if given else gotools.cache_dir().parent / "cluster"
+
+
+@contextmanager
+def held(by: str) -> Iterator[None]:
+    """The cluster's place is this process's while entered: nobody else brings a cluster up or down in it.
+
+    Raises:
+        ClusterError: another process holds it; says which, and what it does.
+    """
+    path = folder().with_name(f"{folder().name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise ClusterError(f"the cluster is held by {holder}: wait for its end, or end it (Ctrl-C) first") from None
+        file.truncate(0)
+        file.write(f"{by} (process {os.getpid()})")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 def up(say: Say, *, archives: tuple[Path, ...] = (), timeout_s: float = 900) -> None:
