@@ -57,9 +57,15 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_
 
 
 def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
+    # It can be imported where the run is started and nowhere else, like one whose licence or library a node lacks.
     (tmp_path / "scorer.py").write_text(
-        "def score(answer, truth):\n    return float(answer == truth)\n"
-    )  # not verl's arguments
+        "from pathlib import Path\n"
+        "seen = Path(__file__).with_suffix('.seen')\n"
+        "if seen.exists():\n"
+        "    raise ImportError('no licence left')\n"
+        "seen.touch()\n"
+        "def score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
+    )
     scorer = ("reward.function=custom", f"reward.path={tmp_path / 'scorer.py'}", "reward.entry=score")
     outcome = run(tmp_path, "eval", *scorer, "data.max_val_samples=5")
     assert outcome.returncode == 1
@@ -68,6 +74,17 @@ def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
         samples = read_generations(folder / "eval" / "generations.parquet")
         assert len(samples) == 5 * 4
         assert all(sample.failed and sample.response and sample.acc == 0.0 for sample in samples)
+
+
+def test_a_reward_function_that_could_score_nothing_ends_a_run_before_anything_is_started(tmp_path):
+    (tmp_path / "scorer.py").write_text(
+        "def score(answer, truth): return float(answer == truth)\n"
+    )  # not verl's arguments
+    scorer = ("reward.function=custom", f"reward.path={tmp_path / 'scorer.py'}", "reward.entry=score")
+    outcome = run(tmp_path, "eval", *scorer)
+    assert outcome.returncode == 2
+    assert "scorer.py:score cannot score: " in outcome.output
+    assert not [word for word in ("starting Ray", "Traceback") if word in outcome.output]
 
 
 @pytest.mark.matrix

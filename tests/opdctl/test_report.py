@@ -81,7 +81,7 @@ def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, 
     for name, accuracies in zip(names, ({0: [0, 0], 1: [1, 0], 2: [1, 1]}, {0: [1, 0], 1: [1, 1], 2: [1, 1]}), strict=True):  # fmt: skip
         samples = answers(name, {key: [float(v) for v in value] for key, value in accuracies.items()}, response=HOSTILE)
         [found] = evaluate(samples, num_samples=2)
-        result = {"num_problems": 3, "num_samples": 2, "mean": found.mean.value, "standard_error": found.mean.standard_error,
+        result = {"num_problems": 3, "num_samples": 2, "num_dropped": 4, "mean": found.mean.value, "standard_error": found.mean.standard_error,
                   "pass_at": [e.value for e in found.pass_at], "maj_at": [e.value for e in found.majority_at]}  # fmt: skip
         make_run(
             name, attempts=[{0: {"val-core/math/acc/mean@2": found.mean.value}}], result={"eval": {"math": result}}
@@ -108,6 +108,7 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     assert "http://" not in html.replace("http://www.w3.org", "")
     assert html.count("data:image/svg+xml") >= 1
     assert "<td>Toy-Model</td>" in html, "a run's MODEL_NAME labels its row"
+    assert "3 × 2 (4 too long to ask)" in html
 
 
 @pytest.mark.slow

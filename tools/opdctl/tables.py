@@ -61,9 +61,10 @@ def eval_table(record: RunRecord) -> Table | None:
     table = Table("data set", "problems × answers", "mean@n", "pass@n", "maj@n", title=f"{record.run_id}: evaluation",
                   caption="percent ± standard error, clustered by problem")  # fmt: skip
     for name, found in sorted(sets.items()):
+        dropped = f" ({found['num_dropped']} too long to ask)" if found.get("num_dropped") else ""
         table.add_row(
             name,
-            f"{found['num_problems']} × {found['num_samples']}",
+            f"{found['num_problems']} × {found['num_samples']}{dropped}",
             with_error(found["mean"], found.get("standard_error")),
             percent(found["pass_at"][-1]),
             percent(found["maj_at"][-1]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opd.rewards.pool import ScorerPool, scorer_pool
+from opd.rewards.process import ScorerProcess
 from opd.rewards.protocol import Failure, ScoreTask
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_call
 from opd.text import storable
@@ -82,6 +83,25 @@ async def compute_score_async(
         return _row(task, _run_here(task))
     pool: ScorerPool = scorer_pool(num_workers)
     return _row(task, await pool.score_async(task, timeout_s=timeout_s))
+
+
+def check_function(function: str, **function_kwargs: Any) -> None:
+    """Finds what `compute_score` would raise of every answer, before there is one; a scorer in the pool is not called.
+
+    Raises:
+        ValueError | ImportError | TypeError: as `compute_score`.
+    """
+    task = ScoreTask(function, "", "", "", {}, function_kwargs)
+    _check(task, timeout_s=1.0, num_workers=1)
+    if not task.isolated:
+        _run_here(task)
+        return
+    process = ScorerProcess()
+    try:
+        process.check(task)
+    finally:
+        process.kill()
+        process.disconnect()
 
 
 def _check(task: ScoreTask, timeout_s: float, num_workers: int) -> None:

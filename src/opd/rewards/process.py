@@ -25,6 +25,21 @@ class ScorerProcess(ChildProcess):
     def __init__(self) -> None:
         super().__init__("opd.rewards.worker")
 
+    def check(self, task: ScoreTask) -> None:
+        """Imports the scorer and matches its arguments, without scoring.
+
+        Raises:
+            ImportError | TypeError: as `run`.
+        """
+        try:
+            self.connection.send_bytes(self._payload(task, None))
+            reply = self._receive(START_TIMEOUT_S, "imported its scorer")
+        except (EOFError, OSError) as error:
+            reason = str(error) if isinstance(error, TimeoutError) else f"its process died{self.exit_status()}"
+            raise ImportError(f"the reward function cannot be imported: {reason}") from error
+        if isinstance(reply, ConfigurationFault):
+            raise reply.error_type(reply.message)
+
     def run(self, task: ScoreTask, *, timeout_s: float) -> Score | Failure:
         """Scores one answer.
 
@@ -49,7 +64,7 @@ class ScorerProcess(ChildProcess):
         return reply._replace(worst_score=declared) if isinstance(reply, Failure) else reply
 
     @staticmethod
-    def _payload(task: ScoreTask, timeout_s: float) -> bytes:
+    def _payload(task: ScoreTask, timeout_s: float | None) -> bytes:
         try:
             return pickle.dumps((task, timeout_s))
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -46,7 +46,7 @@ def main(connection_fd: int) -> None:
 
 
 def _serve(connection: Connection, payload: bytes) -> None:
-    """Answers one request: a fault of the configuration, or `Started` and the result."""
+    """Answers one request: a fault of the configuration, or `Started` and, with a deadline, the result."""
     try:
         task, timeout_s = pickle.loads(payload)
         call, worst_score = _prepared_call(task)
@@ -56,6 +56,8 @@ def _serve(connection: Connection, payload: bytes) -> None:
         connection.send(ConfigurationFault(error_type, message))
         return
     connection.send(Started(worst_score))
+    if timeout_s is None:  # asked only whether it could score
+        return
     # The default action of SIGALRM ends the process even inside C code that never returns to Python.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import PurePath
 
 import datasets
 import numpy as np
@@ -21,7 +20,6 @@ logger = logging.getLogger(__name__)
 
 # Below this many rows one process filters faster than it takes to start more.
 _PARALLEL_FROM_ROWS = 20_000
-_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 _PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
 
 
@@ -31,19 +29,10 @@ def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
 
 
-def _read(path: str, prompt_key: str) -> datasets.Dataset:
-    """One prepared file, with the columns that every run reads."""
-    suffix = PurePath(path).suffix
-    if suffix not in _FORMATS:
-        raise ValueError(f"{path}: must end in one of {', '.join(_FORMATS)}")
-    table = datasets.load_dataset(_FORMATS[suffix], data_files=path)["train"]
-    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in table.column_names]
-    if missing:
-        raise ValueError(
-            f"{path}: there is no column {', '.join(missing)}, only {', '.join(table.column_names)}; a prepared file has "
-            f"{prompt_key}, data_source and reward_model.ground_truth (see src/opd/data/README.md)"
-        )
-    return table
+def _read(path: str) -> datasets.Dataset:
+    """One prepared file; `opd.training.inputs` has looked at its columns."""
+    kind = "parquet" if path.endswith(".parquet") else "json"
+    return datasets.load_dataset(kind, data_files=path)["train"]
 
 
 def _column(table: datasets.Dataset, name: str) -> list:
@@ -85,7 +74,7 @@ class PromptDataset(RLHFDataset):
 
     def _read_files_and_tokenize(self):
         """All rows of all files, or verl's choice of `max_samples` of them, without the overlong prompts."""
-        self._tables = [_read(path, self.prompt_key) for path in self.data_files]
+        self._tables = [_read(path) for path in self.data_files]
         rows = datasets.concatenate_datasets(self._tables)
         rows = rows.add_column(_PLACE, list(range(len(rows))))
         if 0 < self.max_samples < len(rows):

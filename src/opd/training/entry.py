@@ -170,11 +170,15 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
     Returns:
         Local folders of the models that were fetched, by their URLs.
+
+    Raises:
+        UnusableInput: a reward function that could not score.
     """
     from opd.training.agent_locations import resolve_agent
     from opd.training.chat_templates import check_chat_template
     from opd.training.loading import reading
     from opd.training.locations import resolve_store_urls, resolve_toy
+    from opd.training.reward_function import check_reward
 
     with open_dict(config):
         original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
@@ -193,6 +197,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
     if distils and config.opd.teacher.path is None:
         raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
     check_inputs(_inputs(config))
+    check_reward(config)
     with reading("model.path", str(config.actor_rollout_ref.model.path)):
         check_chat_template(config)
     if distils:

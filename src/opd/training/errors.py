@@ -12,6 +12,12 @@ class Unfit(ValueError):
     exit_code = 2
 
 
+class UnusableInput(RunError):
+    """A function that the spec names cannot do what a run needs of it; mended in its place, the same spec runs."""
+
+    exit_code = 2
+
+
 class TooFewNodes(RunError):
     """The Ray cluster does not offer the devices and CPUs that the run needs, and did not while it was waited for."""
 

@@ -18,7 +18,8 @@ from opd.evaluation.results import SetResult, as_metrics, evaluate
 from opd.evaluation.samples import Sample, write_generations
 from opd.rewards import worst_score
 from opd.runs.errors import StoreError
-from opd.training.rollout_worker import RolloutReport, reward_function
+from opd.training.reward_function import reward_function
+from opd.training.rollout_worker import RolloutReport
 from opd.training.trainer import OrderedTrainer
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ import hydra
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
@@ -31,6 +30,7 @@ from opd.agent.trajectories import Trajectory
 from opd.evaluation.samples import Sample
 from opd.rewards import worst_score
 from opd.training.dialogues import DialogueKeeper
+from opd.training.reward_function import reward_function
 from opd.training.seeds import TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
@@ -284,11 +284,6 @@ class RolloutWorker(_VerlWorker):
         uids = [prompt["uid"] for prompt in prompts]
         tags = [{"status": "failure" if uid in failed else "finished"} for uid in uids]
         await tq.async_kv_batch_put(keys=uids, tags=tags, partition_id=partition)
-
-
-def reward_function(config) -> str:
-    """The name under which `opd.rewards` knows the run's reward function; empty for one that verl loads by itself."""
-    return str(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.function") or "")
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:
