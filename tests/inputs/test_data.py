@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -149,13 +151,32 @@ def test_a_reward_without_ground_truth_is_refused(tmp_path):
     assert "'reward_model' is string" in only([write_rows(tmp_path / "a.parquet", rows, None)]).rule
 
 
-def test_files_whose_columns_differ_in_type_are_refused_before_they_are_joined(tmp_path):
+def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tmp_path):
     first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
-    rows = [{**row, "extra_info": {"index": "0"}} for row in prompt_rows(2)]
+    rows = [{**row, "extra_info": "0"} for row in prompt_rows(2)]
     second = write_rows(tmp_path / "b.parquet", rows, None)
     problem = only([first, second])
     assert problem.value == second
     assert "column 'extra_info'" in problem.rule
+
+
+def test_files_whose_values_or_fields_differ_are_joined(tmp_path):
+    """DAPO's published rows have a UUID as index, GSM8K's as verl prepares them other fields, some a number as truth."""
+    first = write_rows(tmp_path / "a.parquet", prompt_rows(2))
+    others = [{"extra_info": {"index": "9a9b6eb4", "answer": "#### 2"}}, {"reward_model": {"ground_truth": 2}}]
+    for number, other in enumerate(others):
+        second = write_rows(tmp_path / f"{number}.parquet", [{**row, **other} for row in prompt_rows(2)], None)
+        assert faults([first, second]) == faults([second, first]) == []
+
+
+def test_json_lines_are_looked_at_by_their_first_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"problem": "1+1?", "answer": "2"}) + "\n")
+    assert "lacks the columns prompt, data_source, reward_model (it has problem, answer)" in only([str(path)]).rule
+    path.write_text("[1, 2]\n")
+    assert "first line is no object in JSON" in only([str(path)]).rule
+    path.write_text(json.dumps(prompt_rows(1)[0]) + "\n")
+    assert faults([str(path)]) == []
 
 
 def test_files_that_differ_in_how_a_type_is_written_are_joined(tmp_path):

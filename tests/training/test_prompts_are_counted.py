@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
+from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.data.toy import STUDENT_DIR
 from opd.spec import SpecError
@@ -69,3 +72,38 @@ def test_a_prompt_that_the_template_refuses_is_shown_with_the_templates_own_word
         SpecError, match=r'model\.path \(prompt \[\{"role": "user", "content": "12\+34="\}\]\)(.|\n)*no 34 here'
     ):
         PromptDataset([_file(tmp_path / "a.parquet", [_SHORT])], tokenizer, config)
+
+
+def test_files_whose_columns_differ_in_type_are_read_together_and_their_problems_named(tmp_path):
+    """Ours, one with DAPO's texts as indices and numbers as ground truths, and JSON lines with the columns a run needs."""
+    prompt = [{"content": _SHORT, "role": "user"}]
+    dapo = {"data_source": "aime", "prompt": prompt, "reward_model": {"ground_truth": 46, "style": "rule"},
+            "extra_info": {"index": "9a9b6eb4-a1cb", "raw_problem": _SHORT}}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([dapo, dapo]), tmp_path / "dapo.parquet")
+    bare = {"data_source": "mine", "prompt": prompt, "reward_model": {"ground_truth": "046"}}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(bare) + "\n")
+    files = [
+        _file(tmp_path / "a.parquet", [_LONG, _SHORT]),
+        str(tmp_path / "dapo.parquet"),
+        str(tmp_path / "mine.jsonl"),
+    ]
+    dataset = _dataset(files)
+    assert [row["reward_model"]["ground_truth"] for row in dataset] == ["046", "46", "46", "046"]
+    problems = dataset.name_problems()
+    assert [tuple(problems[place]) for place in dataset.places] == [
+        ("toy_add", 1),
+        ("aime", 0),
+        ("aime", 1),
+        ("mine", 0),
+    ]
+    assert [problems[place].data_source for place in dataset.dropped_places] == ["toy_add"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_choice_of_rows_is_verls_own(tmp_path, shuffle):
+    path = _file(tmp_path / "a.parquet", [f"{number}+34=" for number in range(10, 40)])
+    config = OmegaConf.create({"max_prompt_length": 16, "prompt_key": "prompt", "shuffle": shuffle, "seed": 5})
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
+    ours, verls = (cls([path], tokenizer, config, max_samples=7) for cls in (PromptDataset, RLHFDataset))
+    assert [row["prompt"] for row in ours] == [row["prompt"] for row in verls]
+    assert len(ours) == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,28 +81,37 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
 
 
 def _disagreements(key: str, files: dict[str, _File]) -> Iterator[Problem]:
-    """Files are laid one behind another: columns of one name must be of one type."""
-    types: dict[str, tuple[str, str]] = {}
+    """Files are laid one behind another: a column that is a struct or a list in one must not be a value in the next.
+
+    Values of different types are read as texts, and structs with different fields are joined.
+    """
+    types: dict[str, tuple[str, pa.DataType]] = {}
     for path, file in files.items():
         for field in file.schema or ():
-            found = _value_type(field.type)
-            first, expected = types.setdefault(field.name, (path, found))
-            if expected == _NULL:
-                types[field.name] = path, found
-            elif found not in (expected, _NULL):
+            first, expected = types.setdefault(field.name, (path, field.type))
+            if str(expected) == _NULL:
+                types[field.name] = path, field.type
+            elif not _go_together(expected, field.type):
                 yield Problem(
                     path=key,
                     value=path,
-                    rule=f"its column {field.name!r} is {found}, that of {first} is {expected}; files of one data set are "
-                    "laid one behind another, so their columns must have the same types",
+                    rule=f"its column {field.name!r} is {field.type}, that of {first} is {expected}; files of one data set "
+                    "are laid one behind another, and no type holds both",
                     fix=f"write both with one schema, or leave the column out; {_PREPARE}",
                 )
 
 
-def _value_type(type_: pa.DataType) -> str:
-    """A column's type as the data set sees it: neither encoding, nor nullability, nor a list's inner name belongs to it."""
-    type_ = getattr(type_, "value_type", type_) if str(type_).startswith("dictionary") else type_
-    return str(type_).replace(" not null", "").replace("<element: ", "<item: ")
+def _go_together(one: pa.DataType, other: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if _NULL in (str(one), str(other)):
+        return True
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        shared = _names(one) & _names(other)
+        return all(_go_together(one.field(name).type, other.field(name).type) for name in shared)
+    if _is_list(one) and _is_list(other):
+        return _go_together(one.value_type, other.value_type)
+    return not (pa.types.is_nested(one) or pa.types.is_nested(other))
 
 
 def _look_at(path: Path, prompt_key: str) -> _File:
@@ -117,11 +127,27 @@ def _look_at(path: Path, prompt_key: str) -> _File:
         )
     if path.suffix not in _SUFFIXES:
         return _refused(f"a prompt file ends in one of {', '.join(_SUFFIXES)}", _PREPARE)
-    if path.suffix != ".parquet":
-        empty = path.stat().st_size == 0
-        return _refused("the file is empty", _PREPARE) if empty else _File()
+    if path.suffix != ".parquet" and not path.stat().st_size:
+        return _refused("the file is empty", _PREPARE)
+    if path.suffix == ".json":
+        return _File()
+    if path.suffix == ".jsonl":
+        return _look_at_lines(path, prompt_key)
     stat = path.stat()
     return _look_at_parquet(path, prompt_key, (stat.st_mtime_ns, stat.st_size))
+
+
+def _look_at_lines(path: Path, prompt_key: str) -> _File:
+    """The first of a file of JSON lines: the columns of a prepared file are in every row."""
+    import pyarrow as pa
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            row = json.loads(file.readline())
+        schema = pa.Table.from_pylist([row]).schema
+    except (ValueError, AttributeError, pa.ArrowException) as error:
+        return _refused(f"its first line is no object in JSON: {error}", "one JSON object a line")
+    return _File(problems=tuple(_schema_problems(schema, prompt_key)))
 
 
 def _refused(rule: str, fix: str) -> _File:

@@ -15,6 +15,7 @@ from opd.chat_template import UnfitTemplate, render
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
 from opd.spec.errors import Problem as Fault
 from opd.spec.errors import SpecError, show
+from opd.training.columns import aligned
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class PromptDataset(RLHFDataset):
     def _read_files_and_tokenize(self):
         """All rows of all files, or verl's choice of `max_samples` of them, without the overlong prompts."""
         self._tables = [_read(path) for path in self.data_files]
-        rows = datasets.concatenate_datasets(self._tables)
+        rows = datasets.concatenate_datasets(aligned(self._tables))
         rows = rows.add_column(_PLACE, list(range(len(rows))))
         if 0 < self.max_samples < len(rows):
             chosen = np.arange(self.max_samples)
