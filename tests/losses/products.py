@@ -15,8 +15,7 @@ class ProductSizes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
-            factors = args[-2:] if func.overloadpacket is torch.ops.aten.mm else args[1:3]
-            for factor in factors:
-                if isinstance(factor, torch.Tensor):
-                    self.sizes |= set(factor.shape)
+            first = 0 if func.overloadpacket is torch.ops.aten.mm else 1
+            for factor in args[first : first + 2]:
+                self.sizes |= set(factor.shape)
         return func(*args, **(kwargs or {}))

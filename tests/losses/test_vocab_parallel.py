@@ -33,7 +33,7 @@ def run_ranks(world: int) -> None:
         for rank in range(world)
     ]
     try:
-        errors = [process.communicate(timeout=120)[1] for process in ranks]
+        errors = [process.communicate(timeout=270)[1] for process in ranks]
     finally:
         for process in ranks:
             process.kill()

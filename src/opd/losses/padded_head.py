@@ -1,6 +1,6 @@
 """An output head whose matrix products run over a rounded number of entries, whatever number of them counts.
 
-cuBLAS multiplies an odd number of 16-bit columns about three times slower than a rounded one, and the tokenizers of real
+cuBLAS multiplies an odd number of 16-bit columns about three times slower than a rounded one, and tokenizers of real
 models have odd numbers of entries (Qwen3 151,669, Qwen2.5 151,665), whether or not their heads are padded behind them.
 """
 

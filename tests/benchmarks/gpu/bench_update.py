@@ -21,6 +21,7 @@ import torch
 from tensordict import TensorDict
 from tests.benchmarks.gpu.measure import FLOOR_SIDE, Floor, elapsed_ms, products_flop
 from tests.benchmarks.gpu.worker_alone import (
+    NUM_ENTRIES,
     NUM_VOCAB,
     QWEN3_1_7B,
     QWEN3_8B,
@@ -105,7 +106,7 @@ def state_bytes(worker: OPDWorker) -> int:
 def model_flop(lengths: list[int], loss_tokens: int) -> dict[str, float]:
     """Of each phase; the teacher's logits are made in the student phase."""
     tokens = sum(lengths)
-    heads = products_flop(loss_tokens, NUM_VOCAB, STUDENT.width, TEACHER.width)
+    heads = products_flop(loss_tokens, NUM_ENTRIES, STUDENT.width, TEACHER.width)
     return {
         "teacher": 2.0 * TEACHER.trunk_parameters * tokens + TEACHER.attention_flop(lengths),
         "student": 6.0 * STUDENT.trunk_parameters * tokens + 3 * STUDENT.attention_flop(lengths) + heads,

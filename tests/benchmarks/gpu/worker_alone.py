@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 from opd.data.toy.tokenizer import build_tokenizer
 
 ROLE = "actor_rollout_ref"
-NUM_VOCAB = 151_936
+NUM_VOCAB = 151_936  # rows of Qwen3's heads
+NUM_ENTRIES = 151_669  # of its tokenizer: what the divergence counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ def make_worker(
             f"{ROLE}.model.path={folder / 'student'}",
             f"opd.teacher.path={folder / 'teacher'}",
             "opd.teacher.offload=false",
-            f"opd.valid_vocab={NUM_VOCAB}",
+            f"opd.valid_vocab={NUM_ENTRIES}",
             f"opd.max_length={max_length}",
             f"{ROLE}.actor.ppo_mini_batch_size=64",
             f"{ROLE}.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
@@ -142,7 +143,7 @@ def random_rows(num_rows: int, prompt_tokens: int, response_tokens: int) -> Tens
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> list[list[int]]:
-        return [torch.randint(0, NUM_VOCAB, (count,), generator=generator).tolist() for _ in range(num_rows)]
+        return [torch.randint(0, NUM_ENTRIES, (count,), generator=generator).tolist() for _ in range(num_rows)]
 
     prompts, responses = draw(prompt_tokens), draw(response_tokens)
     data = tensordict([row(*pair) for pair in zip(prompts, responses, strict=True)])
