@@ -3,7 +3,8 @@
 A folder of the cache mirrors one URL. `.opd-fetched.json` in it says which version of each object it holds, so that a later
 start downloads only what is missing or has changed, and an interrupted one goes on file by file. A folder in the store may
 hold `SHA256SUMS` (as `sha256sum` writes it): then every file must be listed there and match. Without it a file is compared
-with the store's own MD5 where that is one, and with its size.
+with the store's own MD5 where that is one, and with its size. What the cache holds is hashed again at every start: a bit that
+has flipped on the disk is noticed, and the file fetched anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opd.runs.errors import RunError
+from opd.runs.errors import CorruptRecord, RunError
+from opd.runs.manifest import hash_file
 from opd.runs.store import ObjectInfo, Store, leads_out, open_store
 from opd.runs.store_fsspec import CREATE_ONLY_PROTOCOLS
 from opd.runs.store_local import LocalStore
@@ -105,7 +107,7 @@ def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     if len(found) == 1 and not found[0].key:
         parent, _, name = url.rpartition("/")
         return open_store(parent), [ObjectInfo(key=name, size=found[0].size, modified_s=found[0].modified_s)], True
-    listed = [info for info in found if info.key and not info.key.endswith("/")]
+    listed = [info for info in found if info.key]
     if not listed:
         raise FetchError(f"{url}: there is nothing; check the path and the bucket")
     if outside := [info.key for info in listed if leads_out(info.key)]:
@@ -130,7 +132,9 @@ class _Mirror:
     def update(self, listed: list[ObjectInfo]) -> None:
         """Make the folder hold exactly `listed`."""
         wanted = {info.key: info for info in listed}
-        missing = [info for info in listed if not self._holds(info)]
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            held = list(pool.map(self._holds, listed))
+        missing = [info for info, is_held in zip(listed, held, strict=True) if not is_held]
         if missing:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
@@ -148,12 +152,15 @@ class _Mirror:
 
     def _holds(self, info: ObjectInfo) -> bool:
         have, path = self._record.get(info.key), self.folder / info.key
-        return (
-            have is not None
-            and (have.size, have.modified_s) == (info.size, info.modified_s)
-            and path.is_file()
-            and path.stat().st_size == info.size
-        )
+        if have is None or (have.size, have.modified_s) != (info.size, info.modified_s) or not path.is_file():
+            return False
+        try:
+            is_whole = hash_file(path) == (have.size, have.sha256)
+        except OSError:  # a bad sector
+            is_whole = False
+        if not is_whole:
+            self.say(f"{path} is not what was fetched from {self.url} (damaged on this disk?): fetching it anew")
+        return is_whole
 
     def _download(self, info: ObjectInfo, checksums: Mapping[str, str] | None) -> None:
         path = self.folder / info.key
@@ -241,8 +248,12 @@ class _Mirror:
             thread.join()
 
     def _read_record(self) -> dict[str, Fetched]:
-        record = LocalStore(self.folder).get_json(RECORD_FILE) or {"files": {}}
-        return {key: Fetched(**entry) for key, entry in record["files"].items()}
+        try:
+            record = LocalStore(self.folder).get_json(RECORD_FILE) or {"files": {}}
+            return {key: Fetched(**entry) for key, entry in record["files"].items()}
+        except (CorruptRecord, KeyError, TypeError, AttributeError) as error:
+            self.say(f"{self.folder / RECORD_FILE} is damaged ({error}): fetching {self.url} anew")
+            return {}
 
     def _write_record(self) -> None:
         files = {key: asdict(entry) for key, entry in self._record.items()}

@@ -1,5 +1,6 @@
 """The entrypoint of the Ray job: bounded starts, a request in time before a deadline, the trainer's own exit code."""
 
+import errno
 import json
 import os
 import signal
@@ -144,3 +145,24 @@ def test_a_signal_to_the_whole_job_is_left_to_the_trainer(tmp_path, number):
     os.killpg(process.pid, number)
     out, _ = process.communicate(timeout=30)
     assert (out, process.returncode) == ("saved\n", 7)
+
+
+@pytest.mark.parametrize("call", ["sign_of_life", "ask"])
+def test_a_disk_that_is_read_only_for_a_moment_does_not_end_the_watch_over_a_trainer_that_runs(
+    tmp_path, monkeypatch, capsys, call
+):
+    monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.05)
+    here, real, failed = experiment(tmp_path), getattr(stop, call), []
+
+    def read_only(*args, **options):
+        if len(failed) < 2:
+            failed.append(call)
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(*args, **options)
+
+    monkeypatch.setattr(stop, call, read_only)
+    assert start.watch(sleeper(seconds=2, code=7), here, time.time(), save_s=150) == 7
+    assert stop.is_listening(here.run_dir)
+    [request] = stop.pending(here.run_dir)
+    assert request.reason == "the deadline is near"
+    assert "is left out: [Errno 30] Read-only file system" in capsys.readouterr().err

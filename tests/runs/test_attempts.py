@@ -13,7 +13,7 @@ import pytest
 from opd.runs.attempts import Claim, Owner, check_owner, claim_attempt, highest_attempt
 from opd.runs.errors import Overtaken, RunIsLive
 from opd.runs.process import this_process
-from opd.runs.store import json_bytes
+from opd.runs.store import ObjectInfo, json_bytes
 from opd.runs.store_local import LocalStore
 
 CLAIMER = """
@@ -41,14 +41,16 @@ def claim_it(store: LocalStore, **overrides: object) -> Claim:
     return claim_attempt([store], **{**options, **overrides})  # type: ignore[arg-type]
 
 
-def plant_owner(store: LocalStore, attempt: int, *, age_s: float = 0.0, **process: object) -> None:
+def plant_owner(
+    store: LocalStore, attempt: int, *, age_s: float = 0.0, lease_ttl_s: float = 60.0, **process: object
+) -> None:
     """An attempt of another process, whose last sign of life is `age_s` old."""
     owner = Owner(
         attempt=attempt,
         token=f"planted-{attempt}",
         process=dataclasses.replace(this_process(), **process),  # type: ignore[arg-type]
         started_at_s=time.time(),
-        lease_ttl_s=60.0,
+        lease_ttl_s=lease_ttl_s,
         spec_hash="h",
     )
     key = f"attempts/{attempt:04d}/owner.json"
@@ -127,6 +129,68 @@ def test_a_heartbeat_renews_the_lease(local_store: LocalStore) -> None:
     local_store.put_json("attempts/0001/heartbeat.json", {})
     with pytest.raises(RunIsLive):
         claim_it(local_store)
+
+
+def test_a_store_clock_that_is_set_back_takes_no_run_from_a_living_owner(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_owner(local_store, 1, host="elsewhere", lease_ttl_s=2.0)
+    beats: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        # Between two looks the owner beats, by a clock that is an hour behind the one that the claim began with.
+        local_store.put_json("attempts/0001/heartbeat.json", {"number": len(beats)})
+        then = time.time() - 3600 + len(beats)
+        os.utime(local_store.local_path("attempts/0001/heartbeat.json"), (then, then))
+        beats.append(then)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(RunIsLive):
+        claim_it(local_store, max_wait_s=0.3, lease_ttl_s=2.0)
+    assert len(beats) > 1
+
+
+def test_a_dead_owner_of_before_the_store_clock_was_set_back_keeps_the_run_for_one_lease_only(
+    local_store: LocalStore,
+) -> None:
+    plant_owner(local_store, 1, age_s=-3600.0, host="elsewhere", lease_ttl_s=0.3)
+    assert claim_it(local_store, max_wait_s=60.0, lease_ttl_s=0.3).attempt == 2
+
+
+class Ahead(LocalStore):
+    """A store whose clock is another than ours."""
+
+    offset_s = 0.0
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        info = super()._info(key)
+        return info and dataclasses.replace(info, modified_s=info.modified_s + self.offset_s)
+
+
+@pytest.mark.parametrize("offset_s", [-7200.0, 7200.0])
+def test_a_lease_is_judged_by_the_stores_clock_not_by_ours(tmp_path: Path, offset_s: float) -> None:
+    store = Ahead(tmp_path)
+    store.offset_s = offset_s
+    plant_owner(store, 1, age_s=50.0, host="elsewhere")
+    with pytest.raises(RunIsLive):
+        claim_it(store)
+    plant_owner(store, 2, age_s=70.0, host="elsewhere")
+    assert claim_it(store).attempt == 3
+
+
+@pytest.mark.parametrize("differs", ["host", "boot_id"])
+def test_a_process_of_another_host_or_boot_is_judged_by_its_lease_alone(local_store: LocalStore, differs: str) -> None:
+    # Its pid is free here, which says nothing about it there.
+    plant_owner(local_store, 1, pid=2**22 + 1, **{differs: "another"})
+    with pytest.raises(RunIsLive):
+        claim_it(local_store)
+
+
+def test_the_highest_attempt_of_any_place_is_followed(tmp_path: Path, local_store: LocalStore) -> None:
+    # The store was emptied or restored: the disk still knows the attempts, whose numbers must not be given again.
+    plant_owner(local_store, 4, age_s=1e6, host="elsewhere")
+    claim = claim_attempt([LocalStore(tmp_path / "store"), local_store], spec_hash="h", max_wait_s=0.0)
+    assert claim.attempt == 5
 
 
 def test_the_owners_own_promise_counts_not_the_newcomers(local_store: LocalStore) -> None:

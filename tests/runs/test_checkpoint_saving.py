@@ -16,6 +16,7 @@ from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import CheckpointError, Overtaken, StoreRefused
 from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
 from opd.runs.shards import ShardReport, upload_shards
+from opd.runs.store_local import LocalStore
 
 
 def test_a_saved_step_is_complete_in_both_places_with_the_same_bytes(
@@ -230,3 +231,29 @@ def test_kills_at_any_moment_of_saving_and_pruning_lose_no_complete_step(
         assert decision.rejected == ()
         assert loaded_content(decision.path) == saved_content(decision.step)
         reached = decision.step
+
+
+class Overtakes(LocalStore):
+    """Another attempt begins at the very moment at which a manifest is written here."""
+
+    def _put(self, key: str, data: bytes) -> None:
+        super()._put(key, data)
+        if key.endswith("manifest.json"):
+            super()._put("attempts/0002/owner.json", b"{}")
+
+
+@pytest.mark.parametrize("place", ["local", "remote"])
+def test_who_is_overtaken_between_manifest_and_seal_does_not_seal(
+    make_checkpoints: Callable, tmp_path: Path, place: str
+) -> None:
+    checkpoints: Checkpoints = make_checkpoints()
+    setattr(checkpoints, place, Overtakes(tmp_path / ("local" if place == "local" else "store")))
+    assert checkpoints.begin(5)
+    write_step(checkpoints.folder(5), 5)
+    reports = [
+        upload_shards(rank=rank, step=5, step_dir=checkpoints.folder(5), store_url=checkpoints.remote.url)
+        for rank in (DRIVER_RANK, 0)
+    ]
+    with pytest.raises(Overtaken):
+        checkpoints.finalise(5, reports)
+    assert checkpoints.complete_steps(getattr(checkpoints, place)) == []

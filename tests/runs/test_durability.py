@@ -144,3 +144,15 @@ def test_without_a_store_an_unreadable_step_is_passed_over_for_the_one_before(
     decision = make_checkpoints(attempt=2, remote=None).choose()
     assert decision.step == 5
     assert "Input/output error" in decision.rejected[0]
+
+
+@pytest.mark.parametrize("how", ["put", "put_file"])
+def test_a_reader_of_an_object_that_is_replaced_reads_the_old_bytes_to_their_end(tmp_path: Path, how: str) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("key", b"old" * 1000)
+    (tmp_path / "new").write_bytes(b"new" * 10)
+    with open(store.local_path("key"), "rb") as reader:
+        assert reader.read(3) == b"old"
+        getattr(store, how)("key", tmp_path / "new" if how == "put_file" else b"new" * 10)
+        assert reader.read() == b"old" * 999
+    assert store.get("key") == b"new" * 10

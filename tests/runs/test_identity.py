@@ -66,3 +66,17 @@ def test_a_tuple_equals_the_list_it_is_stored_as(local_store: LocalStore) -> Non
     with pytest.raises(SpecChanged) as refused:
         settle(local_store, spec_hash="h2", identity={"betas": (0.9, 0.999), "seed": 2})
     assert "betas" not in str(refused.value)
+
+
+class Beaten(LocalStore):
+    """Of two first starts at once this one comes second: the other's record is there when it writes its own."""
+
+    def _create(self, key: str, data: bytes) -> None:
+        if key == "run.json":
+            super()._put(key, data.replace(b"h1", b"h9"))
+        super()._create(key, data)
+
+
+def test_of_two_first_starts_at_once_the_loser_is_refused_if_its_experiment_is_another(tmp_path: Path) -> None:
+    with pytest.raises(SpecChanged, match="h9"):
+        settle(Beaten(tmp_path))

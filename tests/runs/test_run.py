@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.runs.files import logged_steps
 
+from opd.runs import run as run_module
 from opd.runs.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged
 from opd.runs.metrics import read_metrics
 from opd.runs.run import Run
@@ -282,3 +283,20 @@ def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callabl
     child = start_child(script)
     assert child.wait() == 0
     assert child.text == "[]\n"
+
+
+def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
+    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "store" / "r")
+    claim = run_module.claim_attempt
+
+    def claim_late(stores: object, **options: object) -> object:
+        store.put_json("result.json", {"attempt": 1, "accuracy": 0.5})  # the owner's last act, after our first look
+        return claim(stores, **options)
+
+    monkeypatch.setattr(run_module, "claim_attempt", claim_late)
+    with pytest.raises(RunFinished) as finished:
+        open_run(store_url=str(tmp_path / "store"))
+    assert finished.value.result["accuracy"] == 0.5
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "not needed"

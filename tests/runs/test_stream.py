@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +169,62 @@ def test_what_a_killed_process_left_on_the_disk_is_uploaded_later(tmp_path: Path
     assert upload_leftovers(local, remote, **options) == 4
     assert upload_leftovers(local, remote, **options) == 0
     assert read_streamed(remote, "attempts/0001/metrics.jsonl") == b"a\nb\nc\n"
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_keeps_neither_itself_nor_the_others_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ESTALE of a network file system: the thread went on dying of it, silently, with all that was logged behind it.
+    store = CountingStore(tmp_path / "store")
+    streamer = Streamer(interval_s=3600)
+    for name in ("metrics", "log"):
+        append(tmp_path / name, b"first\n")
+        streamer.add(FileMirror(path=tmp_path / name, store=store, key=name))
+    size = os.path.getsize
+
+    def stale(path: object) -> int:
+        if str(path).endswith("metrics"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return size(path)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "getsize", stale)
+        assert streamer.tick() is False
+        assert read_streamed(store, "log") == b"first\n"
+        with pytest.raises(StoreUnavailable, match=r"metrics: .*Stale"):
+            streamer.flush(POLICY)
+    assert streamer.tick()
+    assert read_streamed(store, "metrics") == b"first\n"
+
+
+def test_the_streams_thread_outlives_whatever_a_store_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable
+) -> None:
+    store = CountingStore(tmp_path / "store")
+    append(tmp_path / "log", b"line\n")
+    raised: list[str] = []
+
+    def odd(mirror: FileMirror, store: object = None) -> None:
+        raised.append("once more")
+        raise KeyError("LastModified")
+
+    streamer = Streamer(interval_s=0.01)
+    streamer.add(FileMirror(path=tmp_path / "log", store=store, key="log"))
+    with monkeypatch.context() as patch:
+        patch.setattr(FileMirror, "sync", odd)
+        streamer.start()
+        until(lambda: len(raised) > 2)
+    until(lambda: read_streamed(store, "log") == b"line\n")
+    assert streamer.close()
+
+
+def test_every_part_but_the_last_ends_with_a_whole_line(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "store")
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="log", part_bytes=100)
+    for number in range(40):
+        append(mirror.path, b"x" * (7 * number % 31) + b"\n")
+        mirror.sync()
+    parts = [store.get(key) for key in part_keys(store, "log")]
+    assert len(parts) > 4
+    assert [part[-1:] for part in parts[:-1]] == [b"\n"] * (len(parts) - 1)
+    assert b"".join(parts) == mirror.path.read_bytes()

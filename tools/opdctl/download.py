@@ -55,16 +55,19 @@ def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
         Number of files in the folder.
     """
     prefix = folder.strip("/")
+    if leads_out(prefix):
+        raise ToolError(f"--folder {folder}: must lie inside the run {place.run_id}", fix="name a folder of the run")
     found = place.store.list(prefix)
     if not found:
         names = ", ".join(place.store.children("")) or "nothing"
         raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
+    if outside := [info.key for info in found if leads_out(info.key.removeprefix(f"{prefix}/"))]:
+        raise ToolError(
+            f"objects of {place.run_id} would be written outside {into}: {', '.join(map(repr, outside[:3]))}"
+        )
 
     def fetch(key: str, num_bytes: int) -> str | None:
-        relative = key.removeprefix(f"{prefix}/")
-        if leads_out(relative):
-            raise ToolError(f"{key!r} would be written outside {into}")
-        path = into / relative
+        path = into / key.removeprefix(f"{prefix}/")
         if not path.is_file() or path.stat().st_size != num_bytes:
             place.store.get_file(key, path)
         return None

@@ -7,13 +7,14 @@ Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to sa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,11 +100,13 @@ def watch(
 ) -> int:
     """Wait for the trainer; say meanwhile that it listens, ask it to save when its time is nearly up, end it behind that."""
     while True:
-        stop.sign_of_life(experiment.run_dir)
+        with _surviving("the sign of life"):
+            stop.sign_of_life(experiment.run_dir)
         if ask_at_s is not None and time.time() >= ask_at_s:
             _say("the deadline is near: asking for a save; the run ends with it")
-            stop.ask(experiment.run_dir, reason="the deadline is near", hold_s=2 * save_s)
-            ask_at_s = None
+            with _surviving("the request to save"):
+                stop.ask(experiment.run_dir, reason="the deadline is near", hold_s=2 * save_s)
+                ask_at_s = None
         if end_at_s is not None and time.time() >= end_at_s:
             _say("the deadline has passed: ending the trainer")
             child.terminate()
@@ -136,7 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return EXIT_TOO_MANY_STARTS
         ask_at_s, end_at_s = save_before_s(start, os.environ, save_s), end_after_s(start, os.environ)
-    stop.forget(experiment.run_dir)
+    with _surviving("forgetting old requests"):
+        stop.forget(experiment.run_dir)
     # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -146,8 +150,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = watch(child, experiment, ask_at_s, save_s, end_at_s)
     finally:
-        stop.stop_listening(experiment.run_dir)
+        with _surviving("the end of listening"):
+            stop.stop_listening(experiment.run_dir)
     return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _surviving(what: str) -> Iterator[None]:
+    """A disk that takes nothing for a moment (read-only, full, stale) must not end the watch over a trainer that runs."""
+    try:
+        yield
+    except OSError as error:
+        _say(f"{what} is left out: {error}")
 
 
 def _store(experiment: Experiment) -> Store:

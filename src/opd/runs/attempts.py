@@ -189,9 +189,10 @@ def claim_attempt(
     waited_from_s = time.monotonic()
     deadline_s = waited_from_s + (LEASES_TO_WAIT * lease_ttl_s if max_wait_s is None else max_wait_s)
     first_beat_s: float | None = None
+    seen = _Sightings()
     while True:
         highest = max(highest_attempt(store) for store in stores)
-        obstacle = _obstacle(stores, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s)
+        obstacle = _obstacle(stores, highest, time.monotonic() + store_clock_offset_s, lease_ttl_s, seen)
         if obstacle is None:
             claim = _try_claim(stores, highest + 1, spec_hash, lease_ttl_s)
             if claim is not None:
@@ -225,8 +226,32 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
     return Claim(stores=tuple(stores), owner=owner)
 
 
-def _obstacle(stores: Sequence[Store], attempt: int, store_now_s: float, default_ttl_s: float) -> Obstacle | None:
-    """What keeps `attempt` from being taken over, None if nothing does."""
+@dataclass
+class _Sightings:
+    """Since when, by our own clock, an attempt's last sign of life has been the same one."""
+
+    attempt: int = 0
+    last_beat_s: float = 0.0
+    since_s: float = 0.0
+    is_renewed: bool = False
+
+    def age_s(self, attempt: int, last_beat_s: float) -> float:
+        """Seconds since this sign of life was first seen from here; `is_renewed` once it is not the first of its attempt."""
+        if (self.attempt, self.last_beat_s) != (attempt, last_beat_s):
+            self.is_renewed = self.attempt == attempt
+            self.attempt, self.last_beat_s, self.since_s = attempt, last_beat_s, time.monotonic()
+        return time.monotonic() - self.since_s
+
+
+def _obstacle(
+    stores: Sequence[Store], attempt: int, store_now_s: float, default_ttl_s: float, seen: _Sightings
+) -> Obstacle | None:
+    """What keeps `attempt` from being taken over, None if nothing does.
+
+    A lease is over when its owner's last sign of life is older than its term by the store's own clock, or when a whole term
+    has passed here without another one. Only the latter counts once another one was seen: a store's clock that is set back
+    makes a living owner look old, and a dead one's last sign of life lie in the future.
+    """
     prefix = attempt_prefix(attempt)
     if attempt == 0 or any(store.exists(f"{prefix}/{ENDED_FILE}") for store in stores):
         return None
@@ -235,11 +260,13 @@ def _obstacle(stores: Sequence[Store], attempt: int, store_now_s: float, default
     gone = owner.process.is_gone() if owner else None
     if gone:
         return None
-    marks = [store.info(f"{prefix}/{name}") for name in (OWNER_FILE, HEARTBEAT_FILE)]
-    last_beat_s = max((mark.modified_s for mark in marks if mark is not None), default=0.0)
+    # The heartbeat is the later one, whatever a clock that was set in between says.
+    mark = store.info(f"{prefix}/{HEARTBEAT_FILE}") or store.info(f"{prefix}/{OWNER_FILE}")
+    last_beat_s = mark.modified_s if mark is not None else 0.0
     ttl_s = owner.lease_ttl_s if owner else default_ttl_s
     age_s = store_now_s - last_beat_s
-    if age_s > ttl_s:
+    unchanged_s = seen.age_s(attempt, last_beat_s)
+    if unchanged_s > ttl_s or (age_s > ttl_s and not seen.is_renewed):
         return None
     who = f"pid {owner.process.pid} on {owner.process.host}" if owner else "an unreadable owner record"
     return Obstacle(

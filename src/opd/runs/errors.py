@@ -11,6 +11,7 @@ RunError (exit 1)
 ├── SpecChanged (exit 2)     this run id belongs to another experiment
 ├── RunIsLive                another process owns the run and is alive
 ├── Overtaken                another claim owns the run: stop writing
+├── LeaseLost                the lease could not be renewed within its term, for another reason than a store that is away
 ├── RunFinished (exit 0)     result.json is there already
 ├── RunFatal                 fatal.json is there: no retry can mend this run
 └── CheckpointError
@@ -70,6 +71,10 @@ class RunIsLive(RunError):
 
 class Overtaken(RunError):
     """A newer attempt, or another claim of the same number, owns this run; this one must stop writing."""
+
+
+class LeaseLost(RunError):
+    """The lease is older than its term: another attempt may own the run; stop writing."""
 
 
 class RunFinished(RunError):

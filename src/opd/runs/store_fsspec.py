@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import importlib
@@ -44,7 +45,7 @@ CONNECTION_FAILURES = {
 }
 # Errors of each service's client library that are no OSError; imported only when the service is used.
 CLIENT_ERRORS = {
-    "s3": ("botocore.exceptions:BotoCoreError",),
+    "s3": ("botocore.exceptions:BotoCoreError", "aiohttp:ClientError"),
     "gs": (
         "gcsfs.retry:HttpError",
         "google.auth.exceptions:GoogleAuthError",
@@ -54,6 +55,16 @@ CLIENT_ERRORS = {
     "az": ("azure.core.exceptions:AzureError",),
 }
 NUM_DELETE_THREADS = 8
+# Records and parts of streams are read whole: hardly one is larger.
+RECORD_BYTES = 4 * 2**20
+# How long one request may take in all: a connection on which a byte comes now and then never times out by itself.
+CALL_DEADLINE_S = 25.0
+# A listing is as many requests as it has thousands of objects.
+LIST_DEADLINE_S = 600.0
+# A transfer that is slower does not end in useful time.
+SLOWEST_BYTES_PER_S = 256 * 2**10
+# What the client libraries stumble over in an answer without its headers or fields, or with values that are none.
+ODD_ANSWERS = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -87,7 +98,7 @@ class FsspecStore(Store):
         service = CREATE_ONLY_PROTOCOLS[self.protocol]
         # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
         self._one_request = {"max_concurrency": 1} if service == "s3" else {}
-        self.native_errors = (OSError, TimeoutError, *map(_import_error, CLIENT_ERRORS[service]))
+        self.native_errors = (OSError, *ODD_ANSWERS, *map(_import_error, CLIENT_ERRORS[service]))
 
     def _child(self, key: str) -> Self:
         return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
@@ -98,15 +109,38 @@ class FsspecStore(Store):
     def _relative(self, path: str) -> str:
         return path.removeprefix(self.root).strip("/")
 
+    def _call(
+        self, name: str, *arguments: Any, num_bytes: int = 0, deadline_s: float | None = None, **more: Any
+    ) -> Any:
+        """One call of the file system, ended where it outlasts its deadline.
+
+        Args:
+            num_bytes: what is transferred, which gets its own time.
+
+        Raises:
+            TimeoutError: it did; its connection is closed.
+        """
+        deadline_s = (deadline_s or CALL_DEADLINE_S) + num_bytes / SLOWEST_BYTES_PER_S
+        call = getattr(self.filesystem, f"_{name}")(*arguments, **more)
+        future = asyncio.run_coroutine_threadsafe(call, self.filesystem.loop)
+        try:
+            return future.result(deadline_s)
+        except TimeoutError as error:
+            if future.done():
+                raise  # the service's own, or the connection's
+            raise TimeoutError(f"no whole answer within {deadline_s:.0f} s") from error
+        finally:
+            future.cancel()
+
     def _put(self, key: str, data: bytes) -> None:
-        self.filesystem.pipe_file(self._path(key), data)
+        self._call("pipe_file", self._path(key), data, num_bytes=len(data))
 
     def _put_file(self, key: str, path: Path) -> None:
-        self.filesystem.put_file(str(path), self._path(key))
+        self._call("put_file", str(path), self._path(key), num_bytes=path.stat().st_size)
 
     def _create(self, key: str, data: bytes) -> None:
         try:
-            self.filesystem.pipe_file(self._path(key), data, mode="create")
+            self._call("pipe_file", self._path(key), data, mode="create")
         except FileExistsError as error:
             raise AlreadyExists(f"{self.url}/{key} exists") from error
         except OSError as error:
@@ -118,20 +152,23 @@ class FsspecStore(Store):
             raise
 
     def _get(self, key: str) -> bytes:
-        return self.filesystem.cat_file(self._path(key), **self._one_request)
+        return self._call("cat_file", self._path(key), num_bytes=RECORD_BYTES, **self._one_request)
 
     def _get_file(self, key: str, path: Path) -> None:
-        self.filesystem.get_file(self._path(key), str(path))
+        info = self._info(key)
+        if info is None:
+            raise FileNotFoundError(f"{self.url}/{key}")
+        self._call("get_file", self._path(key), str(path), num_bytes=info.size)
 
     def _info(self, key: str) -> ObjectInfo | None:
         try:
-            found = self.filesystem.info(self._path(key))
+            found = self._call("info", self._path(key))
         except FileNotFoundError:
             return None
         return _object_info(key, found) if found["type"] == "file" else None
 
     def _md5(self, key: str) -> str | None:
-        entry = self.filesystem.info(self._path(key))
+        entry = self._call("info", self._path(key))
         if "md5Hash" in entry:  # GCS
             return base64.b64decode(entry["md5Hash"]).hex()
         tag = str(entry.get("ETag", "")).strip('"')  # S3's of an upload in several parts has a dash
@@ -140,21 +177,21 @@ class FsspecStore(Store):
     def _children(self, prefix: str) -> list[str]:
         path = self._path(prefix)
         try:
-            names = {entry["name"].rstrip("/") for entry in self.filesystem.ls(path, detail=True)}
+            names = {entry["name"].rstrip("/") for entry in self._call("ls", path, detail=True)}
         except FileNotFoundError:
             return []
         return [name.rpartition("/")[2] for name in names if name != path]
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
         try:
-            found = self.filesystem.find(self._path(prefix), detail=True)
+            found = self._call("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S)
         except FileNotFoundError:
             return []
-        return [_object_info(self._relative(path), entry) for path, entry in found.items()]
+        return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
 
     def _delete(self, key: str) -> None:
         try:
-            self.filesystem.rm_file(self._path(key))
+            self._call("rm_file", self._path(key))
         except FileNotFoundError:
             return
 
@@ -193,11 +230,16 @@ def _is_transient(error: Exception) -> bool:
     """Whether the service may answer the same request a moment later."""
     status = getattr(error, "code", None) or getattr(error, "status_code", None)
     return (
-        isinstance(error, TimeoutError | ConnectionError)
+        isinstance(error, (TimeoutError, ConnectionError, *ODD_ANSWERS))
         or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS)
         or any(base.__name__ in CONNECTION_FAILURES for base in type(error).__mro__)
         or str(status) in map(str, TRANSIENT_STATUSES)
     )
+
+
+def _is_object(path: str, entry: dict[str, Any]) -> bool:
+    """Not the empty object `folder/` by which consoles and mounts mark a folder."""
+    return not path.endswith("/") and not str(entry.get("Key") or entry["name"]).endswith("/")
 
 
 def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:

@@ -8,6 +8,7 @@ concatenation is the file. The local file is the spool: nothing is kept in memor
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opd.runs.errors import StoreError
+from opd.runs.errors import StoreUnavailable
 from opd.runs.store import NO_RETRY, RetryPolicy, Store
 
 logger = logging.getLogger(__name__)
@@ -80,13 +81,12 @@ class FileMirror:
             store: the same store with another patience.
 
         Raises:
-            StoreError: the store is away; what is stored stays valid and the next call goes on from it.
+            StoreError: the store is away, or the file cannot be read; what is stored stays valid and the next call goes on
+                from it.
         """
         size = self._size()
         while self.synced_bytes < size:
-            with open(self.path, "rb") as file:
-                file.seek(self.part_start)
-                data = file.read(min(size - self.part_start, self.part_bytes + 1))
+            data = self._read(min(size - self.part_start, self.part_bytes + 1))
             is_full = len(data) > self.part_bytes
             if is_full:
                 line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
@@ -101,6 +101,16 @@ class FileMirror:
             return os.path.getsize(self.path)
         except FileNotFoundError:
             return 0
+        except OSError as error:  # ESTALE of a network file system: the next look may find the file again
+            raise StoreUnavailable(f"cannot look at {self.path}: {error}") from error
+
+    def _read(self, num_bytes: int) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.part_start)
+                return file.read(num_bytes)
+        except OSError as error:
+            raise StoreUnavailable(f"cannot read {self.path}: {error}") from error
 
 
 @dataclass(kw_only=True)
@@ -127,14 +137,18 @@ class Streamer:
     def tick(self) -> bool:
         """One sync of every mirror; False if the store did not take all of it."""
         with self._lock:
-            try:
-                for mirror in self.mirrors:
+            failure: Exception | None = None
+            for mirror in self.mirrors:  # each one: a file that cannot be read must not keep the others
+                try:
                     mirror.sync()
-            except StoreError as error:
+                except Exception as error:  # noqa: BLE001 - this thread carries what the run has to say: it must not end
+                    failure = failure or error
+            if failure is not None:
                 self.num_failed_ticks += 1
                 if not self._is_away:
-                    pending = sum(mirror.pending_bytes for mirror in self.mirrors)
-                    logger.warning("object store away, spooling on disk (%d bytes so far): %s", pending, error)
+                    logger.warning(
+                        "object store away, spooling on disk (%d bytes so far): %s", self._pending_bytes(), failure
+                    )
                 self._is_away = True
                 return False
             if self._is_away:
@@ -143,6 +157,13 @@ class Streamer:
                 )
             self._is_away = False
             return True
+
+    def _pending_bytes(self) -> int:
+        total = 0
+        for mirror in self.mirrors:
+            with contextlib.suppress(StoreUnavailable):  # a file that cannot be looked at now
+                total += mirror.pending_bytes
+        return total
 
     def flush(self, policy: RetryPolicy) -> None:
         """Returns when the store holds what the files held at the call.

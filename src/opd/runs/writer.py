@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from opd.runs.attempts import attempt_prefix, check_owner
+from opd.runs.attempts import BEATS_PER_LEASE, attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import StoreError
 from opd.runs.lease import Watch
@@ -69,7 +69,9 @@ class RunWriter:
         # No retries on the watch thread: the next beat is one, and leaving must not wait for them.
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
         beat = renew or (lambda: check_owner(impatient, handle.attempt, handle.token))
-        self._watch = Watch(beat=beat, interval_s=handle.check_interval_s)
+        self._watch = Watch(
+            beat=beat, interval_s=handle.check_interval_s, term_s=BEATS_PER_LEASE * handle.check_interval_s
+        )
         self._mirrored: set[str] = set()
 
     @property
@@ -86,8 +88,9 @@ class RunWriter:
 
         Raises:
             Overtaken: the last check of the lease found that the run is another's.
+            LeaseLost: the lease is older than its term.
         """
-        self._watch.raise_if_overtaken()
+        self._watch.check()
         self._mirror(METRICS_FILE)
         self.metrics.log(step, metrics)
 

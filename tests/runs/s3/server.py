@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,6 +94,8 @@ class FailingProxy:
     num_refusals: int = 0
     num_lost_answers: int = 0
     num_refused: int = 0
+    # Given the request and the server's (status, headers, body), answers in its place; False leaves it to the proxy.
+    fault: Callable[[BaseHTTPRequestHandler, int, dict[str, str], bytes], bool] | None = None
     requests: list[tuple[str, str]] = field(default_factory=list)
     address: str = "127.0.0.1"  # where it listens, and where the server does
     port: int = 0
@@ -144,12 +146,15 @@ class FailingProxy:
             request.close_connection = True  # the server has done it; nobody is told
             request.connection.shutdown(socket.SHUT_RDWR)
             return
-        request.send_response(response.status)
-        for name, value in response.getheaders():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
-                request.send_header(name, value)
+        left_out = ("content-length", "transfer-encoding", "connection", "date", "server")
+        headers = {name: value for name, value in response.getheaders() if name.lower() not in left_out}
         length = response.getheader("Content-Length") if request.command == "HEAD" else str(len(data))
-        request.send_header("Content-Length", length or "0")
+        headers["Content-Length"] = length or "0"
+        if self.fault is not None and self.fault(request, response.status, headers, data):
+            return
+        request.send_response(response.status)
+        for name, value in headers.items():
+            request.send_header(name, value)
         request.end_headers()
         if request.command != "HEAD":
             request.wfile.write(data)

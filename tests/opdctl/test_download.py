@@ -1,0 +1,51 @@
+"""What a store names is written inside the folder that was asked for, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opd.runs.store import ObjectInfo
+from opd.runs.store_local import LocalStore
+from opdctl.download import pull_folder
+from opdctl.errors import ToolError
+from opdctl.targets import RunPlace
+
+
+class Hostile(LocalStore):
+    """Its listing holds one more object, whose name is the test's."""
+
+    key = ""
+
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        return [*super()._list(prefix), ObjectInfo(key=self.key, size=4, modified_s=0.0)]
+
+    def _get_file(self, key: str, path: Path) -> None:
+        path.write_bytes(b"evil")
+
+
+@contextlib.contextmanager
+def silent(title: str, total: int) -> Iterator[object]:
+    yield lambda: None
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "/tmp/outside-of-all", ".."])
+def test_pull_writes_nothing_where_an_object_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    store = Hostile(tmp_path / "store")
+    store.put("eval/good", b"good")
+    store.key = f"eval/{name}"
+    with pytest.raises(ToolError, match="would be written outside"):
+        pull_folder(RunPlace(run_id="r", store=store), "eval", tmp_path / "into" / "here", show=silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("folder", ["../other", "eval/../../other", ".."])
+def test_pull_does_not_leave_the_run(tmp_path: Path, folder: str) -> None:
+    LocalStore(tmp_path / "store").put("other/eval/secret", b"another run's")
+    place = RunPlace(run_id="r", store=LocalStore(tmp_path / "store" / "r"))
+    with pytest.raises(ToolError, match="must lie inside the run r"):
+        pull_folder(place, folder, tmp_path / "into", show=silent)
+    assert not (tmp_path / "into").exists()
