@@ -20,7 +20,7 @@ unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to
 
 chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name); table in tests/chaos/RESULTS.md
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
+
+mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -m gpu tests/gpu

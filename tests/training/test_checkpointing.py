@@ -11,10 +11,11 @@ import torch
 from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 
-from opd.runs.errors import CheckpointError, RunIsLive
+from opd.runs.errors import CheckpointError, Overtaken, RunIsLive
 from opd.runs.manifest import RANK_PARTS, Manifest, hash_file, step_folder
 from opd.runs.run import Run
 from opd.runs.store import NO_RETRY, open_store
+from opd.runs.store_local import LocalStore
 from opd.training import checkpointing
 from opd.training.checkpointing import ShardUploads
 from opd.training.plain_loads import plain_loads
@@ -236,3 +237,39 @@ def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
         checkpointing.take_back(first)
         with pytest.raises(RunIsLive):
             attempt(tmp_path, lease_ttl_s=8)
+
+
+class OwnDisks(Ranks):
+    """Ranks whose run folder lies on a disk of their own."""
+
+    def __init__(self, folders: list[Path]):
+        super().__init__(len(folders))
+        self._folders = folders
+
+    def delete_shards(self, *, run_dir: str, steps: list[int]) -> None:
+        for rank, folder in zip(self._ranks, self._folders, strict=True):
+            rank.delete_shards(run_dir=str(folder), steps=steps)
+
+
+def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path, config):
+    config.run.keep_last = 1
+    disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with attempt(tmp_path) as run:
+        for step in (1, 2, 3):
+            for disk in disks:
+                (disk / step_folder(step)).mkdir(parents=True)
+            save(run, OwnDisks(disks), step, config)
+    for disk in disks:
+        assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
+
+
+def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path, lease_ttl_s=600) as run:
+        save(run, ranks, 1, config)
+        successor = LocalStore(tmp_path / "store" / "r")
+        successor.put_json("attempts/0002/owner.json", {})
+        successor.put(f"{step_folder(1)}/data.pt", b"the successor's")
+        with pytest.raises(Overtaken):
+            checkpointing.seal(run, ranks, 1, config)
+        assert successor.get(f"{step_folder(1)}/data.pt") == b"the successor's"

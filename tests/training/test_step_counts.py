@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from opd.training.step_counts import reduce
+from opd.training.step_counts import micro_batch_counts, reduce
 
 
 def _raw(**extra):
@@ -53,6 +55,21 @@ def test_no_order_hides_a_nan_from_the_largest(values):
 
 def test_skipped_updates_are_named_as_the_original_named_them():
     assert reduce(_raw(grad_norm=[1.0, math.inf, math.nan]))["opd/skipped"] == 2
+
+
+def test_non_finite_tokens_are_summed_over_all_micro_batches():
+    assert reduce(_raw(**{"sum/nonfinite": [[1.0, 0.0], [4.0]]}))["opd/nonfinite_tokens"] == 5.0
+
+
+def test_a_micro_batch_counts_its_non_finite_tokens():
+    nonfinite = torch.tensor([True, False, True])
+    output = SimpleNamespace(
+        divergence=torch.zeros(3), loss_sum=torch.zeros(()), student_entropy=torch.zeros(3),
+        teacher_entropy=torch.zeros(3), nonfinite=nonfinite,
+    )  # fmt: skip
+    task = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, own=None)
+    rows = {"loss_mask": torch.ones(1, 3)}
+    assert micro_batch_counts(rows, task, output, first_update=False)["sum/nonfinite"] == 2.0
 
 
 def test_no_counts_at_all_is_an_error():

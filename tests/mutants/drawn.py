@@ -1,0 +1,97 @@
+"""Mutants drawn by seed from the syntax of the files that keep a run's data: turned conditions, numbers, lost statements."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+
+from tests.mutants.mutant import Mutant
+
+# File below src/opd: the fast tests that cover it.
+FILES: dict[str, tuple[str, ...]] = {
+    "runs/attempts.py": ("tests/runs/test_attempts.py", "tests/runs/test_run.py"),
+    "runs/checkpoints.py": (
+        "tests/runs/test_checkpoint_saving.py",
+        "tests/runs/test_checkpoint_choice.py",
+        "tests/runs/test_retention.py",
+        "tests/runs/test_durability.py",
+    ),
+    "runs/durable.py": ("tests/runs/test_durability.py",),
+    "runs/identity.py": ("tests/runs/test_identity.py",),
+    "runs/lease.py": ("tests/runs/test_lease.py", "tests/runs/test_run.py"),
+    "runs/manifest.py": (
+        "tests/runs/test_checkpoint_choice.py",
+        "tests/runs/test_checkpoint_saving.py",
+        "tests/runs/test_durability.py",
+    ),
+    "runs/metrics.py": ("tests/runs/test_metrics.py", "tests/runs/test_durability.py"),
+    "runs/resume.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_retention.py"),
+    "runs/retention.py": ("tests/runs/test_retention.py",),
+    "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
+    "runs/store.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
+    "runs/store_local.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
+    "runs/store_fsspec.py": ("tests/runs/s3",),
+    "runs/stream.py": ("tests/runs/test_stream.py",),
+    "fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
+    "training/checkpointing.py": ("tests/training/test_checkpointing.py",),
+    "training/plain_loads.py": ("tests/training/test_plain_loads.py", "tests/training/test_checkpointing.py"),
+    "training/step_counts.py": ("tests/training/test_step_counts.py", "tests/training/test_worker_invariance.py"),
+    "training/hidden_cache.py": ("tests/training/test_hidden_cache.py",),
+    "training/worker.py": ("tests/training/test_worker_invariance.py",),
+}
+_TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
+           ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip
+
+
+def draw(source: Path, num: int, *, seed: int) -> list[Mutant]:
+    """`num` different mutants; the same for the same sources and seed."""
+    found = [mutant for file in FILES for mutant in _all(source, file)] if num else []
+    return random.Random(seed).sample(found, num)
+
+
+def _all(source: Path, file: str) -> list[Mutant]:
+    text = (source / "opd" / file).read_bytes()  # as ast counts
+    lines = [0]
+    for line in text.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None or node.end_col_offset is None:
+            continue
+        start, end = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+        old = text[start:end].decode()
+        for new in _changes(node, old):
+            what = f"line {node.lineno}: {_short(old)} -> {_short(new)}"
+            found.append(
+                Mutant(what=what, file=file, old=old, new=new, tests=FILES[file], offset=len(text[:start].decode()))
+            )
+    return found
+
+
+def _changes(node: ast.AST, old: str) -> list[str]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and (turned := _TURNED.get(type(node.ops[0]))):
+        return [f"{ast.unparse(node.left)} {turned} {ast.unparse(node.comparators[0])}"]
+    if isinstance(node, ast.BoolOp):
+        other = " or " if isinstance(node.op, ast.And) else " and "
+        return [other.join(f"({ast.unparse(value)})" for value in node.values)]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return [f"({ast.unparse(node.operand)})"]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        sign = "-" if isinstance(node.op, ast.Add) else "+"
+        return [f"({ast.unparse(node.left)} {sign} {ast.unparse(node.right)})"]
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return [str(node.value + 1)]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not old.startswith(("logger", "print")):
+        return ["pass"]
+    if isinstance(node, ast.Raise):
+        return ["pass"]
+    if isinstance(node, ast.Return) and node.value is not None and old != "return None":
+        return ["return None"]
+    if isinstance(node, ast.If):
+        return [old.replace(f"if {ast.unparse(node.test)}", "if True", 1)] if ast.unparse(node.test) in old else []
+    return []
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:60]

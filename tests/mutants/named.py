@@ -1,0 +1,66 @@
+"""Mutants that once lived: what a person broke by hand, and no test noticed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_DURABLE = ("tests/runs/test_durability.py",)
+_CHOICE = ("tests/runs/test_checkpoint_choice.py",)
+_SAVING = ("tests/runs/test_checkpoint_saving.py",)
+_RETENTION = ("tests/runs/test_retention.py",)
+_ATTEMPTS = ("tests/runs/test_attempts.py",)
+_RANKS = ("tests/training/test_checkpointing.py",)
+_COUNTS = ("tests/training/test_step_counts.py",)
+_WORKER = ("tests/training/test_worker_invariance.py",)
+
+
+def _mutant(file: str, what: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(file=file, what=what, old=old, new=new, tests=tests)
+
+
+_LOCAL = "runs/store_local.py"
+NAMED = [
+    _mutant("runs/durable.py", "nothing is synced at all", "        os.fsync(descriptor)", "        pass", _DURABLE),
+    _mutant("runs/durable.py", "new folders are not synced", "    for path in reversed(missing):", "    for path in ():", _DURABLE),
+    _mutant("runs/durable.py", "names of saved files are not synced", "    for folder in [*deepest_first,", "    for folder in [", _DURABLE),
+    _mutant(_LOCAL, "bytes of a put are not synced", "        os.fsync(file.fileno())", "        pass", _DURABLE),
+    _mutant(_LOCAL, "bytes of an uploaded file are not synced", "            fsync_file(temporary)\n", "", _DURABLE),
+    _mutant(_LOCAL, "the name of a created object is not synced", "        fsync_folder(target.parent)\n", "", _DURABLE),
+    _mutant(_LOCAL, "a removed name is not synced", "        fsync_folder(self.local_path(key).parent)\n", "", _DURABLE),
+    _mutant("runs/manifest.py", "bytes of saved files are not synced", "        if sync:\n", "        if False:\n", _DURABLE),
+    _mutant("runs/metrics.py", "metrics are not synced", "                os.fsync(self._descriptor)\n", "", _DURABLE),
+    _mutant("runs/checkpoints.py", "a seal does not wait for the metrics", "        self.before_local_seal()\n", "", _DURABLE),
+    _mutant(_LOCAL, "put in place instead of by rename",
+            "            _write_synced(temporary, data)\n            os.replace(temporary, self.local_path(key))",
+            "            self.local_path(key).write_bytes(data)", _DURABLE),
+    _mutant("runs/checkpoints.py", "no ownership check between manifest and COMPLETE", "    check()\n", "", _SAVING),
+    _mutant("runs/shards.py", "files are moved in although others are damaged",
+            "            if not problems:\n                _move_in", "            if True:\n                _move_in", _CHOICE),
+    _mutant("runs/process.py", "the boot is ignored", "(self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace)",
+            "(self.host, self.pid_namespace) != (here.host, here.pid_namespace)", _ATTEMPTS),
+    _mutant("runs/process.py", "the host is ignored", "(self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace)",
+            "(self.boot_id, self.pid_namespace) != (here.boot_id, here.pid_namespace)", _ATTEMPTS),
+    _mutant("runs/attempts.py", "a lease is judged by our clock", "arbiter.check_create_only() - time.monotonic()",
+            "time.time() - time.monotonic()", _ATTEMPTS),
+    _mutant("runs/attempts.py", "the highest attempt is the arbiter's", "max(highest_attempt(store) for store in stores)",
+            "highest_attempt(stores[0])", _ATTEMPTS),
+    _mutant("runs/run.py", "no second look for the run's end", "            refuse_if_over(stores[0])  #", "            pass  #", ("tests/runs/test_run.py",)),
+    _mutant("runs/identity.py", "the identity is not compared after a lost race",
+            "                store.create(RUN_FILE, json_bytes(record))\n            _compare(store, run_id, spec_hash, identity)",
+            "                store.create(RUN_FILE, json_bytes(record))", ("tests/runs/test_identity.py",)),
+    _mutant("runs/stream.py", "parts are not cut at line ends", "data[: line_end or self.part_bytes]",
+            "data[: self.part_bytes]", ("tests/runs/test_stream.py",)),
+    _mutant("fetch.py", "an object's name may lead out of the folder", "if leads_out(info.key)]", "if False]", ("tests/runs/test_fetched.py",)),
+    _mutant("runs/retention.py", "steps that no resume takes are counted", "filter(is_fit, reversed(complete))", "reversed(complete)", _RETENTION),
+    _mutant("runs/checkpoints.py", "the step just sealed may go", "self.resumed_step, self._sealed_step)", "self.resumed_step)", _RETENTION),
+    _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest)]", "for problem in ()]", _RETENTION),
+    _mutant("training/plain_loads.py", "verl unpickles", '{**kwargs, "weights_only": True}', "kwargs", ("tests/training/test_plain_loads.py",)),
+    _mutant("training/checkpointing.py", "ranks' disks are not pruned",
+            "        worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)\n", "        pass\n", _RANKS),
+    _mutant("training/checkpointing.py", "a seal without check_owner", "    run.checkpoints.check_owner()  #", "    pass  #", _RANKS),
+    _mutant("training/step_counts.py", "non-finite tokens are not counted", "float(output.nonfinite.sum())", "0.0", _COUNTS),
+    _mutant("training/engines.py", "agreement is measured in every update", "first_update=self.num_updates == 0", "first_update=True", _WORKER),
+    _mutant("training/engines.py", "num_updates is never incremented", "        self.num_updates += 1\n", "", _WORKER),
+    _mutant("training/worker.py", "the hidden cache is not cleared", "            cache.clear()\n", "", _WORKER),
+    _mutant("training/worker.py", "sample_weights are ignored", ', sample_weights=data["sample_weights"])', ")", _WORKER),
+]  # fmt: skip

@@ -1,0 +1,43 @@
+"""The mutants fit the code as it is: each changes one place of it, to something that still compiles."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.mutants.drawn import FILES, draw
+from tests.mutants.mutant import Mutant
+from tests.mutants.named import NAMED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def mutated(mutant: Mutant, folder: Path) -> tuple[str, str]:
+    path = folder / "opd" / mutant.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "src" / "opd" / mutant.file, path)
+    before = path.read_text()
+    mutant.apply(folder)
+    return before, path.read_text()
+
+
+@pytest.mark.parametrize("mutant", NAMED, ids=Mutant.describe)
+def test_a_named_mutant_changes_one_place(mutant: Mutant, tmp_path: Path) -> None:
+    before, after = mutated(mutant, tmp_path)
+    assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
+
+
+def test_drawn_mutants_are_those_of_their_seed_and_all_compile(tmp_path: Path) -> None:
+    drawn = draw(ROOT / "src", 100, seed=1)
+    assert drawn == draw(ROOT / "src", 100, seed=1)
+    assert drawn != draw(ROOT / "src", 100, seed=2)
+    for mutant in drawn:
+        before, after = mutated(mutant, tmp_path)
+        assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before)), mutant.describe()
+
+
+@pytest.mark.parametrize("path", sorted({path for tests in FILES.values() for path in tests}))
+def test_the_tests_of_a_file_exist(path: str) -> None:
+    assert (ROOT / path).exists()
