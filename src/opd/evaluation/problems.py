@@ -14,7 +14,7 @@ class Problem(NamedTuple):
     """One problem's identity in results, metrics and the file of generations."""
 
     data_source: str
-    index: int
+    problem_index: int
 
 
 class ProblemFile(NamedTuple):

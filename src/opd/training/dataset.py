@@ -79,11 +79,8 @@ class PromptDataset(RLHFDataset):
         rows = datasets.concatenate_datasets(aligned(self._tables))
         rows = rows.add_column(_PLACE, list(range(len(rows))))
         if 0 < self.max_samples < len(rows):
-            chosen = np.arange(self.max_samples)
-            if self.shuffle:
-                generator = np.random.default_rng(self.seed)
-                chosen = generator.choice(len(rows), size=self.max_samples, replace=False)
-            rows = rows.select(chosen.tolist())
+            drawn = np.random.default_rng(self.seed).choice(len(rows), size=self.max_samples, replace=False)
+            rows = rows.select(drawn.tolist() if self.shuffle else range(self.max_samples))
         kept = self.maybe_filter_out_long_prompts(rows)
         self.places = list(kept[_PLACE])
         self.dropped_places = sorted(set(rows[_PLACE]) - set(self.places))

@@ -80,7 +80,7 @@ class EvalTrainer(OrderedTrainer):
         """verl's place for the metrics of a validation: ours, of the answers themselves."""
         asked: dict[str, list[int]] = {}
         for problem in self._problems:
-            asked.setdefault(problem.data_source, []).append(problem.index)
+            asked.setdefault(problem.data_source, []).append(problem.problem_index)
         self.results = evaluate(
             self._samples,
             num_samples=int(self.config.actor_rollout_ref.rollout.val_kwargs.n),
@@ -97,7 +97,7 @@ class EvalTrainer(OrderedTrainer):
 
 
 def _of_problem(sample: Sample, problem: Problem) -> Sample:
-    return replace(sample, data_source=problem.data_source, problem_index=problem.index)
+    return replace(sample, data_source=problem.data_source, problem_index=problem.problem_index)
 
 
 def _record(result: SetResult) -> dict[str, Any]:
