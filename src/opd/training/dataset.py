@@ -79,7 +79,7 @@ class PromptDataset(RLHFDataset):
         rows = datasets.concatenate_datasets(aligned(self._tables))
         rows = rows.add_column(_PLACE, list(range(len(rows))))
         if 0 < self.max_samples < len(rows):
-            drawn = np.random.default_rng(self.seed).choice(len(rows), size=self.max_samples, replace=False)
+            drawn = np.random.default_rng(self.seed).choice(len(rows), size=(self.max_samples,), replace=False)
             rows = rows.select(drawn.tolist() if self.shuffle else range(self.max_samples))
         kept = self.maybe_filter_out_long_prompts(rows)
         self.places = list(kept[_PLACE])
