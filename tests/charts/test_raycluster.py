@@ -173,3 +173,18 @@ def test_in_http_mode_the_head_prints_the_driver_s_log_and_there_is_no_submitter
 def test_starts_within_one_ray_cluster_are_bounded():
     spec = rayjob("opd", {"cluster": {"retries": {"startsPerCluster": 5}}})
     assert {"name": "OPD_STARTS_PER_CLUSTER", "value": "5"} in head(spec)["env"]
+
+
+@pytest.mark.parametrize("mode", ["HTTPMode", "K8sJobMode"])
+def test_side_containers_cannot_write_to_their_image(mode):
+    layer = {"cluster": {"submissionMode": mode}}
+    containers = [
+        container
+        for _, pod in pod_templates(objects("opd", layer))
+        for container in pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+    ]
+    side = {item["name"]: item for item in containers if not item["name"].startswith("ray-")}
+    assert {"submitter"} <= side.keys() if mode == "K8sJobMode" else {"log"} <= side.keys()
+    for container in side.values():
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False

@@ -106,6 +106,18 @@ def test_an_exception_marks_the_attempt_failed_and_the_next_one_starts_at_once(o
     assert (ended["outcome"], ended["detail"]) == ("failed", "ZeroDivisionError: in the trainer")
 
 
+def test_the_stacks_of_an_attempt_that_was_ended_reach_the_store_with_the_next(
+    open_run: Callable, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "elsewhere")
+    with open_run(store_url=store) as run:
+        folder = run.handle.attempt_dir
+    (folder / "stacks.txt").write_text("no progress")  # by the supervisor, when the driver no longer answers
+    with open_run(store_url=store) as run:
+        assert run.handle.attempt == 2
+    assert read_streamed(LocalStore(tmp_path / "elsewhere/r"), "attempts/0001/stacks.txt") == b"no progress"
+
+
 def test_another_spec_under_the_name_is_refused_before_an_attempt_is_claimed(open_run: Callable) -> None:
     open_run().claim.end("stopped")
     with pytest.raises(SpecChanged, match="seed: 1 -> 2"):

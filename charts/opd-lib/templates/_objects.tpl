@@ -91,7 +91,7 @@ spec:
   containers:
     - name: dry-run
       {{- include "opd.container" . | nindent 6 }}
-      {{- include "opd.containerSecurity" . | nindent 6 }}
+      {{- include "opd.sideContainerSecurity" . | nindent 6 }}
       command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
       env:
         {{- include "opd.sideEnv" (list . "/tmp") | nindent 8 }}

@@ -50,6 +50,13 @@ securityContext:
     type: RuntimeDefault
 {{- end -}}
 
+{{- /* Of containers that write nowhere but to what they mount. Ray's own write logs, caches and compiled kernels in places
+     that differ between images and Ray's versions. */ -}}
+{{- define "opd.sideContainerSecurity" -}}
+{{ include "opd.containerSecurity" . }}
+  readOnlyRootFilesystem: true
+{{- end -}}
+
 {{- /* Requests and limits of a side container that only waits, reads or fetches. */ -}}
 {{- define "opd.smallResources" -}}
 resources:

@@ -132,7 +132,7 @@ lifecycle:
 {{- define "opd.logSidecar" -}}
 - name: log
   {{- include "opd.container" . | nindent 2 }}
-  {{- include "opd.containerSecurity" . | nindent 2 }}
+  {{- include "opd.sideContainerSecurity" . | nindent 2 }}
   {{- include "opd.smallResources" . | nindent 2 }}
   command: [python, -m, opd.pods.follow, /tmp/ray/session_latest/logs]
   env:

@@ -17,7 +17,7 @@ spec:
   containers:
     - name: submitter
       {{- include "opd.container" . | nindent 6 }}
-      {{- include "opd.containerSecurity" . | nindent 6 }}
+      {{- include "opd.sideContainerSecurity" . | nindent 6 }}
       command: [python, -m, opd.pods.submit, --]
       args: {{ include "opd.entrypoint" . | splitList " " | toJson }}
       env:

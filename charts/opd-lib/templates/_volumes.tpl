@@ -109,7 +109,7 @@
 initContainers:
   - name: fetch-tool-database
     {{- include "opd.container" . | nindent 4 }}
-    {{- include "opd.containerSecurity" . | nindent 4 }}
+    {{- include "opd.sideContainerSecurity" . | nindent 4 }}
     {{- include "opd.smallResources" . | nindent 4 }}
     command: [python, -m, opd.pods.fetch, {{ $database.url | quote }}, --sha256, {{ $database.sha256 | quote }}, --to, /database]
     env:

@@ -31,6 +31,7 @@ from opd.runs.store import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store, open_st
 from opd.runs.store_local import LocalStore
 from opd.runs.stream import FLUSH_INTERVAL_S, upload_leftovers
 from opd.runs.writer import RunHandle, RunWriter
+from opd.stacks import FILE as STACKS_FILE
 
 logger = logging.getLogger(__name__)
 # 128 + SIGTERM, as a shell reports it.
@@ -209,7 +210,7 @@ def _places(
 def _upload_streams(local: LocalStore, remote: Store) -> None:
     """Brings the store up to date with every attempt's files on this disk, those of killed processes included."""
     prefixes = [attempt_prefix(attempt) for attempt in attempt_numbers(local)]
-    num_bytes = upload_leftovers(local, remote, names=(METRICS_FILE, LOG_FILE), prefixes=prefixes)
+    num_bytes = upload_leftovers(local, remote, names=(METRICS_FILE, LOG_FILE, STACKS_FILE), prefixes=prefixes)
     if num_bytes:
         logger.info("uploaded %d bytes of metrics and logs that were on this disk only", num_bytes)
 
