@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
-    if not args.dry_run and (begun := begun_under_the_former_default(loaded)):
+    if not (args.dry_run or args.plan) and (begun := begun_under_the_former_default(loaded)):
         print(f"opd.launch: {begun}", file=sys.stderr)
         return EXIT_BAD_SPEC
     if args.plan:
@@ -104,9 +104,12 @@ def begun_under_the_former_default(loaded: Loaded) -> str:
     """What to say where a run without a name would begin anew beside its own unfinished earlier attempt; else empty."""
     spec = loaded.spec
     former = Path(spec.output.root) / FORMER_DEFAULT_NAME
-    if loaded.is_named or not (former / RUN_FILE).is_file() or (former / RESULT_FILE).exists():
+    try:
+        begun = json.loads((former / RUN_FILE).read_text()).get("spec_hash")
+        is_unfinished = not (former / RESULT_FILE).exists()
+    except (OSError, ValueError, AttributeError):  # no such run, or nothing that could be resumed
         return ""
-    if json.loads((former / RUN_FILE).read_text())["spec_hash"] != spec_hash(spec):
+    if loaded.is_named or begun != spec_hash(spec) or not is_unfinished:
         return ""
     return (
         f"{former} holds this very experiment, unfinished, begun when runs without a name were called {FORMER_DEFAULT_NAME!r}: "
