@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opd.data.toy import STUDENT_DIR
 from opd.spec import SpecError
 from opd.training.dataset import PromptDataset
+from opd.training.trainer import OrderedTrainer
 
 _LONG, _SHORT = "12+34+" * 5, "12+34="
 
@@ -107,3 +109,21 @@ def test_a_choice_of_rows_is_verls_own(tmp_path, shuffle):
     ours, verls = (cls([path], tokenizer, config, max_samples=7) for cls in (PromptDataset, RLHFDataset))
     assert [row["prompt"] for row in ours] == [row["prompt"] for row in verls]
     assert len(ours) == 7
+
+
+def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fault_of_the_spec(tmp_path, monkeypatch):
+    # Without this check the trainer would divide by the steps of an epoch, 0.
+    monkeypatch.setattr(
+        PPOTrainerSync, "_init_dataloader", lambda self: None
+    )  # verl's: the data set, and loaders over it
+    trainer = object.__new__(OrderedTrainer)
+    trainer.train_dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
+    trainer.config = OmegaConf.create({"data": {"train_batch_size": 2, "max_prompt_length": 16}, "trainer": {}})
+    trainer._init_dataloader()
+    trainer.config.data.train_batch_size = 3
+    with pytest.raises(
+        SpecError, match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16"
+    ):
+        trainer._init_dataloader()
+    trainer.config.trainer.val_only = True
+    trainer._init_dataloader()

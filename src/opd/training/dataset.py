@@ -31,7 +31,7 @@ def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
 
 
 def _read(path: str) -> datasets.Dataset:
-    """One prepared file; `opd.training.inputs` has looked at its columns."""
+    """One prepared file; `opd.inputs` has looked at its columns."""
     kind = "parquet" if path.endswith(".parquet") else "json"
     return datasets.load_dataset(kind, data_files=path)["train"]
 

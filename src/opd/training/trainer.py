@@ -154,13 +154,17 @@ class OrderedTrainer(PPOTrainerSync):
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
         PROGRESS.enter("seal", self.global_steps)
         self._seal_saved()
-        self._skipped.check()
+        self._check_step()
         if self.run is not None:
             self._serve_pods(self.run)
         if self._stop.requested and self.global_steps < self.total_training_steps:
             if (step := self._save_now()) == self.global_steps:
                 print(f"saved step {step}; the same command goes on from here", flush=True)
             raise SystemExit(EXIT_TERMINATED)
+
+    def _check_step(self) -> None:
+        """End a run that the step has shown to be going nowhere; its row is written, and what it saved is sealed."""
+        self._skipped.check()
 
     def _serve_pods(self, run: Run) -> None:
         """Save for pods that have to go, and hold still until they are gone; after the last step there is only the end."""
@@ -294,11 +298,10 @@ class OPDTrainer(OrderedTrainer):
         )
         return batch
 
-    def on_step_logged(self) -> None:
-        self._seal_saved()  # what the step saved is sound, whatever the next attempt makes of it
+    def _check_step(self) -> None:
+        super()._check_step()
         if self._update_metrics is not None:
             check_unshared(self._update_metrics, limit=float(self.config.opd.max_unshared_mass))
-        super().on_step_logged()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch):
         real = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
