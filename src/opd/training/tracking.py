@@ -1,4 +1,4 @@
-"""Trackers outside the run directory, one run in each for all attempts: W&B by its own resume, MLflow by a stored run id."""
+"""Trackers beside the run's own metrics: one run in each for all attempts, each step once, files in the run directory."""
 
 from __future__ import annotations
 
