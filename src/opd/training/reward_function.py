@@ -18,12 +18,12 @@ def reward_function(config: DictConfig) -> str:
 
 def check_reward(config: DictConfig) -> None:
     """Raises UnusableInput if our reward entry could not score any answer: not there, no import, other arguments."""
-    if OmegaConf.select(config, f"{_SECTION}.path") != _OUR_ENTRY:
+    function = reward_function(config)
+    if not function or OmegaConf.select(config, f"{_SECTION}.path") != _OUR_ENTRY:
         return
     options = dict(OmegaConf.select(config, f"{_SECTION}.reward_kwargs") or {})
     for ours in ("function", "timeout_s", "num_workers"):
         options.pop(ours, None)
-    function = reward_function(config)
     try:
         check_function(function, **options)
     except (ImportError, TypeError, ValueError) as error:
