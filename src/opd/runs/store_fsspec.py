@@ -55,14 +55,12 @@ CLIENT_ERRORS = {
     "az": ("azure.core.exceptions:AzureError",),
 }
 NUM_DELETE_THREADS = 8
-# Records and parts of streams are read whole: hardly one is larger.
-RECORD_BYTES = 4 * 2**20
 # How long one request may take in all: a connection on which a byte comes now and then never times out by itself.
 CALL_DEADLINE_S = 25.0
 # A listing is as many requests as it has thousands of objects.
 LIST_DEADLINE_S = 600.0
 # A transfer that is slower does not end in useful time.
-SLOWEST_BYTES_PER_S = 256 * 2**10
+SLOWEST_BYTES_PER_S = 64 * 2**10
 # What the client libraries stumble over in an answer without its headers or fields, or with values that are none.
 ODD_ANSWERS = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -152,7 +150,7 @@ class FsspecStore(Store):
             raise
 
     def _get(self, key: str) -> bytes:
-        return self._call("cat_file", self._path(key), num_bytes=RECORD_BYTES, **self._one_request)
+        return self._call("cat_file", self._path(key), **self._one_request)
 
     def _get_file(self, key: str, path: Path) -> None:
         info = self._info(key)
