@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
 
 from opd.agent.evidence import STUDENT, model_folder
 from opd.agent.settings import AGENT_LOOP
@@ -36,8 +37,8 @@ def _with_template(source: Path, template: str | None, target: Path) -> Path:
     return target
 
 
-def _config(model: Path, *, custom: str | None = None, max_parallel_calls: int | None = None) -> DictConfig:
-    """What the check reads of a composed config; with a number of calls, of a run with tools."""
+def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | None = None) -> None:
+    """The check with what it reads of a composed config; with a number of calls, of a run with tools."""
     turns = {
         "max_assistant_turns": 4, "max_user_turns": None, "max_parallel_calls": max_parallel_calls,
         "max_tool_response_length": 64, "format": "hermes", "tool_config_path": None,
@@ -45,7 +46,7 @@ def _config(model: Path, *, custom: str | None = None, max_parallel_calls: int |
     agent = {"database_dir": "/nowhere", "call_timeout_s": 1.0, "num_tool_processes": 1, "toolset": "opd.agent.tools"}
     loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
     paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
-    return OmegaConf.create(
+    config = OmegaConf.create(
         {
             "run": {"agent": agent},
             "data": {"max_prompt_length": 64, "max_response_length": 64},
@@ -55,6 +56,7 @@ def _config(model: Path, *, custom: str | None = None, max_parallel_calls: int |
             },
         }
     )
+    check_chat_template(config, AutoTokenizer.from_pretrained(model))
 
 
 def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_path, capsys):
@@ -73,12 +75,12 @@ def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_p
 def test_a_base_model_without_a_template_is_refused_unless_one_is_given(tmp_path):
     model = _with_template(STUDENT_DIR, None, tmp_path / "model")
     with pytest.raises(UnfitTemplate, match=r"it fails: ValueError: .*chat_template(.|\n)*custom_chat_template"):
-        check_chat_template(_config(model))
-    check_chat_template(_config(model, custom="{{ messages[0].content }}"))
+        _check(model)
+    _check(model, custom="{{ messages[0].content }}")
 
 
 def test_an_agents_template_is_asked_for_no_more_calls_a_turn_than_the_run_allows(tmp_path):
     model = _with_template(model_folder(STUDENT), ONE_CALL, tmp_path / "model")
-    check_chat_template(_config(model, max_parallel_calls=1))
+    _check(model, max_parallel_calls=1)
     with pytest.raises(UnfitTemplate, match="it fails: one call"):
-        check_chat_template(_config(model, max_parallel_calls=2))
+        _check(model, max_parallel_calls=2)

@@ -96,6 +96,7 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("opd.max_unshared_mass", "opd.max_unshared_mass"),
     ("opd.reward_beta", "opd.reward_beta"),
     ("opd.teacher.path", "teacher.path"),
+    ("opd.teacher.trust_remote_code", "teacher.trust_remote_code"),
     ("opd.teacher.dtype", "teacher.dtype"),
     ("opd.teacher.offload", "teacher.offload"),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from omegaconf import DictConfig
-from transformers import AutoTokenizer
 
 from opd.agent.environment import Runners
 from opd.agent.settings import AGENT_LOOP, AgentSettings
@@ -14,8 +15,11 @@ from opd.chat_template import render
 _QUESTION = [{"role": "user", "content": "What is 1 + 1?"}]
 
 
-def check_chat_template(config: DictConfig) -> None:
+def check_chat_template(config: DictConfig, tokenizer: Any) -> None:
     """Have the student's template write what the run will ask of it: one question, or conversations with tools.
+
+    Args:
+        config: the trainer's. tokenizer: the student's; a custom template of the config becomes its own.
 
     Tools of the user's own (`agent.tool_config_path`) are described once they are made, with the rollout; the template
     is checked without them here, and with them there.
@@ -24,9 +28,6 @@ def check_chat_template(config: DictConfig) -> None:
         UnfitTemplate: it fails, or cannot carry tool conversations exactly.
     """
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
-    tokenizer = AutoTokenizer.from_pretrained(
-        model.tokenizer_path or model.path, trust_remote_code=model.trust_remote_code
-    )
     if model.custom_chat_template is not None:
         tokenizer.chat_template = model.custom_chat_template
     if rollout.agent.default_agent_loop != AGENT_LOOP:

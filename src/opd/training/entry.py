@@ -106,7 +106,8 @@ def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str
         folder = Path(claimed.handle.local_dir) / "model"
         shutil.rmtree(folder, ignore_errors=True)
         convert_checkpoint(
-            Convert(checkpoint=spec.eval.checkpoint, target=str(folder), dtype="checkpoint", verify=False)
+            Convert(checkpoint=spec.eval.checkpoint, target=str(folder), dtype="checkpoint", verify=False),
+            trust_remote_code=spec.model.trust_remote_code,
         )
         config.actor_rollout_ref.model.path = str(folder)
     return run_config(config, claimed)
@@ -174,12 +175,15 @@ def prepare(config: DictConfig) -> dict[str, str]:
     Raises:
         UnusableInput: a reward function that could not score.
     """
+    from verl.experimental.reward_loop import migrate_legacy_reward_impl
+
     from opd.training.agent_locations import resolve_agent
     from opd.training.chat_templates import check_chat_template
-    from opd.training.loading import reading
     from opd.training.locations import resolve_store_urls, resolve_toy
+    from opd.training.model_files import check_loadable, load_tokenizer
     from opd.training.reward_function import check_reward
 
+    config = migrate_legacy_reward_impl(config)
     with open_dict(config):
         original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
         if original_key is not None:
@@ -198,9 +202,11 @@ def prepare(config: DictConfig) -> dict[str, str]:
         raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
     check_inputs(_inputs(config))
     check_reward(config)
-    with reading("model.path", str(config.actor_rollout_ref.model.path)):
-        check_chat_template(config)
+    model, teacher = config.actor_rollout_ref.model, config.opd.teacher
+    check_loadable("model", model)
+    check_chat_template(config, load_tokenizer("model", model))
     if distils:
+        check_loadable("teacher", teacher)
         _settle_vocabularies(config)
     return models
 
@@ -232,7 +238,7 @@ def _settle_vocabularies(config: DictConfig) -> None:
         model.path,
         opd.teacher.path,
         trust_student=model.trust_remote_code,
-        trust_teacher=model.trust_remote_code,
+        trust_teacher=opd.teacher.trust_remote_code,
         tokenizer_path=model.get("tokenizer_path"),
         chat_template=model.get("custom_chat_template"),
         template_kwargs=config.data.get("apply_chat_template_kwargs"),

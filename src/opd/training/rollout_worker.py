@@ -19,7 +19,6 @@ from verl.experimental.agent_loop.agent_loop import (
     ToolListWrap,
     _agent_loop_registry,
 )
-from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -32,6 +31,7 @@ from opd.rewards import worst_score
 from opd.training.dialogues import DialogueKeeper
 from opd.training.reward_function import reward_function
 from opd.training.seeds import TRAIN, VALIDATION, SeededClient
+from opd.training.verl_patches import RewardWorker
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +82,14 @@ class _LocalReward:
     """verl's reward worker in this process, behind the one call that `AgentLoopWorker` makes of its actor handle."""
 
     class _Call:
-        def __init__(self, worker: RewardLoopWorker):
+        def __init__(self, worker: RewardWorker):
             self._worker = worker
 
         def remote(self, data):
             return self._worker.compute_score(data)
 
     def __init__(self, config):
-        self.compute_score = self._Call(RewardLoopWorker(config))
+        self.compute_score = self._Call(RewardWorker(config))
 
 
 class RolloutWorker(_VerlWorker):

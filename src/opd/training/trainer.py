@@ -84,6 +84,7 @@ class OrderedTrainer(PPOTrainerSync):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
         port = self.config.run.get("master_port")
         with contextlib.ExitStack() as patches:
+            patches.enter_context(verl_patches.reward_workers())
             if in_process:
                 patches.enter_context(verl_patches.routing_in_process())
             if port is not None:

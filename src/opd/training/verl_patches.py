@@ -10,22 +10,25 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
+from verl.experimental.reward_loop import reward_loop
 from verl.trainer.ppo.v1 import trainer_base
+from verl.utils import hf_tokenizer as _hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 
 @contextlib.contextmanager
-def _replaced(**names: Any) -> Iterator[None]:
-    before = {name: getattr(trainer_base, name) for name in names}
+def _replaced(module: ModuleType = trainer_base, **names: Any) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in names}
     for name, value in names.items():
-        setattr(trainer_base, name, value)
+        setattr(module, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(trainer_base, name, value)
+            setattr(module, name, value)
 
 
 class InProcessClient(LLMServerClient):
@@ -66,6 +69,27 @@ def routing_in_process() -> contextlib.AbstractContextManager[None]:
     conversations run in the trainer's process, a counter does.
     """
     return _replaced(LLMServerManager=_InProcessServers)
+
+
+class RewardWorker(reward_loop.RewardLoopWorker):
+    """verl's reward worker, whose tokenizer runs code of the model's folder only where the model's flag says so.
+
+    verl 0.9.1 loads it with `trust_remote_code=True`, whatever the config says.
+    """
+
+    def _init_reward_fn(self) -> None:
+        trusted = self.config.actor_rollout_ref.model.trust_remote_code
+
+        def hf_tokenizer(path: str, **kwargs: Any) -> Any:
+            return _hf_tokenizer(path, **kwargs | {"trust_remote_code": trusted})
+
+        with _replaced(reward_loop, hf_tokenizer=hf_tokenizer):
+            super()._init_reward_fn()
+
+
+def reward_workers() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: its reward actors are `RewardWorker`s."""
+    return _replaced(reward_loop, RewardLoopWorker=RewardWorker)
 
 
 def rendezvous_at(port: int) -> contextlib.AbstractContextManager[None]:

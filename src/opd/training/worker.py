@@ -74,7 +74,7 @@ def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> Trainin
     model = HFModelConfig(
         path=teacher.path,
         load_tokenizer=False,  # the vocabularies were compared at the front door
-        trust_remote_code=actor_model.trust_remote_code,
+        trust_remote_code=teacher.trust_remote_code,
         use_remove_padding=actor_model.use_remove_padding,
         override_config=dict(actor_model.override_config),
         enable_gradient_checkpointing=False,

@@ -1,0 +1,50 @@
+"""A model's config and tokenizer at the front door: each model's own code runs only where its own flag says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig
+from transformers import AutoConfig, AutoTokenizer
+
+from opd.spec.errors import Problem, SpecError
+from opd.training.loading import reading
+
+
+def load_tokenizer(section: str, model: DictConfig) -> Any:
+    """The tokenizer of a model.
+
+    Args:
+        section: of the spec (`model`, `teacher`), for errors.
+        model: `path`, `trust_remote_code` and optionally `tokenizer_path`.
+
+    Raises:
+        SpecError, ModelUnreadable: see `check_loadable`.
+    """
+    return _loaded(section, model, AutoTokenizer.from_pretrained, model.get("tokenizer_path") or model.path)
+
+
+def check_loadable(section: str, model: DictConfig) -> None:
+    """Read a model's config as the trainer's processes will, before they are started.
+
+    Raises:
+        SpecError: it needs code of its own that `trust_remote_code` does not allow, this transformers does not know it, or
+            the hub does not have it. ModelUnreadable: see `reading`.
+    """
+    _loaded(section, model, AutoConfig.from_pretrained, model.path)
+
+
+def _loaded(section: str, model: DictConfig, load: Callable[..., Any], path: str) -> Any:
+    try:
+        with reading(f"{section}.path", path):
+            return load(path, trust_remote_code=model.trust_remote_code)
+    except SpecError:
+        raise
+    except ValueError as error:
+        key, value, fix = "path", path, "use a model that the installed transformers knows"
+        if not model.trust_remote_code and "trust_remote_code" in str(error):
+            key, value = "trust_remote_code", False
+            fix = f"read that code, then set it to true, or {fix} without"
+        problem = Problem(path=f"{section}.{key}", value=value, rule=f"{path} cannot be loaded: {error}", fix=fix)
+        raise SpecError([problem]) from error
