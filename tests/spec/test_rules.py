@@ -34,7 +34,7 @@ RULES = [
         "opd",
         {"actor.ulysses_sequence_parallel_size": 2, "model.attn_implementation": "flash_attention_2"},
         "model.attn_implementation",
-        "kind opd can with varlen and sdpa only",
+        "which only varlen and sdpa can",
         {"model.attn_implementation": "varlen"},
     ),
     (
@@ -134,10 +134,10 @@ RULES = [
     ),
     (
         "grpo",
-        {"model.attn_implementation": "varlen", "actor.ulysses_sequence_parallel_size": 2},
+        {"model.attn_implementation": "flash_attention_2", "actor.ulysses_sequence_parallel_size": 2},
         "model.attn_implementation",
-        "kind grpo can with flash_attention_2 only",
-        {"model.attn_implementation": "flash_attention_2"},
+        "which only varlen and sdpa can",
+        {"model.attn_implementation": "varlen"},
     ),
     ("opd", {"data.filter_overlong": False}, "data.truncation", "refused", {"data.truncation": "error"}),
 ]

@@ -206,6 +206,35 @@ def _nan_from_teacher(case: Case) -> Iterator[None]:
         HiddenCache.put = put
 
 
+def run_policy_case(case: Case) -> dict[str, Any]:
+    """One fresh worker of GRPO: log-probabilities of actor and reference policy, then one update with their KL."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.training.policy_worker import PPOWorker
+
+    torch.manual_seed(0)
+    worker = PPOWorker(config=config(case), role="actor_rollout_ref")
+    worker.init_model()
+    engine = worker.actor.engine
+    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
+    asked = {"calculate_entropy": True, "compute_loss": False, "temperature": 1.0}
+    tu.assign_non_tensor(data, **asked)
+    outputs = {"actor": worker.compute_log_prob(data.clone()), "ref": worker.compute_ref_log_prob(data.clone())}
+    batch = data.exclude(*asked)
+    responses = batch["responses"].unbind()
+    batch["old_log_probs"] = nested([-2.0 - r / 50 for r in responses])
+    batch["ref_log_prob"] = nested([-2.5 + r / 50 for r in responses])
+    batch["advantages"] = nested([torch.sin(r.float()) for r in responses])
+    cut_into_mini_batches(batch, len(case.rows))
+    tu.assign_non_tensor(batch, calculate_entropy=False, distillation_use_topk=False, distillation_only=False)
+    gradients = _keep_gradients(engine)
+    worker.update_actor(batch)
+    # Of the ranks that share a sequence one speaks for all.
+    found = {name: out["log_probs"].values() for name, out in outputs.items() if out is not None}
+    return {"log_probs": found, "gradients": gradients}
+
+
 def _keep_gradients(engine) -> dict[str, torch.Tensor]:
     """Filled with the last update's whole gradients, as they are before clipping and the optimizer."""
     kept: dict[str, torch.Tensor] = {}
@@ -239,7 +268,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     results = []
     for case in cases:
         try:
-            results.append(run_case(case))
+            results.append(run_policy_case(case) if case.method == "policy" else run_case(case))
         except ValueError as error:
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")

@@ -115,8 +115,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* What exchanges heads for tokens: distillation around torch's kernels, verl inside the flash-attn package's function.
-     The spec's default attention does, but on a CPU, where it is sdpa for every kind. */ -}}
+{{- /* The spec's default attention exchanges heads for tokens: varlen or sdpa. */ -}}
 {{- define "opd.checkSequenceSharing" -}}
 {{- $actor := .Values.actor -}}
 {{- if gt (int64 $actor.ulysses_sequence_parallel_size) 1 -}}
@@ -127,12 +126,11 @@
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
   "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
-{{- $exchanging := ternary (list "varlen" "sdpa") (list "flash_attention_2") (has .Values.kind (list "opd" "opd-agent")) -}}
-{{- $default := ternary "sdpa" (first $exchanging) (eq .Values.device "cpu") -}}
-{{- $attention := .Values.model.attn_implementation | default $default -}}
+{{- $exchanging := list "varlen" "sdpa" -}}
+{{- $attention := .Values.model.attn_implementation | default "sdpa" -}}
 {{- if not (has $attention $exchanging) -}}
 {{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" $attention
-  "rule" (printf "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, and kind %s can with %s only" .Values.kind (join " and " $exchanging))
+  "rule" (printf "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only %s can" (join " and " $exchanging))
   "fix" (printf "use %s, or actor.ulysses_sequence_parallel_size: 1" (join " or " $exchanging))) -}}
 {{- end -}}
 {{- end -}}

@@ -161,8 +161,6 @@ _OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
 def _attention(look: Lookup) -> str:
     if not look.on_gpu or not look.get("actor.use_remove_padding", bool):
         return "sdpa"
-    if look.kind not in DISTILS and look.get("actor.ulysses_sequence_parallel_size", int) > 1:
-        return "flash_attention_2"  # the one whose function verl replaces to exchange heads between ranks
     sixteen_bit = look.get("actor.dtype", str) != "fp32"
     if look.kind in DISTILS:
         sixteen_bit = sixteen_bit and look.get("teacher.dtype", str) != "fp32"
@@ -214,7 +212,7 @@ DEFAULTS: tuple[Default, ...] = (
         "model.attn_implementation",
         RUNS,
         _attention,
-        "cuda: varlen (sdpa in fp32 or on padded rows; flash_attention_2 with ulysses_sequence_parallel_size above 1 and kind grpo, eval), cpu: sdpa",
+        "cuda: varlen (sdpa in fp32 or on padded rows), cpu: sdpa",
     ),
     Default("opd.max_length", DISTILS, lambda look: look.row_length, "data.max_prompt_length + max_response_length"),
     Default(

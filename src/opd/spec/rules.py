@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from opd.spec.errors import Problem
 from opd.spec.kinds import AnySpec, ConvertSpec, EvalSpec, OpdAgentSpec, OpdSpec, RunSpec
 
+EXCHANGING = ("varlen", "sdpa")
+"""Attention implementations around which ranks that share a sequence trade tokens for heads."""
+
 
 def check(spec: AnySpec) -> list[Problem]:
     """Every broken rule of the spec, in the order of the file."""
@@ -183,16 +186,13 @@ def _sequence_sharing(spec: RunSpec) -> Iterator[Problem]:
             fix="set it to true, or actor.ulysses_sequence_parallel_size: 1",
         )
         return
-    # Distillation's own exchange is around torch's kernels, verl's inside the flash-attn package's function.
-    distils = isinstance(spec, OpdSpec | OpdAgentSpec)
-    exchanging = ("varlen", "sdpa") if distils else ("flash_attention_2",)
-    if spec.model.attn_implementation not in exchanging:
+    if spec.model.attn_implementation not in EXCHANGING:
         yield Problem(
             path="model.attn_implementation",
             value=spec.model.attn_implementation,
             rule="ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around "
-            f"attention, and kind {spec.kind} can with {' and '.join(exchanging)} only",
-            fix=f"use {' or '.join(exchanging)}, or actor.ulysses_sequence_parallel_size: 1",
+            f"attention, which only {' and '.join(EXCHANGING)} can",
+            fix=f"use {' or '.join(EXCHANGING)}, or actor.ulysses_sequence_parallel_size: 1",
         )
 
 

@@ -13,11 +13,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 from ray.exceptions import RayActorError
-from tensordict import TensorDict
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from verl.utils import tensordict_utils as tu
-from verl.utils.profiler import DistProfiler
-from verl.workers.engine_workers import ActorRolloutRefWorker, _with_routing_replay_flag
+from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.runs.attempts import ENDED_FILE
 from opd.runs.errors import CheckpointError, StoreError
@@ -26,10 +22,7 @@ from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.store import DEFAULT_POLICY, NO_RETRY
-from opd.training import trunk  # noqa: F401 - so that transformers knows its attention in every worker
-from opd.training.nonfinite import count_norms
 from opd.training.plain_loads import find_unloadable, plain_loads
-from opd.training.seeds import SeededRank
 
 logger = logging.getLogger(__name__)
 
@@ -65,21 +58,6 @@ class ShardUploads:
         """Delete the folders of steps that retention let go."""
         for step in steps:
             remove_folder(Path(run_dir) / step_folder(step))
-
-
-class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
-    """verl's worker, unchanged but for the checkpoints and the count of skipped updates: GRPO and evaluation."""
-
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
-    @_with_routing_replay_flag(enabled=True)
-    def update_actor(self, data: TensorDict) -> TensorDict:
-        """verl's update, its updates and skipped updates counted among the metrics."""
-        output = self.actor.train_mini_batch(data=data)
-        if output is None:
-            return None
-        count_norms(tu.get(output, "metrics"))
-        return output.cpu()
 
 
 def fetch_loadable(rank: int, *, step_dir: str | Path, manifest: Manifest, store_url: str | None) -> list[str]:

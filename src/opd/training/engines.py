@@ -30,15 +30,14 @@ from opd.training.ulysses import SHARED, Slice, check_shareable, shared_argument
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
+POLICY = "opd_policy"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
 TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
 
 
-class _HeadEngine(FSDPEngineWithLMHead):
-    """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
-
-    head: DistillationHead
+class _PackedEngine(FSDPEngineWithLMHead):
+    """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
 
     def _build_module(self):
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
@@ -49,9 +48,40 @@ class _HeadEngine(FSDPEngineWithLMHead):
             module = super()._build_module()
         finally:
             self.model_config.model_type = own
-        self.head = DistillationHead.replace(module)
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
+        return module
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """verl's inputs, of this rank's tokens where ranks share a sequence, with what our attention must know of rows."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch=micro_batch)
+        bounds = micro_batch["input_ids"].offsets()
+        if output_args.get("pad_size"):  # its tokens are a row of their own, so that none is attended to
+            bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
+        # A view would tie compiled layers to the shape and offset of what it is a view of.
+        inputs["position_ids"] = inputs["position_ids"].clone()
+        return inputs | self._row_bounds(bounds, inputs["input_ids"].shape[-1]), output_args
+
+    def _row_bounds(self, bounds: torch.Tensor, num_own_tokens: int) -> dict[str, Any]:
+        if not self.use_remove_padding:
+            return {}
+        name = self.module.config._attn_implementation
+        return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
+
+
+@EngineRegistry.register(model_type=POLICY, backend=["fsdp2"], device=["cuda", "npu"])
+class PolicyEngine(_PackedEngine):
+    """Actor and reference policy of GRPO: verl's losses over our attention."""
+
+
+class _HeadEngine(_PackedEngine):
+    """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
+
+    head: DistillationHead
+
+    def _build_module(self):
+        module = super()._build_module()
+        self.head = DistillationHead.replace(module)
         if self.engine_config.use_torch_compile and self.device.type == "cuda":
             compile_layers(module)
         return module
@@ -79,25 +109,9 @@ class _HeadEngine(FSDPEngineWithLMHead):
                 grad=offload_params is parked,
             )
 
-    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        """verl's inputs, of this rank's tokens where ranks share a sequence, with what our attention must know of rows."""
-        inputs, output_args = super().prepare_model_inputs(micro_batch=micro_batch)
-        bounds = micro_batch["input_ids"].offsets()
-        if output_args.get("pad_size"):  # its tokens are a row of their own, so that none is attended to
-            bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
-        # A view would tie compiled layers to the shape and offset of what it is a view of.
-        inputs["position_ids"] = inputs["position_ids"].clone()
-        return inputs | self._row_bounds(bounds, inputs["input_ids"].shape[-1]), output_args
-
     def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
         """The packed or padded inputs of a micro-batch (keys of the model's forward)."""
         return self.prepare_model_inputs(micro_batch=micro_batch)[0]
-
-    def _row_bounds(self, bounds: torch.Tensor, num_own_tokens: int) -> dict[str, Any]:
-        if not self.use_remove_padding:
-            return {}
-        name = self.module.config._attn_implementation
-        return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
 
     def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
         """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded).

@@ -1,7 +1,11 @@
-"""A model's config and tokenizer at the front door: each model's own code runs only where its own flag says so."""
+"""What a run needs of its models, checked at the front door: attention kernel, config, tokenizer.
+
+Code that a model's folder ships runs only where that model's own flag says so.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +14,26 @@ from transformers import AutoConfig, AutoTokenizer
 
 from opd.spec.errors import Problem, SpecError
 from opd.training.loading import reading
+
+# transformers takes the flash-attn package, or the one that fetches kernels from the Hugging Face hub.
+_KERNELS = {"flash_attention_2": ("flash_attn", "kernels"), "varlen": ("torch.nn.attention.varlen",)}
+
+
+def check_attention(implementation: str | None) -> None:
+    """Refuse an attention implementation whose kernel is not installed here; the image is every process's.
+
+    Raises:
+        SpecError: no package that has it can be found.
+    """
+    packages = _KERNELS.get(implementation or "", ())
+    if packages and not any(importlib.util.find_spec(name) for name in packages):
+        problem = Problem(
+            path="model.attn_implementation",
+            value=implementation,
+            rule=f"its kernel is in the package {' or '.join(packages)}, which is not installed",
+            fix="remove the key (cuda: varlen, from torch itself), use sdpa, or install the package in the image",
+        )
+        raise SpecError([problem])
 
 
 def load_tokenizer(section: str, model: DictConfig) -> Any:

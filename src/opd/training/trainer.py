@@ -30,6 +30,7 @@ from opd.training.dialogues import DialogueLog, num_kept
 from opd.training.graceful import GracefulStop
 from opd.training.nonfinite import SkippedUpdates
 from opd.training.plain_loads import plain_loads
+from opd.training.policy_worker import PPOWorker
 from opd.training.rollout_worker import RolloutReport
 from opd.training.run_log import StepLogger, validation_scores
 from opd.training.tracking import MlflowRun
@@ -112,7 +113,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
-        self._set_worker(next(iter(self.role_worker_mapping)), checkpointing.PPOWorker)
+        self._set_worker(next(iter(self.role_worker_mapping)), PPOWorker)
 
     def _set_worker(self, role: Role, worker_class: type) -> None:
         """Make `worker_class` the one worker of the job, under `role`."""

@@ -2,7 +2,7 @@
 
 A rank holds a slice of the tokens everywhere but inside attention, where it holds all tokens and a slice of the heads
 (https://arxiv.org/abs/2309.14509). verl slices the inputs; its own exchange sits inside the flash-attn package's call,
-ours around the attention functions that need no package.
+which neither lock nor image has, ours around the attention functions that need no package.
 """
 
 from __future__ import annotations
