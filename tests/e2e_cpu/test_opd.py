@@ -9,10 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from tests.e2e_cpu.runs import command, finish, heard_during, run, start
+from tests.e2e_cpu.runs import TIMEOUT_S, finish, heard_during, run, start
 from transformers import AutoTokenizer
 
-from opd.data.toy import TEACHER_DIR
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.task import write_parquet
 
 
 @pytest.mark.parametrize(
@@ -112,22 +113,34 @@ def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with
     assert f"the teacher puts {step['opd/unshared_mass_teacher']:.3g} of its probability" in fatal["reason"]
 
 
-@pytest.mark.matrix
-def test_plain_hydra_overrides_start_the_same_trainer(tmp_path):
-    # The original's key for the teacher is understood.
-    dry = subprocess.run(
-        [*command("opd", ["trainer.val_before_train=false", "trainer.total_steps=1"]), "--dry-run"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    overrides = [line for line in dry.stdout.splitlines() if not line.startswith(("opd.teacher.path=", "run.dir="))]
-    teacher = "+actor_rollout_ref.ref.model.path=toy://teacher"
-    environment = dict(os.environ, VERL_LOGGING_LEVEL="WARNING")
+def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
+    # Folders, files and verl's own keys; the teacher under the original's key; nothing of a spec, no key of ours.
+    train, test = write_parquet(tmp_path / "data", seed=1)
+    overrides = [
+        f"data.train_files={train}",
+        f"data.val_files={test}",
+        "data.train_batch_size=16",
+        "data.max_prompt_length=16",
+        "data.max_response_length=8",
+        f"actor_rollout_ref.model.path={STUDENT_DIR}",
+        f"+actor_rollout_ref.ref.model.path={TEACHER_DIR}",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+        "trainer.device=cpu",
+        "trainer.n_gpus_per_node=1",
+        "trainer.total_training_steps=2",
+        "trainer.val_before_train=False",
+        "trainer.test_freq=-1",
+        "trainer.experiment_name=plain",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "opd.main_opd", *overrides, teacher],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment,
+        [sys.executable, "-m", "opd.main_opd", *overrides],
+        cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, env=os.environ | {"VERL_LOGGING_LEVEL": "WARNING"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "step 1/1" in done.stdout
+    assert "step 2/2" in done.stdout
+    assert (tmp_path / "checkpoints" / "opd" / "plain" / "global_step_2" / "actor").is_dir(), "verl's own place"
 
 
 def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
@@ -135,5 +148,5 @@ def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
         [sys.executable, "-m", "opd.main_opd", "trainer.device=cpu", f"actor_rollout_ref.model.path={tmp_path}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH" in done.stderr
+    assert done.returncode == 2
+    assert "opd.teacher.path\n    rule:  the key is required\n    fix:   set it, TEACHER_MODEL_PATH" in done.stderr

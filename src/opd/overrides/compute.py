@@ -19,6 +19,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
+_REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
 _AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
 # Keys that may be left to the residency plan: verl's own switch then stands where it costs no memory.
@@ -35,7 +36,9 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     override of the spec replaces a computed one of the same key and stands at the end.
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
-    groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), _reward(spec),
+    # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
+    reward = () if raw.keys() & _REWARD_PATHS else _reward(spec)
+    groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _run(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
     for group in groups:
@@ -143,7 +146,8 @@ def _reward(spec: AnyRunSpec) -> Pairs:
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     trainer = spec.trainer
     yield "trainer.experiment_name", run.run_id
-    yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
+    if run.run_dir is not None:
+        yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
     yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
     if isinstance(spec, EvalSpec):
         yield "trainer.val_only", True
@@ -168,7 +172,7 @@ def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     yield "run.kind", spec.kind
     yield "run.seed", spec.seed
     yield "run.dir", run.run_dir
-    yield "run.store", spec.store.url
+    yield "run.store", None if run.run_dir is None else spec.store.url
     if isinstance(spec, EvalSpec):
         yield "++run.eval_checkpoint", spec.eval.checkpoint
         yield "++run.save_generations", spec.eval.save_generations

@@ -67,7 +67,7 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
     set_process_environment(spec.device)
     config = compose(overrides)
     try:
-        tracking.check_installed(config.trainer.logger)
+        check_installed(config)
         tracking.set_wandb_environment(config.run.id, tags=(spec.kind, spec.model.name))
         claimed = Run.open(
             run_id=config.run.id,
@@ -95,6 +95,18 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def check_installed(config: DictConfig) -> None:
+    """Refuse what a config asks of packages that are not installed, before the run's name is claimed.
+
+    Raises:
+        SpecError: an attention kernel. RunError (exit code 2): a logger.
+    """
+    from opd.training.model_files import check_attention
+
+    tracking.check_installed(config.trainer.logger)
+    check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
 
 
 def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
