@@ -155,6 +155,7 @@ def test_distillation_reaches_our_group():
         "opd.vocab_parallel_size": "1",
         "opd.reward_beta": "0.5",
         "opd.teacher.path": "t",
+        "opd.teacher.trust_remote_code": "false",
         "opd.teacher.dtype": "bf16",
         "opd.teacher.offload": "true",
         "opd.plan_decides": "[teacher,params,optimizer]",

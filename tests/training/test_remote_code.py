@@ -78,7 +78,7 @@ def test_a_worker_runs_the_teachers_code_by_the_teachers_flag_alone(student, tea
 
 def _config(student: str, teacher: str, tmp_path: Path, *flags: str):
     paths = [f"actor_rollout_ref.model.path={student}", f"opd.teacher.path={teacher}", f"run.dir={tmp_path}"]
-    files = [f"data.{name}_files=[{tmp_path}/{name}.parquet]" for name in ("train", "val")]
+    files = ["data.train_files=toy://train", "data.val_files=toy://heldout"]
     template = "actor_rollout_ref.model.custom_chat_template=x"
     return compose([*paths, *files, template, "actor_rollout_ref.rollout.name=cpu", *flags])
 
