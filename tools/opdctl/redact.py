@@ -34,7 +34,7 @@ _ASSIGNMENTS = tuple(
         r"[?&;](?i:sig|signature|token|key|x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential))=",
     )
 )
-_USERINFO = re.compile(r"\b([a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s]+@", re.IGNORECASE)
+_USERINFO = re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^/\s:@]*:[^/\s]+@", re.IGNORECASE)
 _AUTHORIZATION = re.compile(r"\b((?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 # Values that show what they are: Hugging Face, AWS, GitHub, GitLab, OpenAI and Anthropic, Google, Slack, npm, Docker, JWT.

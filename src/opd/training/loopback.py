@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ def stay_on_loopback() -> None:
     `ray.init(_node_ip_address="127.0.0.1")` is turned into the node's own address.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    for library in ("GLOO", "NCCL"):
+    for library in ("GLOO", "NCCL") if sys.platform == "linux" else ():
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
 
 

@@ -173,6 +173,7 @@ class OrderedTrainer(PPOTrainerSync):
 
         def save() -> int | None:
             step = self._save_now()
+            PROGRESS.rest("pods")
             checkpointing.hand_over(run)
             return step
 
@@ -182,6 +183,7 @@ class OrderedTrainer(PPOTrainerSync):
         PROGRESS.rest("pods")
         if stop.serve(Path(run.handle.local_dir), save, is_over=is_over):
             checkpointing.take_back(run)
+        PROGRESS.enter("next step", self.global_steps)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._update_actor(batch, metrics)
