@@ -53,7 +53,7 @@ NAMED = [
     _mutant("fetch.py", "an object's name may lead out of the folder", "if leads_out(info.key)]", "if False]", ("tests/runs/test_fetched.py",)),
     _mutant("runs/retention.py", "steps that no resume takes are counted", "filter(is_fit, reversed(complete))", "reversed(complete)", _RETENTION),
     _mutant("runs/checkpoints.py", "the step just sealed may go", "self.resumed_step, self._sealed_step)", "self.resumed_step)", _RETENTION),
-    _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest)]", "for problem in ()]", _RETENTION),
+    _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]", "for problem in ()]", _RETENTION),
     _mutant("training/plain_loads.py", "verl unpickles", '{**kwargs, "weights_only": True}', "kwargs", ("tests/training/test_plain_loads.py",)),
     _mutant("training/checkpointing.py", "ranks' disks are not pruned",
             "        worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)\n", "        pass\n", _RANKS),

@@ -79,3 +79,13 @@ def test_a_store_that_is_away_stops_nothing_since_nobody_can_claim_the_run_there
     beats.answer = StoreUnavailable("503")
     for beats.now_s in (61.0, 122.0, 1e6):
         watch.check()
+
+
+def test_when_the_watch_has_stopped_no_beat_comes_any_more(watch: Watch, beats: Beats, until: Callable) -> None:
+    watch.start()
+    until(lambda: beats.num > 0)
+    watch.stop()
+    before, thread = beats.num, watch._thread
+    assert thread is not None
+    assert not thread.is_alive()
+    assert beats.num == before

@@ -215,3 +215,15 @@ def test_a_step_that_went_in_the_store_only_stays_on_the_disks(make_checkpoints:
 def test_keeping_none_is_refused(make_checkpoints: Callable, limits: dict[str, int]) -> None:
     with pytest.raises(CheckpointError, match="at least 1"):
         make_checkpoints().prune(**limits)
+
+
+def test_a_file_that_the_store_lacks_counts_and_one_that_lies_on_another_disk_does_not(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path
+) -> None:
+    checkpoints = make_checkpoints()
+    for step in (10, 20):
+        save_step(checkpoints, step, num_ranks=2)
+    for place in ("local", "store"):  # rank 1 has saved to a disk of its own; the store has lost its part
+        (tmp_path / place / "checkpoints/global_step_20/actor/model_world_size_2_rank_1.pt").unlink()
+    assert checkpoints.prune(keep_last=1) == [10]
+    assert (folders(tmp_path, "local"), folders(tmp_path, "store")) == ([20], [10, 20])

@@ -212,7 +212,8 @@ class Checkpoints:
 
         def prune_one(store: Store) -> None:
             def counts(step: int) -> bool:
-                return step not in self._unfit and is_fit(store, step, self.spec_hash)
+                is_own_disk = store is self.local
+                return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
 
             deleted.update(
                 prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected, is_fit=counts)
@@ -240,7 +241,7 @@ class Checkpoints:
     def _seal_remote(self, remote: Store, manifest: Manifest) -> list[str]:
         """Seals a step in the store, unless that does not hold what was uploaded to it; what is wrong there."""
         self.before_store_seal()
-        problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest)]
+        problems = [f"in {remote.url} {problem}" for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]
         if not problems:
             _seal(remote, manifest, lambda: self._check([remote, self.local]))
         return problems

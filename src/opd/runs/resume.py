@@ -92,28 +92,30 @@ def find_unfit(manifest: Manifest, spec_hash: str) -> list[str]:
     return manifest.find_gaps()
 
 
-def find_wrong_sizes(store: Store, manifest: Manifest) -> list[str]:
+def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> list[str]:
     """Files that a place does not hold in the size that the manifest says, from its listing alone.
 
-    On a local disk only the driver's files must be there: ranks may save to disks of their own.
+    Args:
+        is_own_disk: the place is the driver's disk, where only the driver's files must be: ranks may have disks of their own.
     """
     folder = step_folder(manifest.step)
     sizes = {info.key.removeprefix(f"{folder}/"): info.size for info in store.list(folder)}
-    is_local = store.local_path("") is not None
     problems = []
     for entry in manifest.files:
         if entry.path in sizes and sizes[entry.path] != entry.size:
             problems.append(f"{entry.path} has {sizes[entry.path]} bytes, the manifest says {entry.size}")
-        elif entry.path not in sizes and (entry.rank == DRIVER_RANK or not is_local):
+        elif entry.path not in sizes and (entry.rank == DRIVER_RANK or not is_own_disk):
             problems.append(f"{entry.path} is missing")
     return problems
 
 
-def is_fit(store: Store, step: int, spec_hash: str) -> bool:
+def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
     """Whether a resume would take this place's copy of a step, as far as seal, manifest and sizes tell."""
     try:
         manifest = read_sealed(store, step)
-        return manifest is not None and not (find_unfit(manifest, spec_hash) or find_wrong_sizes(store, manifest))
+        if manifest is None or find_unfit(manifest, spec_hash):
+            return False
+        return not find_wrong_sizes(store, manifest, is_own_disk=is_own_disk)
     except (CorruptRecord, CheckpointError, StoreError):
         return False
 
