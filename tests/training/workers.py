@@ -57,8 +57,8 @@ class Case:
     overrides: list[str] = field(default_factory=list)
     device: str = "cpu"
     method: str = "update"
-    nan_row: int | None = None
-    """A row of the last rank for which the teacher answers nan."""
+    nan_teacher: bool = False
+    """The teacher answers nan for the rows of the last rank."""
 
 
 def nested(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -197,7 +197,7 @@ def _nan_from_teacher(case: Case) -> Iterator[None]:
     put, is_last = HiddenCache.put, torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
 
     def poisoned(cache, row, hidden):
-        put(cache, row, hidden * torch.nan if is_last and row == case.nan_row else hidden)
+        put(cache, row, hidden * torch.nan if is_last and case.nan_teacher else hidden)
 
     HiddenCache.put = poisoned
     try:
