@@ -73,6 +73,8 @@ def one_rank(folders) -> dict[str, dict]:
             folders, rows=uneven_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
         ),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
+        "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
+        "second step": _case(folders, rows=uneven_rows(), num_steps=2),
         "one key head": _case(folders, "one key head", "one key head", rows=uneven_rows()),
         "half masked": _case(folders, rows=HALF_MASKED, micro_batch=4),
         "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in uneven_rows()]),
@@ -165,6 +167,22 @@ def _same_counts(result: dict, reference: dict) -> None:
 @pytest.mark.parametrize("cut", ["8 micro-batches", "token budget", "chunk of 3", "gradient checkpointing", "offload"])
 def test_cutting_the_batch_does_not_change_loss_or_gradient(one_rank, cut):
     _same(one_rank[cut], one_rank["heads untied-untied"])
+
+
+def test_rollout_and_actor_are_compared_before_the_first_update_of_a_step_only(one_rank):
+    # Behind it the actor is another model: the agreement of two mini-batches is that of the first one's rows.
+    alone, both = (one_rank[name]["metrics"] for name in ("first mini-batch alone", "2 mini-batches"))
+    keys = [key for key in alone if "rollout_probs" in key or "pearson" in key]
+    assert len(keys) >= 2
+    assert {key: both[key] for key in keys} == pytest.approx({key: alone[key] for key in keys}, rel=1e-6)
+    assert both["opd/num_updates"] == 2
+
+
+def test_a_second_step_on_one_worker_begins_with_no_hidden_states_of_the_first(one_rank):
+    first, second = one_rank["heads untied-untied"], one_rank["second step"]
+    assert "error" not in second
+    assert second["metrics"]["perf/teacher_cache_mb"] == first["metrics"]["perf/teacher_cache_mb"]
+    assert second["metrics"]["opd/num_tokens"] == first["metrics"]["opd/num_tokens"]
 
 
 @pytest.mark.parametrize("heads", HEADS)

@@ -57,6 +57,7 @@ class Case:
     overrides: list[str] = field(default_factory=list)
     device: str = "cpu"
     method: str = "update"
+    num_steps: int = 1
     nan_teacher: bool = False
     """The teacher answers nan for the rows of the last rank."""
 
@@ -164,6 +165,8 @@ def run_case(case: Case) -> dict[str, Any]:
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(worker.student_engine)
+    for _ in range(case.num_steps - 1):
+        worker.update_opd(data.clone())
     before = _weights(worker)
     with Collectives() as collectives, _nan_from_teacher(case):
         output = worker.update_opd(data)
