@@ -16,7 +16,7 @@ import hydra
 
 from opd.overrides import RunFacts, compute_overrides
 from opd.runs.errors import RunError
-from opd.spec import SpecError
+from opd.spec import ConvertSpec, SpecError
 from opd.spec.errors import Problem
 from opd.spec.load import load_text
 from opd.spec.raw import parse_raw
@@ -70,6 +70,9 @@ def full_overrides(given: Sequence[str], env: Mapping[str, str]) -> list[str]:
         spec = load_text(f"kind: {kind}\n", env=teacher, sets=sets, overrides=[*_ORIGINAL, *rest]).spec
     except SpecError as error:
         raise SpecError(map(_in_verls_keys, error.problems), origin="command line") from error
+    if isinstance(spec, ConvertSpec):
+        rule, fix = "a conversion trains and samples nothing", "use python -m opd.launch with a file of kind convert"
+        raise SpecError([Problem(path=_KIND, value=kind, rule=rule, fix=fix)], origin="command line")
     return compute_overrides(spec, run=RunFacts(run_id="local", run_dir=None, in_ray_cluster="RAY_ADDRESS" in env))
 
 

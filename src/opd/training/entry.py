@@ -291,8 +291,11 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     joins = bool(os.environ.get("RAY_ADDRESS"))
-    if not joins and init.get("num_cpus") is None:
-        init["num_cpus"] = num_cpus
+    if not joins:
+        # Without an address Ray joins whatever cluster last started on this machine, another run's among them.
+        init = {"address": "local", "num_cpus": num_cpus} | {
+            key: value for key, value in init.items() if value is not None
+        }
     with nullcontext() if joins else patient_start():
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory

@@ -66,9 +66,11 @@ def _loaded(section: str, model: DictConfig, load: Callable[..., Any], path: str
     except SpecError:
         raise
     except ValueError as error:
-        key, value, fix = "path", path, "use a model that the installed transformers knows"
+        key, fix = "path", "use a model that the installed transformers knows"
         if not model.trust_remote_code and "trust_remote_code" in str(error):
-            key, value = "trust_remote_code", False
+            key = "trust_remote_code"
             fix = f"read that code, then set it to true, or {fix} without"
-        problem = Problem(path=f"{section}.{key}", value=value, rule=f"{path} cannot be loaded: {error}", fix=fix)
+        problem = Problem(
+            path=f"{section}.{key}", value=getattr(model, key), rule=f"{path} cannot be loaded: {error}", fix=fix
+        )
         raise SpecError([problem]) from error

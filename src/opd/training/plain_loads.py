@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy._core.multiarray import _reconstruct
 
 # Beside tensors and plain values: numpy's generator, which verl saves with a rank's extra state.
 # numpy 1 wrote the same function under its old module's name.
-ALLOWED = [
+ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     _reconstruct,
     (_reconstruct, "numpy.core.multiarray._reconstruct"),
     np.ndarray,
@@ -43,11 +43,11 @@ def plain_loads() -> Iterator[None]:
         with torch.serialization.safe_globals(ALLOWED):
             return load(*args, **{**kwargs, "weights_only": True})
 
-    torch.load, torch.distributed.barrier = load_plain, lambda *args, **kwargs: None  # type: ignore[assignment]
+    torch.load, torch.distributed.barrier = load_plain, lambda *args, **kwargs: None
     try:
         yield
     finally:
-        torch.load, torch.distributed.barrier = load, barrier  # type: ignore[assignment]
+        torch.load, torch.distributed.barrier = load, barrier
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
 

@@ -23,7 +23,7 @@ class RunQueue:
     def __init__(self, config: DictConfig) -> None:
         storage = config.backend.SimpleStorage
         # As TransferQueue names them: (name, namespace), None for the run's own.
-        self._actors = [("TransferQueueController", "transfer_queue")]
+        self._actors: list[tuple[str, str | None]] = [("TransferQueueController", "transfer_queue")]
         self._actors += [(f"TransferQueueStorageUnit#{i}", None) for i in range(storage.num_data_storage_units)]
         self._start = Background(lambda: tq.init(config), "transfer-queue")
 
