@@ -166,7 +166,7 @@ def test_a_laptop_needs_the_device_and_nothing_else(configs):
     assert not role.model.use_remove_padding
     assert not role.actor.use_torch_compile
     assert (role.rollout.name, role.rollout.agent.num_workers) == ("cpu", 0)
-    assert (init.num_cpus, init.num_gpus) == (16, configs["a laptop"].trainer.n_gpus_per_node)
+    assert init.num_gpus == configs["a laptop"].trainer.n_gpus_per_node, "logical slots, one a rank"
 
 
 @pytest.mark.parametrize("prefix", ["", "reward."], ids=["verl 0.7's key", "verl 0.9's key"])
