@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
+# Python loads a codec's module at its first use; a tool's process, which must open nothing once it answers, has it by then.
+_UTF_16 = codecs.lookup("utf-16-le").name
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # C0, DEL and C1 (a terminal obeys U+009B as it does ESC [), line separators, and what reverses the order of what follows.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -14,7 +17,7 @@ def storable(text: str) -> str:
 
     JSON's `"\ud800"` is plain ASCII and yet becomes half a character in Python: UTF-8, tokenizers and Arrow refuse it.
     """
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.encode(_UTF_16, "surrogatepass").decode(_UTF_16, "replace")
 
 
 def inert(text: str, *, keep: str = "\n\t") -> str:
