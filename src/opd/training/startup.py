@@ -21,19 +21,21 @@ class Background(Generic[T]):
         self._call = call
         self._value: Any = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        # Not the thread's own end: Python 3.11 takes a thread whose `join` was interrupted for ended.
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         try:
             self._value = self._call()
         except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
             self._error = error
+        finally:
+            self._ended.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the call has ended, however it ended; False if it has not within the time."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._ended.wait(timeout_s)
 
     def result(self) -> T:
         self.wait()
