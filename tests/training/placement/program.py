@@ -141,6 +141,9 @@ def remove_groups() -> None:
     for key, group in placement_group_table().items():
         if group["state"] != "REMOVED":
             remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(key)))
+    until_s = time.monotonic() + READY_S
+    while ray.available_resources().get("GPU") != ray.cluster_resources()["GPU"] and time.monotonic() < until_s:
+        time.sleep(0.2)  # verl counts the free devices once and fails
 
 
 def wait_until_ended() -> None:
