@@ -118,6 +118,7 @@ def local_ray() -> Iterator[None]:
     source = str(Path(__file__).parents[2] / "src")
     with patient_start():
         ray.init(
+            address="local",
             num_cpus=2,
             include_dashboard=False,
             object_store_memory=100 << 20,

@@ -17,7 +17,7 @@ def run():
     import ray
     from opd.training.ray_start import patient_start
     with patient_start():
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
 
     @ray.remote
     class Busy:

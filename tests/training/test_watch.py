@@ -18,7 +18,7 @@ _PROGRAM = """
 
     where, end_s = sys.argv[1], float(sys.argv[2])
     with patient_start():
-        ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
+        ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)
 
     class Queue:
         def pid(self):
