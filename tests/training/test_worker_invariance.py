@@ -65,6 +65,7 @@ def one_rank(folders) -> dict[str, dict]:
     }
     cases |= {
         "8 micro-batches": _case(folders, rows=uneven_rows(), micro_batch=1),
+        "twice the weights": _case(folders, rows=[r | {"weight": 2 * r["weight"]} for r in uneven_rows()]),
         "token budget": _case(folders, rows=uneven_rows(), overrides=DYNAMIC),
         "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
         "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
@@ -167,6 +168,12 @@ def _same_counts(result: dict, reference: dict) -> None:
 @pytest.mark.parametrize("cut", ["8 micro-batches", "token budget", "chunk of 3", "gradient checkpointing", "offload"])
 def test_cutting_the_batch_does_not_change_loss_or_gradient(one_rank, cut):
     _same(one_rank[cut], one_rank["heads untied-untied"])
+
+
+def test_rows_count_by_their_weights_in_loss_and_gradient(one_rank):
+    once, twice = one_rank["heads untied-untied"]["metrics"], one_rank["twice the weights"]["metrics"]
+    for key in ("opd/loss", "opd/grad_norm"):
+        assert twice[key] == pytest.approx(2 * once[key], rel=1e-5), key
 
 
 def test_rollout_and_actor_are_compared_before_the_first_update_of_a_step_only(one_rank):
