@@ -61,7 +61,7 @@ def eval_table(record: RunRecord) -> Table | None:
     table = Table("data set", "problems × answers", "mean@n", "pass@n", "maj@n", title=f"{record.run_id}: evaluation",
                   caption="percent ± standard error, clustered by problem")  # fmt: skip
     for name, found in sorted(sets.items()):
-        dropped = f" ({found['num_dropped']} too long to ask)" if found.get("num_dropped") else ""
+        dropped = f" ({found['num_dropped']} too long to ask)" if found["num_dropped"] else ""
         table.add_row(
             name,
             f"{found['num_problems']} × {found['num_samples']}{dropped}",

@@ -12,6 +12,8 @@ from typing import Any
 from opdctl.history import MAX_STEP
 from opdctl.redact import redact_tree
 
+# What an evaluation of an older version did not write.
+_MISSING_THEN: dict[str, Any] = {"standard_error": None, "num_dropped": 0}
 _EVALUATION = {"num_problems": int, "num_samples": int, "mean": float, "pass_at": list, "maj_at": list}
 
 
@@ -33,7 +35,7 @@ def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dic
     if not isinstance(sets, dict):
         problems.append(f"result.json: eval is left out: must be an object, not {type(sets).__name__}")
         return found
-    kept = {name: {"standard_error": None} | values for name, values in sets.items() if _is_evaluation(values)}
+    kept = {name: _MISSING_THEN | values for name, values in sets.items() if _is_evaluation(values)}
     if len(kept) < len(sets):
         left = ", ".join(sorted(sets.keys() - kept.keys()))
         problems.append(f"result.json: eval of {left} is left out: must hold the numbers {', '.join(_EVALUATION)}")
@@ -62,5 +64,6 @@ def _is_evaluation(values: Any) -> bool:
         isinstance(values, dict)
         and all(_is(values.get(name), kind) for name, kind in _EVALUATION.items())
         and all(values[name] and all(_is(item, float) for item in values[name]) for name in ("pass_at", "maj_at"))
+        and _is(values.get("num_dropped", 0), int)
         and (values.get("standard_error") is None or _is(values["standard_error"], float))
     )
