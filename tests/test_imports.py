@@ -21,6 +21,7 @@ def _loaded_by(*modules: str) -> set[str]:
         ("opd.spec", "opd.overrides", "opd.inputs", "opd.launch"),
         ("opd.losses",),
         ("opd.batch",),
+        ("opd.importance",),
         ("opd.data", "opd.data.prepare_grpo_data", "opd.data.process_eval_data", "opd.data.toy.task"),
         ("opd.runs", "opd.runs.run"),
         ("opd.rewards", "opd.rewards.entry"),
