@@ -28,6 +28,16 @@ def test_the_trainer_reads_the_very_spec_that_the_file_says_under_the_release_s_
     assert dump_spec(mounted.spec) == {**dump_spec(loaded.spec), "name": RUN}
 
 
+def test_people_can_read_the_experiment_line_by_line_in_what_helm_renders():
+    assert '\n      "kind": "opd",\n' in template("opd", IMAGE).stdout
+
+
+@pytest.mark.parametrize("odd", ["\x7f", "\x85", "\xa0", "\ufeff", "\u2028", "\ud7ff", "日本", "\t\r\n", "a: #b"])
+def test_a_character_that_yaml_takes_in_quotes_alone_arrives(odd):
+    text = experiment("opd", {"env": {"ODD": f"a{odd}b"}})
+    assert json.loads(text)["env"]["ODD"] == f"a{odd}b"
+
+
 def test_numbers_and_strings_arrive_as_they_were_written():
     mounted = dump_spec(load_text(experiment("opd", ODD), is_json=True).spec)
     assert mounted["env"] == ODD["env"]

@@ -2,10 +2,11 @@
 
 import os
 import subprocess
+from importlib.metadata import version
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, ROOT, helm, parsed, template
+from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, ROOT, env_of, head, helm, parsed, rayjob, template
 
 from opd.spec import KINDS
 
@@ -52,6 +53,12 @@ def test_the_library_lies_in_every_chart_and_is_declared_with_its_version(kind):
         {"name": library["name"], "version": library["version"], "repository": "file://../opd-lib"}
     ]
     assert (chart["name"], chart["version"]) == (kind, library["version"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chart_tells_the_image_its_version_which_is_that_of_the_package(kind):
+    told = env_of(head(rayjob(kind)))["OPD_CHART_VERSION"]
+    assert told == yaml.safe_load((CHARTS / kind / "Chart.yaml").read_text())["version"] == version("opd")
 
 
 def test_all_charts_have_the_same_thin_templates():

@@ -1,7 +1,20 @@
 """The RayJob of every chart keeps the rules that KubeRay does not tell anybody about."""
 
 import pytest
-from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, RUN, head, helm, objects, one, rayjob, refusal, template
+from tests.charts.helm import (
+    CHARTS,
+    EXAMPLE_OF,
+    EXPERIMENTS,
+    MINIMAL,
+    RUN,
+    head,
+    helm,
+    objects,
+    one,
+    rayjob,
+    refusal,
+    template,
+)
 
 from opd.spec import KINDS
 
@@ -146,6 +159,19 @@ def test_a_tag_is_taken_only_for_an_image_that_lies_on_the_nodes():
 def test_helm_lint_finds_nothing(kind):
     done = helm("lint", "--strict", str(CHARTS / kind), "-f", str(EXPERIMENTS[EXAMPLE_OF[kind]]))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_helm_lint_of_a_chart_alone_passes_and_says_what_to_give(kind):
+    done = helm("lint", "--strict", str(CHARTS / kind))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"it begins with `kind: {kind}`" in done.stderr
+
+
+@pytest.mark.parametrize(("kind", "missing"), [("opd", "teacher"), ("opd-agent", "agent"), ("convert", "convert")])
+def test_a_key_that_every_experiment_of_a_kind_needs_is_required_by_the_schema(kind, missing):
+    tree = {key: value for key, value in MINIMAL[kind].items() if key != missing}
+    assert f"at '/{missing}': missing property" in refusal(kind, tree, experiment="")
 
 
 def test_kueue_and_volcano_find_their_queue_in_labels_of_the_rayjob():

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 
 from opd.pods import start, stop
 from opd.pods.experiment import Experiment, read_experiment
+from opd.runs.errors import RunFatal
+from opd.runs.result import refuse_if_over
 from opd.runs.store_local import LocalStore
 
 
@@ -120,6 +123,28 @@ def test_one_start_too_many_in_a_ray_cluster_is_refused(tmp_path):
     assert process.returncode == start.EXIT_TOO_MANY_STARTS
     assert "start 3 in the Ray cluster cluster-1, and 2 are allowed" in err
     assert "sead" not in err
+
+
+def test_an_image_refuses_a_chart_of_another_version_in_one_line_and_for_good(tmp_path):
+    process = launched(tmp_path, BAD, OPD_CHART_VERSION="7.1.3", RAY_CLUSTER_NAME="cluster-1")
+    _, err = process.communicate(timeout=60)
+    [line] = err.splitlines()
+    own = ".".join(version("opd").split(".")[:2])
+    assert f"the chart is of version 7.1.3 and the image holds opd {version('opd')}" in line
+    assert f"install the chart of version {own}, or name an image of 7.1 in cluster.image.ref" in line
+    assert process.returncode == start.EXIT_MISFIT
+    with pytest.raises(RunFatal, match=r"the chart is of version 7\.1\.3"):
+        refuse_if_over(LocalStore(tmp_path / "outputs/store/r"))
+
+
+@pytest.mark.parametrize("chart", ["", "0.3.0", "0.3.9", "0.3.0-rc.1+abc"])
+def test_a_chart_fits_an_image_of_the_same_major_and_minor(chart):
+    assert not start.misfit(chart, "0.3.2")
+
+
+@pytest.mark.parametrize("chart", ["0.2.9", "0.30.0", "1.3.2"])
+def test_a_chart_of_another_major_or_minor_does_not_fit(chart):
+    assert start.misfit(chart, "0.3.2")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from chartgen.chart import LIBRARY, charts
+from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
 from chartgen.readme import readme
 from chartgen.values import values_yaml
@@ -21,7 +21,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     for chart in charts():
         folder = Path("charts") / chart.kind
         files[folder / "values.yaml"] = values_yaml(chart)
-        files[folder / "values.schema.json"] = json.dumps(chart.schema, indent=1) + "\n"
+        files[folder / "values.schema.json"] = json.dumps(values_schema(chart), indent=1) + "\n"
         files[folder / "README.md"] = readme(chart)
     return files
 

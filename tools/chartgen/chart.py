@@ -53,6 +53,29 @@ def _chart(kind: Kind) -> Chart:
     return Chart(kind=kind, schema=schema, defaults=defaults)
 
 
+def values_schema(chart: Chart) -> dict[str, Any]:
+    """The schema as Helm gets it: what has no default is required of values that name their kind, so of every experiment.
+
+    The chart's own values.yaml names none: `helm lint` of the chart alone passes and says what to give.
+    """
+    schema = copy.deepcopy(chart.schema)
+    schema |= {"if": {"required": ["kind"]}, "then": _take_required(schema, chart.defaults)}
+    return schema
+
+
+def _take_required(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Moves the requirement of keys without a default, in sections that are always there, into a schema of their own."""
+    missing = [name for name in schema["required"] if name not in defaults]
+    schema["required"] = [name for name in schema["required"] if name in defaults]
+    inner = {
+        name: _take_required(schema["properties"][name], value)
+        for name, value in defaults.items()
+        if isinstance(value, dict) and "required" in schema["properties"].get(name, {})
+    }
+    inner = {name: taken for name, taken in inner.items() if taken}
+    return {**({"required": missing} if missing else {}), **({"properties": inner} if inner else {})}
+
+
 def _bound_integers(node: Any) -> None:
     """Helm and JSON carry integers exactly up to 2^53 only."""
     if isinstance(node, dict):

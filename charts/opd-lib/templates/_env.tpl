@@ -14,6 +14,7 @@
   "RAY_JOB_STOP_SIGNAL" (dict "value" "SIGINT")
   "OPD_SAVE_SECONDS" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
   "OPD_STARTS_PER_CLUSTER" (dict "value" ($cluster.retries.startsPerCluster | int64 | toString))
+  "OPD_CHART_VERSION" (dict "value" .Chart.Version)
 -}}
 {{- if hasKey $cluster.deadlines "activeSeconds" -}}
 {{- $_ := set $env "OPD_ACTIVE_DEADLINE_SECONDS" (dict "value" ($cluster.deadlines.activeSeconds | int64 | toString)) -}}

@@ -55,7 +55,7 @@ labels:
 
 {{- /* Pods that run Ray beside the head exist for every kind but convert. */ -}}
 {{- define "opd.hasWorkers" -}}
-{{- if ne .Values.kind "convert" }}true{{ end -}}
+{{- if hasKey .Values.cluster "worker" }}true{{ end -}}
 {{- end -}}
 
 {{- /* Ranks on a node: the spec's, else its default by device. */ -}}

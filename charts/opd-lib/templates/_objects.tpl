@@ -13,7 +13,14 @@ metadata:
   {{- include "opd.metadata" . | nindent 2 }}
 immutable: true
 data:
-  exp.json: {{ include "opd.experiment" . | quote }}
+  {{- /* A block, so that people can read it; YAML takes some characters in quotes alone. */}}
+  {{- $experiment := include "opd.experiment" . }}
+  {{- if regexMatch "[\\x7f-\\x{a0}\\x{feff}\\x{fffe}\\x{ffff}]" $experiment }}
+  exp.json: {{ $experiment | quote }}
+  {{- else }}
+  exp.json: |-
+    {{- $experiment | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{- define "opd.serviceAccount" -}}

@@ -6,9 +6,14 @@
 {{- fail (printf "\n\n  %s\n    value: %s\n    rule:  %s\n    fix:   %s\n" .key $value .rule .fix) -}}
 {{- end -}}
 
-{{- /* Every rule, once per release. */ -}}
+{{- /* Every rule, once per release. `helm lint` of a chart alone goes on after a refusal, with values that are no experiment. */ -}}
 {{- define "opd.check" -}}
 {{- include "opd.checkRelease" . -}}
+{{- if not (hasKey .Values "kind") -}}
+{{- include "opd.refuse" (dict "key" "kind" "value" nil
+  "rule" "missing property 'kind': the values are an experiment, and every experiment says its kind"
+  "fix" (printf "give the experiment's file (-f exp.yaml); it begins with `kind: %s`" .Chart.Name)) -}}
+{{- else -}}
 {{- include "opd.checkSecrets" (list (include "opd.constants" . | fromJson) "" (omit .Values "opd-lib")) -}}
 {{- include "opd.checkImage" . -}}
 {{- include "opd.checkLifecycle" . -}}
@@ -20,6 +25,7 @@
 {{- include "opd.checkWorkers" . -}}
 {{- include "opd.checkToolDatabase" . -}}
 {{- include "opd.checkSpec" . -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -16,20 +16,25 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from opd.pods import stop
 from opd.pods.experiment import Experiment, read_experiment
 from opd.runs.access import apply_experiment
+from opd.runs.attempts import highest_attempt
 from opd.runs.errors import AlreadyExists, StoreError
+from opd.runs.result import write_fatal
 from opd.runs.store import Store, json_bytes, open_store
 
 STARTS = "starts"
 CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # set by KubeRay
 STARTS_VARIABLE = "OPD_STARTS_PER_CLUSTER"
+CHART_VARIABLE = "OPD_CHART_VERSION"
 ACTIVE_VARIABLE = "OPD_ACTIVE_DEADLINE_SECONDS"
 PRE_RUNNING_VARIABLE = "OPD_PRE_RUNNING_DEADLINE_SECONDS"
 EXIT_TOO_MANY_STARTS = 1
+EXIT_MISFIT = 2
 # KubeRay looks at a deadline every few seconds; a trainer that ended before it did would be retried.
 DEADLINE_MARGIN_S = 30.0
 
@@ -56,6 +61,20 @@ def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Star
             number += 1
     first: Mapping[str, Any] = store.get_json(f"{prefix}/0001.json") or {}
     return Start(number=number, head_started_at_s=first.get("head_started_at_s", head_started_at_s))
+
+
+def misfit(chart: str, image: str) -> str:
+    """Why a chart of one version cannot start an image of another; empty where major and minor are the same.
+
+    Charts that say no version are older than this rule.
+    """
+    if not chart or chart.split(".")[:2] == image.split(".")[:2]:
+        return ""
+    return (
+        f"the chart is of version {chart} and the image holds opd {image}: major and minor must be the same; "
+        f"install the chart of version {'.'.join(image.split('.')[:2])}, or name an image of {'.'.join(chart.split('.')[:2])} "
+        "in cluster.image.ref"
+    )
 
 
 def save_before_s(start: Start, environment: Mapping[str, str], save_s: float) -> float | None:
@@ -124,6 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).experiment
     experiment = read_experiment(path)
     apply_experiment(experiment.tree, is_final=True)
+    if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
+        _say(why)
+        _end_for_good(experiment, why)
+        return EXIT_MISFIT
     save_s = stop.save_seconds()
     ask_at_s = end_at_s = None
     if cluster := os.environ.get(CLUSTER_VARIABLE):
@@ -162,6 +185,15 @@ def _surviving(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         _say(f"{what} is left out: {error}")
+
+
+def _end_for_good(experiment: Experiment, reason: str) -> None:
+    """Write fatal.json, so that status and every later start say why; without the store the log alone says it."""
+    try:
+        store = _store(experiment)
+        write_fatal(store, reason, run_id=experiment.run_id, attempt=highest_attempt(store))
+    except StoreError as error:
+        _say(f"fatal.json could not be written: {error}")
 
 
 def _store(experiment: Experiment) -> Store:
