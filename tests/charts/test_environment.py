@@ -17,9 +17,11 @@ def test_secrets_come_by_reference():
     assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
 
 
-def test_head_and_workers_have_the_same_variables():
+def test_head_and_workers_have_the_same_variables_but_for_the_devices():
     spec = rayjob("opd", {"cluster": {"secrets": SECRETS, "extraEnv": [{"name": "A", "value": "1"}]}})
-    assert head(spec)["env"] == worker(spec)["env"]
+    own = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    assert own in head(spec)["env"]
+    assert [item for item in head(spec)["env"] if item != own] == worker(spec)["env"]
 
 
 def test_one_wandb_run_lives_over_all_attempts():

@@ -12,7 +12,8 @@ from opd.spec import KINDS
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
-          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods"}  # fmt: skip
+          "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods",
+          "PodDisruptionBudget": "poddisruptionbudgets"}  # fmt: skip
 
 
 def kustomize(folder):

@@ -10,6 +10,8 @@ from typing import Any
 
 from opd.runs.access import STORE_VARIABLES
 from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
+from opd.spec.cluster import podspec
+from opd.spec.cluster.identity import IDENTITIES
 from opd.spec.cluster.lifecycle import ALL_ADDRESSES
 from opd.spec.defaults import DEFAULTS, Lookup
 from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
@@ -47,6 +49,22 @@ def constants(lock: Path) -> dict[str, Any]:
         "rayVersion": locked_version(lock, "ray"),
         "secretName": _SECRET_NAME.pattern,
         "allAddresses": ALL_ADDRESSES,
+        "identities": {
+            name: {
+                "annotation": item.annotation,
+                "podLabels": item.pod_labels,
+                "egress": [{"cidr": cidr, "ports": list(ports)} for cidr, ports in item.egress],
+            }
+            for name, item in IDENTITIES.items()
+        },
+        "podSpec": {
+            "guarded": list(podspec.GUARDED),
+            "freeToUnset": list(podspec.FREE_TO_UNSET),
+            "rule": podspec.RULE,
+            "fix": podspec.FIX,
+            "unsetRule": podspec.UNSET_RULE,
+            "unsetFix": podspec.UNSET_FIX,
+        },
         "storeVariables": {key: names[0] for key, names in STORE_VARIABLES.items()},
         "urlCredentials": _URL_CREDENTIALS.pattern,
         "secretInText": _SECRET_IN_TEXT.pattern,

@@ -6,6 +6,77 @@
  "rayVersion": "2.60.0",
  "secretName": "^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$",
  "allAddresses": "0.0.0.0/0",
+ "identities": {
+  "gke": {
+   "annotation": "iam.gke.io/gcp-service-account",
+   "podLabels": {},
+   "egress": [
+    {
+     "cidr": "169.254.169.254/32",
+     "ports": [
+      80,
+      8080
+     ]
+    },
+    {
+     "cidr": "169.254.169.252/32",
+     "ports": [
+      987,
+      988
+     ]
+    }
+   ]
+  },
+  "eks-pod-identity": {
+   "annotation": "",
+   "podLabels": {},
+   "egress": [
+    {
+     "cidr": "169.254.170.23/32",
+     "ports": [
+      80
+     ]
+    },
+    {
+     "cidr": "fd00:ec2::23/128",
+     "ports": [
+      80
+     ]
+    }
+   ]
+  },
+  "azure": {
+   "annotation": "azure.workload.identity/client-id",
+   "podLabels": {
+    "azure.workload.identity/use": "true"
+   },
+   "egress": []
+  }
+ },
+ "podSpec": {
+  "guarded": [
+   "automountServiceAccountToken",
+   "hostIPC",
+   "hostNetwork",
+   "hostPID",
+   "hostPath",
+   "hostPort",
+   "privileged",
+   "securityContext",
+   "serviceAccount",
+   "serviceAccountName",
+   "serviceAccountToken"
+  ],
+  "freeToUnset": [
+   "securityContext.runAsUser",
+   "securityContext.runAsGroup",
+   "securityContext.fsGroup"
+  ],
+  "rule": "Pod Security `restricted` or the pods' identity rests on it, so podSpec leaves it alone",
+  "fix": "remove it (user and groups: cluster.podSecurity; account: cluster.serviceAccount.name), or set cluster.podSecurity.acceptUnrestricted: true",
+  "unsetRule": "it is a list of fields to drop, as dotted paths",
+  "unsetFix": "write it like unset: [securityContext.runAsUser]"
+ },
  "storeVariables": {
   "endpoint": "AWS_ENDPOINT_URL_S3",
   "region": "AWS_DEFAULT_REGION",

@@ -3,7 +3,10 @@
 
 {{- /* Ray signals every process of a job that it stops and kills what is left after a wait: SIGINT, because the launcher
      alone reacts to it and tells the trainer once; the wait is the time to save. */ -}}
+{{- /* (list $ hasDevice) */ -}}
 {{- define "opd.env" -}}
+{{- $hasDevice := index . 1 -}}
+{{- with index . 0 -}}
 {{- $cluster := .Values.cluster -}}
 {{- $env := dict
   "HOME" (dict "value" "/home/opd")
@@ -30,9 +33,11 @@
 {{- $_ := set $env $name (dict "valueFrom" (dict "secretKeyRef" (dict "name" .secret "key" .key))) -}}
 {{- end -}}
 {{- end -}}
+{{- if not $hasDevice -}}{{- $env = merge $env (include "opd.noDevice" . | fromYaml) -}}{{- end -}}
 {{- $env = merge (include "opd.experimentEnv" . | fromJson) $env -}}
 {{- range $cluster.extraEnv -}}{{- $env = omit $env .name -}}{{- end -}}
 {{- concat (include "opd.envList" $env | fromJsonArray) $cluster.extraEnv | toYaml -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* (dict NAME entry ...): the list that a container takes, sorted. */ -}}
@@ -53,9 +58,15 @@
 {{- $env | toJson -}}
 {{- end -}}
 
+{{- /* NVIDIA's runtime shows every GPU of the node to a container of an image that says `all`, asked for or not. */ -}}
+{{- define "opd.noDevice" -}}
+NVIDIA_VISIBLE_DEVICES: {value: void}
+{{- end -}}
+
 {{- /* (list $ "/home/opd"): the environment of a container beside Ray's. */ -}}
 {{- define "opd.sideEnv" -}}
-{{- $env := merge (include "opd.experimentEnv" (index . 0) | fromJson) (dict "HOME" (dict "value" (index . 1))) -}}
+{{- $own := set (include "opd.noDevice" . | fromYaml) "HOME" (dict "value" (index . 1)) -}}
+{{- $env := merge (include "opd.experimentEnv" (index . 0) | fromJson) $own -}}
 {{- include "opd.envList" $env | fromJsonArray | toYaml -}}
 {{- end -}}
 

@@ -38,6 +38,14 @@ spec:
             {{- include "opd.selector" (list . "head" "worker") | nindent 12 }}
     {{- include "opd.egressDns" . | nindent 4 }}
     {{- include "opd.egressStore" . | nindent 4 }}
+    {{- range (include "opd.identity" . | fromJson).egress }}
+    - to:
+        - ipBlock: {cidr: {{ .cidr | quote }}}
+      ports:
+        {{- range .ports }}
+        - {protocol: TCP, port: {{ int64 . }}}
+        {{- end }}
+    {{- end }}
     {{- range $policy.egress }}
     - to:
         {{- if or .namespace .podLabels }}

@@ -24,6 +24,7 @@ data:
 {{- end -}}
 
 {{- define "opd.serviceAccount" -}}
+{{- if not (hasKey .Values.cluster.serviceAccount "name") -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -33,6 +34,19 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 automountServiceAccountToken: false
+{{- end -}}
+{{- end -}}
+
+{{- /* What the account's kind of workload identity needs, or nothing. */ -}}
+{{- define "opd.identity" -}}
+{{- $account := .Values.cluster.serviceAccount -}}
+{{- $found := dict "podLabels" dict "egress" list -}}
+{{- range $kind, $needed := (include "opd.constants" . | fromJson).identities -}}
+{{- if or (eq $kind ($account.identity | default "")) (hasKey $account.annotations $needed.annotation) -}}
+{{- $found = $needed -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
 
 {{- /* Kept by `helm uninstall`: installing the same name again resumes from it. */ -}}
@@ -93,26 +107,31 @@ metadata:
     helm.sh/hook: test
     helm.sh/hook-delete-policy: before-hook-creation
 spec:
-  {{- include "opd.podSpec" (list . .Values.cluster.submitter) | nindent 2 }}
-  restartPolicy: Never
-  containers:
-    - name: dry-run
-      {{- include "opd.container" . | nindent 6 }}
-      {{- include "opd.sideContainerSecurity" . | nindent 6 }}
-      command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
-      env:
-        {{- include "opd.sideEnv" (list . "/tmp") | nindent 8 }}
-      resources:
-        requests: {cpu: 100m, memory: 512Mi}
-        limits: {memory: 2Gi}
-      volumeMounts:
-        - {name: experiment, mountPath: /etc/opd, readOnly: true}
-        - {name: scratch, mountPath: /tmp}
-  volumes:
-    - name: experiment
-      configMap:
-        name: {{ .Release.Name }}
-    - name: scratch
-      emptyDir:
-        sizeLimit: 1Gi
+  {{- include "opd.withPodSpec" (list . "submitter" (include "opd.testPodSpec" .)) | nindent 2 }}
+{{- end -}}
+
+{{- /* The submitter's pod by placement, podSpec and container name, with another command. */ -}}
+{{- define "opd.testPodSpec" -}}
+{{- include "opd.podSpec" (list . .Values.cluster.submitter) }}
+restartPolicy: Never
+containers:
+  - name: submitter
+    {{- include "opd.container" . | nindent 4 }}
+    {{- include "opd.sideContainerSecurity" . | nindent 4 }}
+    command: [python, -m, opd.launch, /etc/opd/exp.json, --no-env, --dry-run]
+    env:
+      {{- include "opd.sideEnv" (list . "/tmp") | nindent 6 }}
+    resources:
+      requests: {cpu: 100m, memory: 512Mi}
+      limits: {memory: 2Gi}
+    volumeMounts:
+      - {name: experiment, mountPath: /etc/opd, readOnly: true}
+      - {name: scratch, mountPath: /tmp}
+volumes:
+  - name: experiment
+    configMap:
+      name: {{ .Release.Name }}
+  - name: scratch
+    emptyDir:
+      sizeLimit: 1Gi
 {{- end -}}

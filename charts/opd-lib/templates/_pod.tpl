@@ -5,7 +5,7 @@
 {{- define "opd.podSpec" -}}
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}
 {{- $cluster := $root.Values.cluster -}}
-serviceAccountName: {{ $root.Release.Name }}
+serviceAccountName: {{ $cluster.serviceAccount.name | default $root.Release.Name | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -35,8 +35,12 @@ priorityClassName: {{ . | quote }}
 
 {{- /* Image and security of every container, KubeRay's own init containers included (it copies them). */ -}}
 {{- define "opd.container" -}}
+image: {{ .Values.cluster.image.ref | quote }}
+{{ include "opd.pullPolicy" . }}
+{{- end -}}
+
+{{- define "opd.pullPolicy" -}}
 {{- $image := .Values.cluster.image -}}
-image: {{ $image.ref | quote }}
 imagePullPolicy: {{ $image.pullPolicy | default ($image.local | ternary "Never" "IfNotPresent") }}
 {{- end -}}
 

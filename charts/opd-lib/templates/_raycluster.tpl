@@ -13,25 +13,7 @@ headGroupSpec:
   rayStartParams:
     {{- include "opd.rayStartParams" (list $head (dict "num-cpus" "0" "dashboard-host" "0.0.0.0")) | nindent 4 }}
   template:
-    metadata:
-      labels:
-        {{- include "opd.podLabels" (list . "head" $head) | nindent 8 }}
-      {{- with $head.annotations }}
-      annotations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-    spec:
-      {{- include "opd.rayPodSpec" (list . $head) | nindent 6 }}
-      containers:
-        - name: ray-head
-          {{- include "opd.rayContainer" (list . $head) | nindent 10 }}
-          ports:
-            - {name: gcs-server, containerPort: 6379}
-            - {name: dashboard, containerPort: 8265}
-            - {name: metrics, containerPort: 8080}
-        {{- if eq .Values.cluster.submissionMode "HTTPMode" }}
-        {{- include "opd.logSidecar" . | nindent 8 }}
-        {{- end }}
+    {{- include "opd.rayTemplate" (list . "head" $head false) | nindent 4 }}
 {{- if include "opd.hasWorkers" . }}
 workerGroupSpecs:
   {{- include "opd.workerGroup" . | nindent 2 }}
@@ -65,20 +47,7 @@ workerGroupSpecs:
   rayStartParams:
     {{- include "opd.rayStartParams" (list $worker $own) | nindent 4 }}
   template:
-    metadata:
-      labels:
-        {{- include "opd.podLabels" (list . "worker" $worker) | nindent 8 }}
-      {{- with $worker.annotations }}
-      annotations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-    spec:
-      {{- include "opd.rayPodSpec" (list . $worker) | nindent 6 }}
-      containers:
-        - name: ray-worker
-          {{- include "opd.rayContainer" (list . $worker (and $hasRdma $cluster.rdma.ipcLock)) | nindent 10 }}
-          ports:
-            - {name: metrics, containerPort: 8080}
+    {{- include "opd.rayTemplate" (list . "worker" $worker (and $hasRdma $cluster.rdma.ipcLock)) | nindent 4 }}
 {{- end -}}
 
 {{- /* (list group own): the user's parameters and the chart's; KubeRay wants strings. Sizes are in bytes. */ -}}
@@ -88,15 +57,42 @@ workerGroupSpecs:
 {{- merge (index . 1) (dict "object-store-memory" $store) $group.rayStartParams | toYaml -}}
 {{- end -}}
 
-{{- /* (list $ group) */ -}}
+{{- /* (list $ "head" group ipcLock) */ -}}
+{{- define "opd.rayTemplate" -}}
+{{- $root := index . 0 -}}{{- $role := index . 1 -}}{{- $group := index . 2 -}}
+{{- $labels := include "opd.podLabels" (list $root $role $group) | fromYaml -}}
+metadata:
+  labels:
+    {{- merge $labels (include "opd.identity" $root | fromJson).podLabels | toYaml | nindent 4 }}
+  {{- with include "opd.rayAnnotations" (list $root $group) | fromYaml }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "opd.withPodSpec" (list $root $role (include "opd.rayPodSpec" .)) | nindent 2 }}
+{{- end -}}
+
+{{- /* (list $ "head" group ipcLock) */ -}}
 {{- define "opd.rayPodSpec" -}}
-{{- $root := index . 0 -}}{{- $group := index . 1 -}}
+{{- $root := index . 0 -}}{{- $role := index . 1 -}}{{- $group := index . 2 -}}
 {{- $stop := $root.Values.cluster.stop -}}
 {{- include "opd.podSpec" (list $root $group) }}
 terminationGracePeriodSeconds: {{ add (int64 $stop.saveSeconds) (int64 $stop.marginSeconds) }}
 {{- with include "opd.initContainers" $root }}
 {{ . }}
 {{- end }}
+containers:
+  - name: ray-{{ $role }}
+    {{- include "opd.rayContainer" (list $root $group (index . 3)) | nindent 4 }}
+    ports:
+      {{- if eq $role "head" }}
+      - {name: gcs-server, containerPort: 6379}
+      - {name: dashboard, containerPort: 8265}
+      {{- end }}
+      - {name: metrics, containerPort: 8080}
+  {{- if and (eq $role "head") (eq $root.Values.cluster.submissionMode "HTTPMode") }}
+  {{- include "opd.logSidecar" $root | nindent 2 }}
+  {{- end }}
 volumes:
   {{- include "opd.volumes" (list $root $group) | nindent 2 }}
 {{- end -}}
@@ -106,7 +102,7 @@ volumes:
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}
 {{- include "opd.container" $root }}
 workingDir: {{ $root.Values.cluster.checkpoints.path | quote }}
-{{- if and (gt (len .) 2) (index . 2) }}
+{{- if index . 2 }}
 {{- include "opd.containerSecurity" $root | replace "drop: [ALL]" "drop: [ALL]\n    add: [IPC_LOCK]" | nindent 0 }}
 {{- else }}
 {{- include "opd.containerSecurity" $root | nindent 0 }}
@@ -117,14 +113,14 @@ resources:
   limits:
     {{- toYaml $group.limits | nindent 4 }}
 env:
-  {{- include "opd.env" $root | nindent 2 }}
+  {{- include "opd.env" (list $root (hasKey $group.limits (dig "gpu" "resource" "" $root.Values.cluster))) | nindent 2 }}
 {{- include "opd.envFrom" $root }}
 volumeMounts:
   {{- include "opd.volumeMounts" $root | nindent 2 }}
+{{- /* The trainer saves, then Ray ends: bash as process 1 would ignore the SIGTERM that follows. */}}
 lifecycle:
   preStop:
     exec:
-      # The trainer saves, then Ray ends: bash as process 1 would ignore the SIGTERM that follows.
       command: [/bin/sh, -c, "python -m opd.pods.stop /etc/opd/exp.json; ray stop"]
 {{- end -}}
 

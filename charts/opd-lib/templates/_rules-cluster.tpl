@@ -8,15 +8,22 @@
   "rule" "the image is required and has no default"
   "fix" "run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest") -}}
 {{- end -}}
-{{- if not (or $image.local (regexMatch "@sha256:[0-9a-f]{64}$" $ref)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" $ref
+{{- range $key, $used := dict "cluster.image.ref" $ref "cluster.submitter.image" (.Values.cluster.submitter.image | default $ref) -}}
+{{- if not (or $image.local (regexMatch "@sha256:[0-9a-f]{64}$" $used)) -}}
+{{- include "opd.refuse" (dict "key" $key "value" $used
   "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
   "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "opd.checkLifecycle" -}}
 {{- $cluster := .Values.cluster -}}
+{{- if hasKey $cluster "clusterSelector" -}}
+{{- include "opd.refuse" (dict "key" "cluster.clusterSelector" "value" $cluster.clusterSelector
+  "rule" "a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and clean-up are all of its pods, and an existing cluster has none of them"
+  "fix" "remove it; to wait for room, set cluster.queue") -}}
+{{- end -}}
 {{- range $end := list "succeeded" "failed" -}}
 {{- $ttl := index $cluster.cleanUp $end -}}
 {{- if or (gt (int64 $ttl.workersSeconds) (int64 $ttl.clusterSeconds)) (gt (int64 $ttl.clusterSeconds) (int64 $ttl.selfSeconds)) -}}
@@ -39,6 +46,11 @@
   "fix" (printf "use more than %d" $least)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and (hasSuffix "/multikueue" ($cluster.managedBy | default "")) (ne (dig "queue" "manager" "" $cluster) "kueue") -}}
+{{- include "opd.refuse" (dict "key" "cluster.managedBy" "value" $cluster.managedBy
+  "rule" "MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one"
+  "fix" "set cluster.queue: {manager: kueue, name: ...}, or remove the key") -}}
+{{- end -}}
 {{- with $cluster.queue -}}
 {{- if and (eq .manager "kueue") (ne $cluster.lifecycle "suspendable") -}}
 {{- include "opd.refuse" (dict "key" "cluster.lifecycle" "value" $cluster.lifecycle
@@ -55,6 +67,12 @@
 
 {{- define "opd.checkAccess" -}}
 {{- $cluster := .Values.cluster -}}
+{{- $account := $cluster.serviceAccount -}}
+{{- if and (hasKey $account "name") $account.annotations -}}
+{{- include "opd.refuse" (dict "key" "cluster.serviceAccount.annotations" "value" $account.annotations
+  "rule" (printf "they are for the run's own account; %s is another's" $account.name)
+  "fix" "annotate that account itself, or remove cluster.serviceAccount.name") -}}
+{{- end -}}
 {{- if not (or $cluster.networkPolicy.enabled $cluster.networkPolicy.acceptOpenNetwork) -}}
 {{- include "opd.refuse" (dict "key" "cluster.networkPolicy.enabled" "value" false
   "rule" "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a policy every pod that reaches them runs code in the run"

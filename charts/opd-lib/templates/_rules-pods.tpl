@@ -5,6 +5,17 @@
 {{- $groups := dict "head" .Values.cluster.head "submitter" .Values.cluster.submitter -}}
 {{- if include "opd.hasWorkers" . -}}{{- $_ := set $groups "worker" .Values.cluster.worker -}}{{- end -}}
 {{- range $name, $group := $groups -}}
+{{- $unset := include "opd.unset" (list $ $name) | fromJsonArray -}}
+{{- if not $.Values.cluster.podSecurity.acceptUnrestricted -}}
+{{- $known := (include "opd.constants" $ | fromJson).podSpec -}}
+{{- $key := printf "cluster.%s.podSpec" $name -}}
+{{- range $index, $path := $unset -}}
+{{- range has $path $known.freeToUnset | ternary list (splitList "." $path) -}}
+{{- include "opd.checkGuarded" (list $known . (printf "%s.unset.%d" $key $index) $path) -}}
+{{- end -}}
+{{- end -}}
+{{- include "opd.checkPodSpec" (list $known $key $group.podSpec) -}}
+{{- end -}}
 {{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
 {{- if or (hasKey $group.labels $label) (hasKey $.Values.cluster.labels $label) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.%s.labels" $name) "value" $label
@@ -12,6 +23,26 @@
   "fix" "use another label") -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* (list constants path tree): fields that podSpec leaves alone, at any depth. */ -}}
+{{- define "opd.checkPodSpec" -}}
+{{- $known := index . 0 -}}{{- $path := index . 1 -}}
+{{- range $key, $value := index . 2 -}}
+{{- $below := printf "%s.%v" $path $key -}}
+{{- include "opd.checkGuarded" (list $known $key $below $value) -}}
+{{- if or (kindIs "map" $value) (kindIs "slice" $value) -}}
+{{- include "opd.checkPodSpec" (list $known $below $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* (list constants field key value) */ -}}
+{{- define "opd.checkGuarded" -}}
+{{- $known := index . 0 -}}
+{{- if has (index . 1) $known.guarded -}}
+{{- include "opd.refuse" (dict "key" (index . 2) "value" (index . 3) "rule" $known.rule "fix" $known.fix) -}}
 {{- end -}}
 {{- end -}}
 

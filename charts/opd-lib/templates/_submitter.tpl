@@ -12,31 +12,37 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  {{- include "opd.podSpec" (list . $submitter) | nindent 2 }}
-  restartPolicy: Never
-  containers:
-    - name: submitter
-      {{- include "opd.container" . | nindent 6 }}
-      {{- include "opd.sideContainerSecurity" . | nindent 6 }}
-      command: [python, -m, opd.pods.submit, --]
-      args: {{ include "opd.entrypoint" . | splitList " " | toJson }}
-      env:
-        {{- include "opd.sideEnv" (list . "/home/opd") | nindent 8 }}
-      resources:
-        requests:
-          {{- toYaml $submitter.requests | nindent 10 }}
-        limits:
-          {{- toYaml $submitter.limits | nindent 10 }}
-      volumeMounts:
-        - name: home
-          mountPath: /home/opd
-        - name: scratch
-          mountPath: /tmp
-  volumes:
-    - name: home
-      emptyDir:
-        sizeLimit: 1Gi
-    - name: scratch
-      emptyDir:
-        sizeLimit: 1Gi
+  {{- include "opd.withPodSpec" (list . "submitter" (include "opd.submitterPodSpec" .)) | nindent 2 }}
+{{- end -}}
+
+{{- define "opd.submitterPodSpec" -}}
+{{- $submitter := .Values.cluster.submitter -}}
+{{- include "opd.podSpec" (list . $submitter) }}
+restartPolicy: Never
+containers:
+  - name: submitter
+    image: {{ $submitter.image | default .Values.cluster.image.ref | quote }}
+    {{- include "opd.pullPolicy" . | nindent 4 }}
+    {{- include "opd.sideContainerSecurity" . | nindent 4 }}
+    command: [python, -m, opd.pods.submit, --]
+    args: {{ include "opd.entrypoint" . | splitList " " | toJson }}
+    env:
+      {{- include "opd.sideEnv" (list . "/home/opd") | nindent 6 }}
+    resources:
+      requests:
+        {{- toYaml $submitter.requests | nindent 8 }}
+      limits:
+        {{- toYaml $submitter.limits | nindent 8 }}
+    volumeMounts:
+      - name: home
+        mountPath: /home/opd
+      - name: scratch
+        mountPath: /tmp
+volumes:
+  - name: home
+    emptyDir:
+      sizeLimit: 1Gi
+  - name: scratch
+    emptyDir:
+      sizeLimit: 1Gi
 {{- end -}}

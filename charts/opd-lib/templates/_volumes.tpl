@@ -113,7 +113,7 @@ initContainers:
     {{- include "opd.smallResources" . | nindent 4 }}
     command: [python, -m, opd.pods.fetch, {{ $database.url | quote }}, --sha256, {{ $database.sha256 | quote }}, --to, /database]
     env:
-      {{- include "opd.env" . | nindent 6 }}
+      {{- include "opd.env" (list . false) | nindent 6 }}
     {{- include "opd.envFrom" . | nindent 4 }}
     volumeMounts:
       - name: scratch

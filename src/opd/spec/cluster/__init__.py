@@ -14,16 +14,17 @@ from pydantic_core import to_jsonable_python
 
 from opd.spec.base import Kind
 from opd.spec.cluster.base import ClusterSection, KubeObject, KubeObjects, LabelValue
+from opd.spec.cluster.identity import ServiceAccount
 from opd.spec.cluster.lifecycle import Auth, CleanUp, Deadlines, NetworkPolicy, PodMonitor, Queue, Retries, Stop
 from opd.spec.cluster.pods import (
+    Disruption,
     EnvVar,
     Gpu,
     Image,
-    Pods,
     PodSecurity,
     RayPods,
     Rdma,
-    ServiceAccount,
+    SubmitterPods,
     ray_pods,
     submitter_pods,
 )
@@ -53,12 +54,20 @@ class Cluster(ClusterSection):
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Time limits of the whole run.")
     stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
     queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
+    managed_by: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = Field(
+        default=None,
+        description="Who reconciles the RayJob; unset: KubeRay's operator here. MultiKueue takes the RayJob alone to "
+        "another cluster: ConfigMap, claims, Secrets, account and policies must be there already.",
+    )
+    cluster_selector: KubeObject | None = Field(
+        default=None, description="Refused: a run makes its own Ray cluster and ends with it."
+    )
     head: RayPods = Field(
         default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
         description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
         "nodes that are not spot.",
     )
-    submitter: Pods = Field(default_factory=submitter_pods, description="The submitter of K8sJobMode.")
+    submitter: SubmitterPods = Field(default_factory=submitter_pods, description="The submitter of K8sJobMode.")
     checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="The run's volume.")
     cache: Cache = Field(default_factory=Cache, description="Fetched models and data.")
     mounts: tuple[Mount, ...] = Field(default=(), description="Existing claims on every Ray pod: models, data.")
@@ -66,7 +75,8 @@ class Cluster(ClusterSection):
     auth: Auth = Field(default_factory=Auth, description="Access to Ray.")
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Allowed traffic.")
     pod_security: PodSecurity = Field(default_factory=PodSecurity, description="User and groups.")
-    service_account: ServiceAccount = Field(default_factory=ServiceAccount, description="The run's ServiceAccount.")
+    service_account: ServiceAccount = Field(default_factory=ServiceAccount, description="The pods' ServiceAccount.")
+    disruption: Disruption = Field(default_factory=Disruption, description="Drains and autoscalers.")
     pod_monitor: PodMonitor = Field(default_factory=PodMonitor, description="Metrics of Ray for Prometheus.")
     extra_env: tuple[EnvVar, ...] = Field(default=(), description="More variables of every Ray pod; they win.")
     env_from: KubeObjects = Field(default=(), description="`envFrom` of every Ray container: secretRef, configMapRef.")

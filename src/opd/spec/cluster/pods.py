@@ -1,4 +1,4 @@
-"""Owns the sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, identity."""
+"""Owns the sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from opd.spec.cluster.base import (
     Resources,
 )
 
+ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Image(ClusterSection):
     """The image of every pod of the run."""
 
-    ref: Text | None = Field(
+    ref: ImageRef | None = Field(
         default=None,
-        pattern=r"^\S+$",
         description="Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
     )
     local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
@@ -51,6 +51,11 @@ class Pods(ClusterSection):
     priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass; unset: the cluster's own.")
     labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra pod labels.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Extra pod annotations.")
+    pod_spec: KubeObject = Field(
+        default_factory=dict,
+        description="Any fields of a pod's spec, merged last over the chart's, and `unset`, a list of fields of the "
+        "chart's to drop (`securityContext.runAsUser`, `containers.ray-worker.lifecycle`); how: charts/README.md.",
+    )
 
 
 class RayPods(Pods):
@@ -76,9 +81,17 @@ def ray_pods(*, object_store_gib: float, shm_gib: float) -> RayPods:
     return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
 
 
-def submitter_pods() -> Pods:
+class SubmitterPods(Pods):
     """The submitter: it submits the job and follows its log."""
-    return Pods(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "1Gi"})
+
+    image: ImageRef | None = Field(
+        default=None, description="Its image; unset: `image.ref`. The smaller cpu image follows a log as well."
+    )
+
+
+def submitter_pods() -> SubmitterPods:
+    """The submitter with what it needs."""
+    return SubmitterPods(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "1Gi"})
 
 
 class Gpu(ClusterSection):
@@ -108,6 +121,23 @@ class PodSecurity(ClusterSection):
     run_as_user: UserId = Field(default=1000, description="User id.")
     run_as_group: UserId = Field(default=1000, description="Group id.")
     fs_group: UserId = Field(default=1000, description="Group that owns the volumes.")
+    accept_unrestricted: bool = Field(
+        default=False,
+        description="Let podSpec change what Pod Security `restricted` and the pods' identity rest on; the namespace must "
+        "allow it too.",
+    )
+
+
+class Disruption(ClusterSection):
+    """What keeps the cluster from moving a run's Ray pods: one that goes ends the attempt."""
+
+    budget: bool = Field(
+        default=True,
+        description="Render a PodDisruptionBudget: a drain waits for the run's end, or for `opdctl cancel`.",
+    )
+    autoscalers: bool = Field(
+        default=True, description="Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone."
+    )
 
 
 class EnvVar(ClusterSection):
@@ -116,11 +146,3 @@ class EnvVar(ClusterSection):
     name: EnvName = Field(description="Name.")
     value: str | None = Field(default=None, description="Plain value.")
     value_from: KubeObject | None = Field(default=None, description="Reference, as in a Kubernetes container.")
-
-
-class ServiceAccount(ClusterSection):
-    """The run's own ServiceAccount; its token is mounted nowhere."""
-
-    annotations: dict[str, str] = Field(
-        default_factory=dict, description="For workload identity (IRSA, GKE, Azure): the cloud role of the run."
-    )
