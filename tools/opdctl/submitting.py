@@ -60,7 +60,9 @@ def decide(name: Name, spec: AnySpec) -> Decision:
     job, stored = name.cluster.job, name.stored
     if job is not None and job.is_live:
         fix = {
-            "suspended": f"`opdctl resume {name.run_id}` lets it go on",
+            "suspended": f"Kueue lets it go on: `opdctl status {name.run_id}` says what it waits for"
+            if job.queue
+            else f"`opdctl resume {name.run_id}` lets it go on",
             "deleting": "wait until it is gone: its pods still save",
         }.get(job.phase, f"`opdctl status {name.run_id}` shows it; `opdctl cancel {name.run_id}` saves and ends it; "
                          "--new submits another run of this spec")  # fmt: skip

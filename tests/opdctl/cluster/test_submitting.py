@@ -44,6 +44,14 @@ def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
     assert "opdctl" in caught.value.fix
 
 
+def test_a_run_that_kueue_holds_back_is_not_said_to_be_resumed_by_hand(rayjob: Callable) -> None:
+    job = read_job(rayjob(suspendable=True, suspend=True, queue="team", jobDeploymentStatus="Suspended"))
+    with pytest.raises(ToolError) as caught:
+        decide(name(cluster=ClusterRun(job=job), release="deployed"), SPEC)
+    assert "opdctl status r" in caught.value.fix
+    assert "resume" not in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("deployment", "job"), [("Failed", "FAILED"), ("Complete", "STOPPED"), ("ValidationFailed", "")]
 )

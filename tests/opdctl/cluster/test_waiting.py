@@ -141,6 +141,22 @@ def test_an_invalid_job_says_what_the_operator_found(rayjob: Callable, event: Ca
     assert in_the_way(job, [], found) == ["opd/r: suspend is not compatible with deletion rules"]
 
 
-def test_a_run_in_kueues_queue_says_so(rayjob: Callable) -> None:
+def test_a_run_in_kueues_queue_says_what_it_waits_for_and_who_took_its_place(rayjob: Callable) -> None:
     job = read_job(rayjob(suspendable=True, suspend=True, queue="team", jobDeploymentStatus="Suspended"))
     assert in_the_way(job, [], []) == ["suspended by Kueue: waits in queue team"]
+    reserved = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "message": "insufficient unused quota for cpu, 8 more needed",
+    }
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "Preempted",
+        "message": "for a workload of higher priority",
+    }
+    workload = {"status": {"conditions": [evicted, reserved]}}
+    assert in_the_way(job, [], [], [workload]) == [
+        "suspended by Kueue: waits in queue team: insufficient unused quota for cpu, 8 more needed; "
+        "it was evicted (Preempted): for a workload of higher priority"
+    ]

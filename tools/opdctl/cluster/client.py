@@ -19,7 +19,8 @@ GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
     "rayclusters": "/apis/ray.io/v1",
     "jobs": "/apis/batch/v1",
-    "localqueues": "/apis/kueue.x-k8s.io/v1beta1",
+    "localqueues": "/apis/kueue.x-k8s.io/v1beta2",
+    "workloads": "/apis/kueue.x-k8s.io/v1beta2",
 }
 CORE = "/api/v1"
 CONNECT_TIMEOUT_S = 5.0

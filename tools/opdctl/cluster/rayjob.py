@@ -38,6 +38,7 @@ class JobState:
     """One RayJob."""
 
     name: str
+    uid: str
     phase: Phase
     deployment_status: str
     job_status: str
@@ -87,6 +88,7 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
     graces = [template.get("spec", {}).get("terminationGracePeriodSeconds", 30) for template in templates]
     return JobState(
         name=metadata["name"],
+        uid=metadata.get("uid", ""),
         phase=_phase(metadata, status),
         deployment_status=status.get("jobDeploymentStatus", ""),
         job_status=status.get("jobStatus", ""),

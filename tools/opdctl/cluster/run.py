@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from opd.runs.access import StoreAddress, address_of
 from opdctl.cluster.client import RUN_LABEL, KubeApi
 from opdctl.cluster.events import Event, blockers, read_events
+from opdctl.cluster.queueing import in_queue, workloads_of
 from opdctl.cluster.rayjob import JobState, alarms, read_job
 from opdctl.cluster.waiting import PodLine, pod_lines
 
@@ -55,7 +56,7 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
     return ClusterRun(
         job=job,
         pods=lines,
-        blockers=in_the_way(job, lines, events),
+        blockers=in_the_way(job, lines, events, workloads_of(api, job)),
         alarms=alarms(job, lines),
         experiment=experiment,
     )
@@ -76,10 +77,12 @@ def stores(api: KubeApi) -> dict[str, StoreAddress]:
     return found
 
 
-def in_the_way(job: JobState, pods: Sequence[PodLine], events: Sequence[Event]) -> list[str]:
+def in_the_way(
+    job: JobState, pods: Sequence[PodLine], events: Sequence[Event], workloads: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
     """What keeps a live run's objects from being made; nothing for a run that has ended."""
     if job.phase == "suspended":
-        return [f"suspended by Kueue: waits in queue {job.queue}"] if job.queue else []
+        return [f"suspended by Kueue: {in_queue(job, workloads)}"] if job.queue else []
     if not job.is_live and job.phase != "invalid":
         return []
     there = [pod for pod in pods if pod.is_there]
