@@ -19,8 +19,11 @@ CODE := src tools tests
 unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
-PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images golden toy-models agent-evidence agent-models clean
+# The charts that are installed; opd-lib lies in each of them.
+CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
+
+PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images charts-push golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,10 +56,13 @@ status logs wait cancel suspend resume dashboard collect compare report pull: se
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
-submit render delete doctor: setup-tool tools ## those that call Helm (SITE=site.yaml: what belongs to the cluster)
+submit render delete doctor: setup-tool helm ## those that call Helm (SITE=site.yaml: what belongs to the cluster)
 	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
-tools: ## build helm and what the chart tests need (Go; cached outside the work tree, by version)
+helm: ## build helm, unless one is on PATH (Go; cached outside the work tree, by version)
+	@$(PYTHON) tools/gotools.py install helm > /dev/null
+
+tools: ## build helm and what the chart tests need
 	$(PYTHON) tools/gotools.py install
 
 tools-fast-tier: ## build what the fast tier runs: etcd, Kubernetes, KubeRay's operator, kwok (minutes, once a version)
@@ -141,6 +147,12 @@ schema: setup ## write the charts' values, schemas and READMEs from the spec
 
 images: ## build a container image by docker or buildah (ARGS="cpu" or "trainer --push REGISTRY"); see images/README.md
 	images/build.sh $(ARGS)
+
+charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.example.com/team/charts ARGS=--plain-http)
+	@test -n "$(REGISTRY)" || { echo "name the registry: make charts-push REGISTRY=oci://registry.example.com/team/charts"; exit 1; }
+	@helm=$$($(PYTHON) tools/gotools.py path helm) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	  $$helm package --destination "$$folder" $(CHARTS) && \
+	  for package in "$$folder"/*.tgz; do $$helm push "$$package" $(REGISTRY) $(ARGS) || exit 1; done
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py

@@ -1,0 +1,47 @@
+"""Charts pushed to an OCI registry by `make charts-push`, and installed from there."""
+
+import json
+import subprocess
+
+import pytest
+from tests.charts.helm import EXPERIMENTS, IMAGE
+from tests.e2e.cluster.probes import answers
+from tests.e2e.cluster.processes import Processes, minimal_environment
+from tests.fast_tier.runs import reached
+from tests.fast_tier.tier import ROOT
+from tests.ports import free_ports
+
+import gotools
+from opd.spec import KINDS
+
+NAMESPACE = "registry"
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """The address of an empty registry without TLS, which keeps all in memory."""
+    [port] = free_ports(1)
+    processes = Processes(tmp_path / "logs", environment=minimal_environment(tmp_path))
+    try:
+        processes.start("registry", [gotools.find("registry"), f"--port={port}"])
+        processes.wait_for("registry", lambda: answers(f"http://localhost:{port}/v2/"))
+        yield f"oci://localhost:{port}/team/charts"
+    finally:
+        processes.stop_all()
+
+
+def test_pushed_charts_install_without_a_clone(tier, registry, tmp_path):
+    tier.namespace(NAMESPACE)
+    command = ["make", "--silent", "charts-push", f"REGISTRY={registry}", "ARGS=--plain-http"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert said.count("Digest: sha256:") == len(KINDS)
+    (tmp_path / "image.json").write_text(json.dumps(IMAGE))
+    values = ["-f", EXPERIMENTS["quickstart"], "-f", tmp_path / "image.json"]
+    done = tier.helm(NAMESPACE, "install", "pulled", f"{registry}/opd", "--plain-http", *values)
+    assert done.returncode == 0, done.stderr
+    try:
+        reached(tier, NAMESPACE, "pulled", "Initializing", "Running")
+    finally:
+        tier.helm(NAMESPACE, "uninstall", "pulled")
