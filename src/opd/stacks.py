@@ -45,6 +45,12 @@ def register() -> None:
     faulthandler.register(SIGNAL, file=_open_file, all_threads=True, chain=False)
 
 
+def registered() -> list[int]:
+    """Living processes of this machine that write their stacks to the folder, whoever started them (a joined Ray's raylet)."""
+    pids = [int(path.stem) for path in folder().glob("*.txt") if path.stem.isdigit()]
+    return [pid for pid in pids if _handles(pid)]
+
+
 def dump(pids: list[int]) -> str:
     """The stacks of these processes as text, each with its command line and state; says where there are none."""
     place, parts = folder(), []

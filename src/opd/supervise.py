@@ -105,6 +105,7 @@ class StallWatch:
         pids = [self._child]
         with contextlib.suppress(psutil.NoSuchProcess):
             pids += [process.pid for process in psutil.Process(self._child).children(recursive=True)]
+        pids += [pid for pid in stacks.registered() if pid not in pids]
         text = f"{silent}, {standing.limit_s:.0f} s were allowed; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}"
         path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
         try:

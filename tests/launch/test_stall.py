@@ -21,7 +21,6 @@ from opd.progress import PROGRESS
 def stalls(hang):
     def run():
         PROGRESS.watch(folder=sys.argv[1], floor_s={FLOOR_S / FIRST_FLOORS}, factor=10)
-        PROGRESS.enter("rollout", 7)
         hang()
         return 0
     sys.exit(supervise.supervised(run))
@@ -35,6 +34,7 @@ STALLS = {
                     pass
 
         def hang():
+            PROGRESS.enter("rollout", 7)
             a, b = threading.Lock(), threading.Lock()
             threads = [threading.Thread(target=of_the_rollout, args=pair, daemon=True) for pair in ((a, b), (b, a))]
             for thread in threads:
@@ -50,12 +50,23 @@ STALLS = {
                 socket.create_connection(server.getsockname()).recv(1)
 
         def hang():
+            PROGRESS.enter("rollout", 7)
             wait_for_the_server()
         """,
     "a process of its own that hangs": """
         def hang():
+            PROGRESS.enter("rollout", 7)
             code = "from opd import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
             subprocess.run([sys.executable, "-c", code])
+        """,
+    "a process that others started": """
+        def hang():
+            code = "from opd import stacks; stacks.register()\\nimport time\\ndef in_the_orphan(): time.sleep(3600)\\nin_the_orphan()"
+            subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"])
+            while len(stacks.registered()) < 2:
+                time.sleep(0.05)
+            PROGRESS.enter("rollout", 7)
+            threading.Event().wait()
         """,
     "a driver that is stopped": """
         def was_stopped():
@@ -63,6 +74,7 @@ STALLS = {
             time.sleep(3600)
 
         def hang():
+            PROGRESS.enter("rollout", 7)
             was_stopped()
         """,
 }
@@ -70,26 +82,36 @@ SAID = {
     "a dead-locked rollout thread": ["of_the_rollout"],
     "a server that stops answering": ["wait_for_the_server"],
     "a process of its own that hangs": ["in_the_rank", "hang"],
+    "a process that others started": ["in_the_orphan", "hang"],
     "a driver that is stopped": ["was_stopped", "state T"],
 }
 
 
-def ended(tmp_path: Path, script: str) -> tuple[subprocess.CompletedProcess[str], str]:
+def ran(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(PREAMBLE + textwrap.dedent(script) + "\nstalls(hang)\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=300, env=environment
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+    return subprocess.run(
+        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=840, env=environment
     )
-    return done, (tmp_path / "stacks.txt").read_text()
+
+
+def ended(tmp_path: Path, script: str) -> str:
+    """The stacks that a script's stall left, once it was ended for it."""
+    done = ran(tmp_path, script)
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "in rollout at step 7: ending this attempt" in done.stderr
+    assert str(tmp_path / "stacks.txt") in done.stderr
+    return (tmp_path / "stacks.txt").read_text()
 
 
 @pytest.mark.parametrize("stall", STALLS)
 def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
-    done, stacks = ended(tmp_path, STALLS[stall])
-    assert done.returncode == 1
-    assert "in rollout at step 7: ending this attempt" in done.stderr
-    assert str(tmp_path / "stacks.txt") in done.stderr
+    stacks = ended(tmp_path, STALLS[stall])
     for words in SAID[stall]:
         assert words in stacks, stacks
 
@@ -104,11 +126,11 @@ def test_a_rank_that_waits_in_a_collective_is_seen_there(tmp_path):
             dist.barrier()
             stacks.register()
             def all_reduce_alone():
+                open(f"{tmp_path}/ready{{number}}", "w").close()
                 if number == 0:
                     import torch
                     dist.all_reduce(torch.ones(1))
                 time.sleep(3600)
-            open(f"{tmp_path}/ready{{number}}", "w").close()
             all_reduce_alone()
 
         def hang():
@@ -118,24 +140,17 @@ def test_a_rank_that_waits_in_a_collective_is_seen_there(tmp_path):
                 process.start()
             while not all(os.path.exists(f"{tmp_path}/ready{{number}}") for number in (0, 1)):
                 time.sleep(0.05)
-                PROGRESS.tick()
+            PROGRESS.enter("rollout", 7)
             for process in ranks:
                 process.join()
         """
-    done, stacks = ended(tmp_path, rank)
-    assert done.returncode == 1
-    assert "all_reduce" in stacks.partition("all_reduce_alone")[0] + stacks.partition("all_reduce_alone")[2]
-    assert stacks.count("all_reduce_alone") == 2
+    stacks = ended(tmp_path, rank)
+    assert stacks.count("all_reduce_alone") == 2, "both ranks"
+    assert "distributed_c10d.py" in stacks, "one of them in torch's own collective"
 
 
 def test_a_run_that_waits_for_others_is_left_alone(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PREAMBLE + "def hang():\n    PROGRESS.rest('pods')\n    time.sleep(3)\n\nstalls(hang)\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)], capture_output=True, timeout=300, env=environment
-    )
-    assert done.returncode == 0
+    assert ran(tmp_path, "def hang():\n    PROGRESS.rest('pods')\n    time.sleep(3)\n").returncode == 0
     assert not (tmp_path / "stacks.txt").exists()
 
 

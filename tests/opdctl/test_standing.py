@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from opd.runs.run import Run
+from opd.progress import Standing
+from opd.runs.run import Run, progress_record
 from opd.runs.store import RetryPolicy, open_store
 from opdctl.follow import LogReader
 from opdctl.standing import wait_for_end
@@ -35,6 +37,19 @@ def test_status_shows_a_running_run_and_the_time_it_has_left(call: Callable, liv
         assert time.monotonic() < deadline, text
     assert "running" in text
     assert "2 min" in text  # 6 steps of 20 s
+
+
+def test_status_says_for_how_long_a_run_has_made_no_progress(
+    call: Callable, live_run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent() -> Standing:
+        return Standing(phase="rollout", step=7, progress_at_s=time.monotonic() - 2 * 3600, limit_s=3 * 3600.0)
+
+    monkeypatch.setattr("opd.runs.run.PROGRESS", SimpleNamespace(read=silent))
+    live_run.claim.beat(progress_record())
+    text = call("status", "live", "--store", store).stdout
+    assert "no progress for 2 h" in text
+    assert "(rollout at step 7); ended after 3 h" in text
 
 
 def test_status_says_why_an_attempt_failed(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:

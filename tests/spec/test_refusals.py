@@ -49,6 +49,10 @@ def test_a_key_for_an_unsupported_feature_says_why(path, value, word, minimal):
         ("actor_rollout_ref.actor.strategy=megatron", "Megatron"),
         ("+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "Megatron"),
         ("distillation.enabled=True", "distillation"),
+        ("actor_rollout_ref.actor.checkpoint.save_contents=[model]", "resume"),
+        ("actor_rollout_ref.actor.checkpoint.save_contents=['model','extra']", "resume"),
+        ("actor_rollout_ref.actor.checkpoint.load_contents=[optimizer,extra]", "resume"),
+        ("actor_rollout_ref.actor.checkpoint={save_contents:[model]}", "map"),
         ("actor_rollout_ref.model={lora_rank:8}", "map"),
         ("+trainer.v1={trainer_mode:colocate_async}", "map"),
         ("data={train_batch_size:3}", "map"),
@@ -64,7 +68,8 @@ def test_a_raw_override_cannot_smuggle_an_unsupported_feature_in(override, word,
 @pytest.mark.parametrize(
     "override",
     ["actor_rollout_ref.model.lora_rank=0", "trainer.v1.trainer_mode=sync", "trainer.use_v1=True", "model_engine=dp",
-     "actor_rollout_ref.rollout.mode=async", "actor_rollout_ref.actor.strategy=fsdp2"],
+     "actor_rollout_ref.rollout.mode=async", "actor_rollout_ref.actor.strategy=fsdp2",
+     "actor_rollout_ref.actor.checkpoint.save_contents=['model','optimizer','extra','hf_model']"],
 )  # fmt: skip
 def test_a_raw_override_that_changes_nothing_forbidden_passes(override, minimal):
     assert parse_tree({**minimal("opd"), "overrides": [override]}).spec.overrides == (override,)

@@ -11,9 +11,12 @@ import torch
 from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 
+from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import CheckpointError, Overtaken, RunIsLive
-from opd.runs.manifest import RANK_PARTS, Manifest, hash_file, step_folder
+from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, hash_file, step_folder
 from opd.runs.run import Run
+from opd.runs.shards import upload_shards
+from opd.runs.staging import move_in, sweep_older
 from opd.runs.store import NO_RETRY, open_store
 from opd.runs.store_local import LocalStore
 from opd.training import checkpointing
@@ -50,14 +53,18 @@ def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
 
 def save(run: Run, ranks: Ranks, step: int, config) -> None:
     assert run.checkpoints.begin(step)
-    folder = run.checkpoints.folder(step)
-    (folder / "actor").mkdir(parents=True)
+    write(run.checkpoints.staged(step), ranks, step)
+    checkpointing.seal(run, ranks, step, config)
+
+
+def write(folder: Path, ranks: Ranks, step: int) -> None:
+    """What verl's save leaves."""
+    (folder / "actor").mkdir(parents=True, exist_ok=True)
     for rank in range(ranks.world_size):
         for part in RANK_PARTS:
             value = {part: torch.tensor([rank, step])}
             torch.save(value, folder / "actor" / f"{part}_world_size_{ranks.world_size}_rank_{rank}.pt")
     torch.save({"_num_yielded": step}, folder / "data.pt")
-    checkpointing.seal(run, ranks, step, config)
 
 
 def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path, config):
@@ -261,6 +268,76 @@ def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path, confi
             save(run, OwnDisks(disks), step, config)
     for disk in disks:
         assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
+
+
+def overtaking(run: Run) -> Checkpoints:
+    """What a second attempt, which shares the disk and the store, has of the checkpoints."""
+    owner = {"attempt": 2, "token": "second", "started_at_s": 0.0, "lease_ttl_s": 600.0, "spec_hash": "h"}
+    process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
+    for place in run.stores:
+        place.put_json("attempts/0002/owner.json", {**owner, "process": process})
+    return Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
+
+
+def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> None:
+    assert checkpoints.begin(step)
+    staged, folder = checkpoints.staged(step), checkpoints.folder(step)
+    write(staged, ranks, step)
+    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
+    move_in(staged, folder, rank=DRIVER_RANK)
+    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store))
+    checkpoints.finalise(step, reports)
+
+
+def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(
+    tmp_path, config
+):
+    ranks = Ranks(2)
+    with attempt(tmp_path, lease_ttl_s=600) as run:
+        assert run.checkpoints.begin(1)
+        successor = overtaking(run)
+        sealed_by(successor, run.handle.store_url, ranks, 1)
+        before = {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()}
+        write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
+        with pytest.raises(Overtaken):
+            checkpointing.seal(run, ranks, 1, config)
+        # Stopped once more, between its look for another owner and its ranks' answer.
+        with pytest.raises(CheckpointError, match="was sealed by another attempt"):
+            ranks.upload_shards(
+                step=1, staged=str(run.checkpoints.staged(1)), step_dir=str(run.checkpoints.folder(1)), store_url=None
+            )
+        assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
+        assert successor.require(1).source == "local"
+
+
+def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        write(run.checkpoints.staged(1), ranks, 1)
+        killed = run.checkpoints.staging
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        assert not killed.exists()
+        assert not list(run.checkpoints.staging.glob("*")), "the sealed step's files have moved"
+        later = run.checkpoints.staging.with_name(".saving-0003")
+        write(later / "global_step_2", ranks, 2)
+        sweep_older(run.checkpoints.staging)
+        assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
+
+
+def test_each_rank_sweeps_its_own_disk_before_it_saves(tmp_path):
+    class VerlWorker:
+        def save_checkpoint(self, local_path, *rest):
+            self.saved = (local_path, *rest)
+
+    class Worker(ShardUploads, VerlWorker):
+        rank = 0
+
+    (tmp_path / ".saving-0001" / "global_step_3").mkdir(parents=True)
+    worker = Worker()
+    worker.save_checkpoint(str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
+    assert [path.name for path in tmp_path.iterdir()] == []
+    assert worker.saved == (str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
 
 
 def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path, config):

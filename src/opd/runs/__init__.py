@@ -7,6 +7,7 @@
       attempts/NNNN/metrics.jsonl[.000001 ...]   one row a step, streamed in parts               metrics.py, stream.py
       attempts/NNNN/driver.log[.000001 ...]      everything the driver printed, streamed         driver_log.py, stream.py
       checkpoints/global_step_N/{actor/..., data.pt, manifest.json, COMPLETE}                    checkpoints.py
+      checkpoints/.saving-NNNN/global_step_N     what an attempt saves, until it is sealed       staging.py
       result.json | fatal.json                   how the run ended                               result.py
 
 A launcher opens `run.Run`; its trainer writes through it, or from another process through `writer.RunWriter`.

@@ -23,6 +23,7 @@ from opd.runs.resume import (
 )
 from opd.runs.retention import check_limits, prune_store
 from opd.runs.shards import ShardReport, fetch_shards
+from opd.runs.staging import staging_folder, sweep_older
 from opd.runs.store import NO_RETRY, Store
 from opd.runs.store_local import LocalStore
 
@@ -50,8 +51,17 @@ class Checkpoints:
     _unfit: dict[int, list[str]] = field(default_factory=dict)
 
     def folder(self, step: int) -> Path:
-        """The local folder of a step, where verl saves it."""
+        """The local folder of a step, where it is sealed."""
         return self.local.local_path(step_folder(step))
+
+    @property
+    def staging(self) -> Path:
+        """Where verl saves this attempt's steps, each in its `global_step_N`."""
+        return self.local.local_path(staging_folder(self.attempt))
+
+    def staged(self, step: int) -> Path:
+        """The local folder of a step that verl has saved, until `move_in` brings its files to `folder`."""
+        return self.staging / Path(step_folder(step)).name
 
     def check_owner(self) -> None:
         """Asked before anything is written: raises Overtaken as far as can be known.
@@ -74,6 +84,7 @@ class Checkpoints:
         self._in_progress.add(step)
         self._unfit.pop(step, None)
         _clear_step(self.local, step)
+        sweep_older(self.staging)
         # If the store is away, its old copy stays sealed: whole as it is, and refused by its hashes once half replaced.
         self._if_store_answers(f"clearing global_step_{step}", lambda store: _clear_step(store, step))
         return True

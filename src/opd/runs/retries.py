@@ -105,6 +105,18 @@ ROWS = (
         then="not sealed there; older steps stay",
     ),
     Row(
+        fault="no progress for trainer.stall_factor medians of a phase's silences, at least trainer.stall_floor_s",
+        error="(stacks.txt)",
+        tried_again="no; the launcher ends the attempt",
+        then="exit 1; the next start resumes",
+    ),
+    Row(
+        fault="an update whose loss or gradient is not finite on any rank",
+        error="opd/skipped, then NonFinite",
+        tried_again="no; it is skipped on all ranks",
+        then="trainer.max_skipped_updates in a row, or all of the run, end it for good",
+    ),
+    Row(
         fault="the disk is full",
         error="DiskFull",
         tried_again="no",

@@ -7,7 +7,7 @@ import base64
 import errno
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -213,9 +213,22 @@ def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) 
         filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
     except ImportError as error:
         raise StoreRefused(f"object store {url!r}: {error}; install the fsspec package for {protocol}://") from error
-    if is_s3:
+    if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options
         filesystem.retries = 1  # the bounded, named retries are Store's
+        filesystem._call_s3 = _refusing_no_listing(filesystem._call_s3)
     return filesystem
+
+
+def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
+    """botocore makes an empty listing of any XML: a proxy's page with status 200 must not read as a folder without objects."""
+
+    async def called(method: str, *arguments: Any, **more: Any) -> Any:
+        found = await call(method, *arguments, **more)
+        if method == "list_objects_v2" and found.keys().isdisjoint({"Name", "IsTruncated"}):
+            raise ValueError("the answer to a listing is not one; is a proxy or a login page between?")
+        return found
+
+    return called
 
 
 def _import_error(name: str) -> type[Exception]:

@@ -18,6 +18,10 @@ _MEGATRON = (
 _NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
 _HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
 
+_CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
+_NEEDED_CONTENTS = {"model", "optimizer", "extra"}
+_UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
+
 # (pattern of a dotted key, values that are harmless, reason); the fix is always to remove the key
 _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)(lora_rank|lora\.rank)$", frozenset({"0"}), _LORA),
@@ -39,6 +43,8 @@ REFUSED_VERL_KEYS: tuple[str, ...] = (
     "trainer.use_v1",
     "actor_rollout_ref.hybrid_engine",
     "distillation.enabled",
+    "actor_rollout_ref.actor.checkpoint.save_contents",
+    "actor_rollout_ref.actor.checkpoint.load_contents",
 )
 
 _SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
@@ -54,6 +60,8 @@ def refused_key(path: str, value: object) -> str:
     for pattern, harmless, reason in _REFUSED:
         if re.search(pattern, path):
             return "" if text in harmless else reason
+    if _CONTENTS.search(path) and not _NEEDED_CONTENTS.issubset(re.findall(r"\w+", text)):
+        return _UNRESUMABLE
     return ""
 
 

@@ -21,6 +21,7 @@ from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
 from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
+from opd.runs.staging import move_in, sweep_older
 from opd.runs.store import DEFAULT_POLICY, NO_RETRY
 from opd.training.plain_loads import find_unloadable, plain_loads
 
@@ -39,8 +40,15 @@ class ShardUploads:
             super().load_checkpoint(local_path, hdfs_path, del_local_after_load)  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def upload_shards(self, step: int, step_dir: str, store_url: str | None) -> ShardReport:
-        """Hash and upload what this rank saved."""
+    def save_checkpoint(self, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None) -> None:
+        """verl's, on a disk without what the killed saves of earlier attempts have left there."""
+        sweep_older(Path(local_path).parents[1])
+        super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)  # type: ignore[misc]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def upload_shards(self, step: int, staged: str, step_dir: str, store_url: str | None) -> ShardReport:
+        """Move what this rank saved to where it is sealed, hash it and upload it."""
+        move_in(Path(staged), Path(step_dir), rank=self.rank)
         return upload_shards(rank=self.rank, step=step, step_dir=step_dir, store_url=store_url)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -156,11 +164,12 @@ def upload_what_is_left(run: Run, worker_group) -> None:
 def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
-    folder = str(run.checkpoints.folder(step))
+    staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
     store_url = run.handle.store_url
-    reports = list(worker_group.upload_shards(step=step, step_dir=folder, store_url=store_url))
+    reports = list(worker_group.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store_url))
     # The ranks have waited for a store that is away: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
+    move_in(staged, folder, rank=DRIVER_RANK)
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))

@@ -16,6 +16,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from opd import stacks
 from opd.convert.errors import ConvertError
 from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs.errors import RunError
@@ -34,6 +35,7 @@ CPU_PROFILE = "opd.cpu"
 # verl's remarks about engines nobody asked for, printed by each process: (message, module), as `warnings` takes them.
 _QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
 _PROCESS_ENVIRONMENT = (
+    stacks.FOLDER_VARIABLE,
     "OMP_NUM_THREADS",
     "PYTHONWARNINGS",
     "SAGEMAKER_CONTAINER_LOG_LEVEL",

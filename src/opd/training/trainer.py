@@ -58,6 +58,8 @@ class OrderedTrainer(PPOTrainerSync):
         self._has_mlflow = run is not None and "mlflow" in loggers
         config.trainer.logger = [name for name in loggers if name not in ours]
         self._watch_progress(config)
+        if run is not None:
+            config.trainer.default_local_dir = str(run.checkpoints.staging)
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01

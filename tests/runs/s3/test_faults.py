@@ -97,6 +97,7 @@ CALLS: dict[str, Callable[[Store, Path], object]] = {
     "get": lambda store, folder: store.get("key"),
     "info": lambda store, folder: store.info("key"),
     "list": lambda store, folder: [info.size for info in store.list("")],
+    "children": lambda store, folder: store.children(""),
     "put": lambda store, folder: store.put("key", b"data" * 100),
     "download": lambda store, folder: store.get_file("key", folder / "copy"),
 }
@@ -113,6 +114,8 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no answer to a write": (no_answer, "put"),
     "no answer to a read": (no_answer, "get"),
     "no XML for a listing": (instead(b"\x00\xff not xml"), "list"),
+    "a web page for a listing": (instead(b"<html><body>Please sign in</body></html>"), "list"),
+    "a web page for a folder": (instead(b"<html><body>Please sign in</body></html>"), "children"),
     "a listing without sizes": (edited(rb"<Size>\d*</Size>", b""), "list"),
     "a listing without keys": (edited(rb"<Key>[^<]*</Key>", b""), "list"),
     "a size that is no number": (edited(rb"<Size>\d*</Size>", b"<Size>many</Size>"), "list"),

@@ -1,0 +1,50 @@
+"""Where an attempt saves a step until it is sealed: a folder of its own.
+
+An attempt that was paused in the middle of a save wakes up beside its successor; on a disk that both see it goes on writing
+where nobody else does, and its seal is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from opd.runs.errors import CheckpointError
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, files_of_rank
+
+# A leading dot: no step is ever listed, uploaded or counted there.
+_FOLDER = re.compile(r"\.saving-(\d{4,})")
+
+
+def staging_folder(attempt: int) -> str:
+    """Of a run directory; its steps are called as verl calls them."""
+    return f"{CHECKPOINTS_FOLDER}/.saving-{attempt:04d}"
+
+
+def sweep_older(folder: Path) -> None:
+    """Deletes what saves of attempts before a staging folder's own have left beside it; other folders are left alone."""
+    mine = _FOLDER.fullmatch(folder.name)
+    for other in folder.parent.glob(".saving-*") if mine else ():
+        if (older := _FOLDER.fullmatch(other.name)) and mine and int(older[1]) < int(mine[1]):
+            shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may be deleting it too
+
+
+def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
+    """Moves one rank's files of a saved step to where they are sealed; folders that are empty by then go.
+
+    Raises:
+        CheckpointError: the step is sealed there, by an attempt that has taken over meanwhile.
+    """
+    paths = files_of_rank(staged, rank)
+    if paths and (step_dir / COMPLETE_FILE).exists():
+        raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")
+    for path in paths:
+        target = step_dir / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (staged / path).replace(target)
+    for folder, _, _ in os.walk(staged, topdown=False):
+        with contextlib.suppress(OSError):  # another rank's files are still there
+            os.rmdir(folder)
