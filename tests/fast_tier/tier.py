@@ -20,6 +20,7 @@ import gotools
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER_MANIFESTS = ROOT / "manifests" / "cluster" / "base"
+COMPONENTS = ROOT / "manifests" / "cluster" / "components"
 _VOLUMES_PER_NAMESPACE = 8  # five claims of manifests/cluster, the rest for runs
 
 
@@ -61,7 +62,7 @@ class FastTier:
         return self._users[namespace]
 
     def namespace(self, name: str, *, quota: Mapping[str, str] | None = None) -> Kube:
-        """manifests/cluster applied under another namespace's name; returns its `opd-user`.
+        """manifests/cluster with quota and claims, under another namespace's name; returns its `opd-user`.
 
         `quota` replaces values of the ResourceQuota. Returns once quota, service account and claims are ready.
         """
@@ -77,7 +78,8 @@ class FastTier:
             }
             patches.append({"target": {"kind": "ResourceQuota"}, "patch": json.dumps(patch)})
         base = os.path.relpath(CLUSTER_MANIFESTS, folder.resolve())
-        text = yaml.safe_dump({"namespace": name, "resources": [base], "patches": patches})
+        components = [os.path.relpath(COMPONENTS / part, folder.resolve()) for part in ("quota", "claims")]
+        text = yaml.safe_dump({"namespace": name, "resources": [base], "components": components, "patches": patches})
         (folder / "kustomization.yaml").write_text(text)
         self.admin.create(nodes.volume(f"{name}-{number}") for number in range(_VOLUMES_PER_NAMESPACE))
         self.admin.run("apply", "--server-side", "--force-conflicts", "-k", str(folder))

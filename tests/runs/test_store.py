@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from opd.runs.access import open_url
 from opd.runs.errors import (
     AlreadyExists,
     CorruptRecord,
@@ -149,6 +151,21 @@ def test_a_root_that_is_a_file_is_refused_and_not_taken_for_empty(tmp_path: Path
 def test_a_protocol_without_create_only_writes_is_refused_by_name() -> None:
     with pytest.raises(CreateOnlyUnsupported, match=r"memory:// has no atomic create-only write.*s3"):
         open_store("memory://anywhere")
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [("gs://b/x", "gcsfs", "gcs"), ("az://b/x", "adlfs", "azure"), ("abfs://b/x", "adlfs", "azure")],
+)
+def test_a_store_whose_package_is_missing_names_the_extra_to_install(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    said = rf"needs {package}, which is not installed: pip install 'opd\[{extra}\]'"
+    with pytest.raises(StoreRefused, match=said):
+        open_store(url)
+    with pytest.raises(ImportError, match=said):
+        open_url(f"{url}/config.json", "rb")
 
 
 def test_a_server_that_overwrites_on_create_is_refused(tmp_path: Path) -> None:

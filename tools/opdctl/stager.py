@@ -30,7 +30,7 @@ def start(api: KubeApi, staging: Staging, *, new_claim_size: str | None) -> bool
         if new_claim_size is None:
             raise ToolError(
                 f"claim {staging.claim} is not in namespace {api.namespace}",
-                fix="make it, apply manifests/cluster, or let --create-claim SIZE make it",
+                fix="make it, apply manifests/cluster with components/claims, or let --create-claim SIZE make it",
             )
         api.create(api.path("persistentvolumeclaims"), claim(staging.claim, size=new_claim_size))
         note(f"claim {staging.claim} of {new_claim_size} created")

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import fsspec
 import torch
 
 from opd.agent.evidence import MODELS
 from opd.convert.errors import BadRequest, ConvertError
 from opd.data.toy import model_folder
-from opd.runs.access import storage_options
+from opd.runs.access import open_url
 from opd.runs.store import open_store
 
 DtypeMode = Literal["checkpoint", "base", "bf16"]
@@ -117,7 +116,7 @@ def _read_url(reference: str, url: str) -> BaseDtypes:
     tensors: dict[str, torch.dtype] = {}
     for name in store.children(""):
         if name.endswith(_SUFFIX):
-            with fsspec.open(f"{url.rstrip('/')}/{name}", "rb", **storage_options(url)) as stream:
+            with open_url(f"{url.rstrip('/')}/{name}", "rb") as stream:
                 tensors |= _header_dtypes(stream)
     return BaseDtypes(name=reference, default=_config_dtype(json.loads(store.get("config.json"))), by_tensor=tensors)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opd.agent.manifest import MANIFEST_FILE, ManifestError, verify_folder
-from opd.runs.access import storage_options
+from opd.runs.access import open_url
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -33,13 +33,11 @@ def fetch(url: str, sha256: str, folder: Path) -> list[str]:
     Raises:
         FetchError: the hash differs, or the archive has unsafe members.
     """
-    import fsspec
-
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         part = Path(scratch) / url.rstrip("/").rpartition("/")[2]
         found = hashlib.sha256()
-        with fsspec.open(url, "rb", **storage_options(url)) as source, open(part, "wb") as target:
+        with open_url(url, "rb") as source, open(part, "wb") as target:
             while chunk := source.read(CHUNK_BYTES):
                 found.update(chunk)
                 target.write(chunk)

@@ -8,6 +8,7 @@ In a pod the mounted file is final. On a person's machine the shell's endpoint, 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple
@@ -21,6 +22,11 @@ STORE_VARIABLES: dict[str, tuple[str, ...]] = {
     "addressing": (ADDRESSING_VARIABLE,),
 }
 S3_PROTOCOLS = ("s3", "s3a")
+# Protocol -> (its fsspec package, the extra of `opd` that brings it); the images have both.
+EXTRAS = {
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
+    **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "azure")),
+}
 # One try must end soon, since the retries are the store's: botocore's own patience would be 60 s x 5 a connection.
 S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
 
@@ -66,6 +72,30 @@ def apply_experiment(
     environment.update(experiment.get("env") or {})
     store = store_variables(experiment.get("store") or {})
     environment.update(store if is_final else under(store, environment))
+
+
+def require_package(url: str) -> None:
+    """Nothing, where the package behind a URL's protocol is installed.
+
+    Raises:
+        ImportError: it is not; the text names the extra to install.
+    """
+    protocol = url.partition("://")[0]
+    package, extra = EXTRAS.get(protocol, ("", ""))
+    if package and importlib.util.find_spec(package) is None:
+        raise ImportError(f"{protocol}:// needs {package}, which is not installed: pip install 'opd[{extra}]'")
+
+
+def open_url(url: str, mode: str) -> Any:
+    """fsspec's context manager of the file behind a URL, reached as the environment says.
+
+    Raises:
+        ImportError: the protocol's package is not installed.
+    """
+    import fsspec
+
+    require_package(url)
+    return fsspec.open(url, mode, **storage_options(url))
 
 
 def storage_options(url: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import fsspec
 
-from opd.runs.access import storage_options
+from opd.runs.access import require_package, storage_options
 from opd.runs.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
 from opd.runs.store import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
@@ -210,9 +210,10 @@ class FsspecStore(Store):
 def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) -> fsspec.AbstractFileSystem:
     is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
     try:
+        require_package(url)
         filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
     except ImportError as error:
-        raise StoreRefused(f"object store {url!r}: {error}; install the fsspec package for {protocol}://") from error
+        raise StoreRefused(f"object store {url!r}: {error}") from error
     if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options
         filesystem.retries = 1  # the bounded, named retries are Store's
         filesystem._call_s3 = _refusing_no_listing(filesystem._call_s3)

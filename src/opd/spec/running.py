@@ -78,7 +78,7 @@ class Store(Section):
     """The object store of results, metrics and checkpoints."""
 
     url: Text = Field(
-        description="fsspec URL (s3://, file://; others with their fsspec package installed) or local folder; never with credentials."
+        description="fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]; the images have both) or local folder; never with credentials."
     )
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = Field(
         default=None, description="S3 server other than AWS's, `https://minio.example:9000`; egress to it is opened."

@@ -64,7 +64,7 @@ def check_cluster(api: KubeApi, spec: AnySpec | None, tree: Mapping[str, Any] | 
 def _experiment(api: KubeApi, spec: AnySpec, cluster: Cluster) -> list[Check]:
     out = [check_image(cluster)]
     out += _many("claim", lambda: check_objects("claim", _claims(cluster), _found(api, "persistentvolumeclaims", _claims(cluster)),
-                                                 "make it, or apply manifests/cluster; `opdctl stage` fills it"))  # fmt: skip
+                                                 "make it, or apply manifests/cluster with components/claims; `opdctl stage` fills it"))  # fmt: skip
     out += _many("secret", lambda: _secrets(api, cluster))
     if cluster.queue is not None:
         queue = _ask(lambda: api.find(api.path("localqueues", cluster.queue.name if cluster.queue else "")))

@@ -138,11 +138,9 @@ def _config_text(path: str, revision: str | None) -> str:
 
         path = model_folder(path)
     if "://" in path:
-        import fsspec
+        from opd.runs.access import open_url
 
-        from opd.runs.access import storage_options
-
-        with fsspec.open(f"{path.rstrip('/')}/config.json", "rt", **storage_options(path)) as file:
+        with open_url(f"{path.rstrip('/')}/config.json", "rt") as file:
             return file.read()
     folder = Path(path)
     if not folder.is_dir():
