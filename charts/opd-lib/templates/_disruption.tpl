@@ -9,7 +9,7 @@ kind: PodDisruptionBudget
 metadata:
   {{- include "opd.metadata" . | nindent 2 }}
 spec:
-  minAvailable: {{ add 1 (eq .Values.kind "convert" | ternary 0 (dig "trainer" "nnodes" 0 (omit .Values "cluster"))) }}
+  minAvailable: {{ if include "opd.hasWorkers" . }}{{ add 1 (int64 .Values.trainer.nnodes) }}{{ else }}1{{ end }}
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     {{- include "opd.selector" (list . "head" "worker") | nindent 4 }}

@@ -55,7 +55,7 @@ labels:
 
 {{- /* Pods that run Ray beside the head exist for every kind but convert. */ -}}
 {{- define "opd.hasWorkers" -}}
-{{- if hasKey .Values.cluster "worker" }}true{{ end -}}
+{{- if ne .Chart.Name "convert" }}true{{ end -}}
 {{- end -}}
 
 {{- /* Ranks on a node: the spec's, else its default by device. */ -}}
