@@ -23,7 +23,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images charts-push golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,8 +145,11 @@ bench-rollout: setup ## tokens a second of the CPU rollout engine on the toy stu
 schema: setup ## write the charts' values, schemas and READMEs from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
-images: ## build a container image by docker or buildah (ARGS="cpu" or "trainer --push REGISTRY"); see images/README.md
+images: ## build a container image by docker or buildah (ARGS="trainer --push REGISTRY --sbom FILE"); see images/README.md
 	images/build.sh $(ARGS)
+
+image-trainer-check: setup ## build images/trainer on a debootstrapped Debian and check it from inside (root; 40 GB of disk); images/RESULTS.md
+	PYTHONPATH=tools $(BIN)/python -m tests.images.trainer $(ARGS)
 
 charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.example.com/team/charts ARGS=--plain-http)
 	@test -n "$(REGISTRY)" || { echo "name the registry: make charts-push REGISTRY=oci://registry.example.com/team/charts"; exit 1; }

@@ -75,6 +75,7 @@ PROGRAMS = {
     "kubeconform": Program(
         package="github.com/yannh/kubeconform/cmd/kubeconform", version="v0.7.0", is_any_version_fine=True
     ),
+    "syft": Program(package="github.com/anchore/syft/cmd/syft", version="v1.52.0", is_any_version_fine=True),
     "etcd": Program(package="go.etcd.io/etcd/server/v3", lock=f"{GO_LOCKS}/kubernetes"),
     "kubectl": _kubernetes("kubectl", is_any_version_fine=True),
     "kube-apiserver": _kubernetes("kube-apiserver"),
@@ -92,7 +93,12 @@ _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager"
 # What a make target needs; a group's name stands for its programs on the command line.
 GROUPS = {
     "charts": ("helm", "kubeconform"),
+<<<<<<< HEAD
     "fast-tier": ("helm", *_CONTROL_PLANE, "kwok", "registry"),
+=======
+    "sbom": ("syft",),
+    "fast-tier": ("helm", *_CONTROL_PLANE, "kwok"),
+>>>>>>> 59eea90 (images/trainer: bases by digest, InfiniBand's providers, compilers and a CUDA toolkit that kernels compiled at run time find; built and checked from inside by make image-trainer-check; SBOM by syft)
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
 }
 # What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.

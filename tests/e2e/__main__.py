@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from tests.e2e import machine, table
-from tests.e2e.cluster import images, lifecycle
+from tests.e2e.cluster import buildah, images, lifecycle
 from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
 from tests.e2e.cluster.kube import Kube, KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
@@ -57,7 +57,7 @@ def _run(names: list[str]) -> int:
     try:
         with lifecycle.held("make e2e"):
             return _run_alone(names)
-    except (lifecycle.ClusterError, images.ImageError) as error:
+    except (lifecycle.ClusterError, buildah.ImageError) as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 1
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 from images.split_requirements import entries
+from images.trainer import check
 from packaging.requirements import Requirement
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
@@ -48,11 +49,10 @@ def test_hadolint_finds_nothing(image):
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_the_base_is_an_argument_and_the_final_stage_starts_from_it(image):
+def test_the_base_is_an_argument_with_a_digest_and_both_stages_start_from_it(image):
     stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?$", dockerfile(image), re.MULTILINE)
-    assert re.search(r"^ARG BASE=\S+$", dockerfile(image), re.MULTILINE)
-    assert [name for _, name in stages] == ["build", ""]
-    assert stages[-1][0] == "${BASE}"
+    assert re.search(r"^ARG BASE=docker\.io/\S+:\S+@sha256:[0-9a-f]{64}$", dockerfile(image), re.MULTILINE)
+    assert stages == [("${BASE}", "build"), ("${BASE}", "")]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -80,6 +80,29 @@ def test_an_image_that_cannot_import_its_trainer_is_not_built(image):
     check = re.search(r'RUN python -c "import ([^;]+);', dockerfile(image))[1].split(", ")
     assert {"ray", "torch", "verl", "opd.main_opd"} <= set(check)
     assert ("vllm" in check) is (image == "trainer")
+
+
+def test_the_trainer_s_final_stage_has_compilers_headers_and_infiniband_s_providers():
+    final = dockerfile("trainer").rpartition("FROM ${BASE}")[2]
+    installed = set(re.search(r"apt-get install -y --no-install-recommends \\\n(.*?)\\\n", final)[1].split())
+    assert {"gcc", "g++", "libc6-dev", "python3-dev"} <= installed
+    assert {"ibverbs-providers", "libibverbs1", "librdmacm1"} <= installed
+
+
+def test_kernels_that_are_compiled_at_run_time_find_a_cuda_toolkit_in_the_locked_packages(tmp_path):
+    text = dockerfile("trainer")
+    heavy, _ = split(exported("trainer"), tmp_path)
+    names = {entry.partition("==")[0] for entry in entries(heavy)}
+    home = re.search(r"CUDA_HOME=(\S+)", text)[1]
+    assert f"WORKDIR {home}\n" in text
+    assert "lib/libcudart.so" in text
+    assert {"nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-cuda-runtime", "nvidia-nvvm"} <= names
+    assert "VLLM_USE_FLASHINFER_SAMPLER=0" in text
+
+
+def test_what_is_checked_inside_the_trainer_s_image_is_what_its_lock_installs():
+    names = {name.lower() for name, _ in requirements("trainer")} | {"opd"}
+    assert {name.lower() for name in check.IMPORTS} <= names
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -172,4 +195,4 @@ def test_the_build_script_passes_a_linter_and_explains_itself():
         ["bash", "images/build.sh", "other"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert (usage.returncode, usage.stdout) == (2, "")
-    assert usage.stderr.startswith("usage: images/build.sh cpu|trainer")
+    assert usage.stderr.startswith("usage: images/build.sh cpu|trainer [--push REGISTRY] [--sbom FILE]")

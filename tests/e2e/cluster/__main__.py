@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.e2e.cluster import images, lifecycle, packages
+from tests.e2e.cluster import buildah, lifecycle, packages
 
 import gotools
 
@@ -30,7 +30,7 @@ def main() -> int:
                 _say("the cluster is gone" if lifecycle.down(_say) else "no cluster is here")
         else:
             return lifecycle.shell(args.words)
-    except (lifecycle.ClusterError, gotools.ToolError, packages.PackageError, images.ImageError) as error:
+    except (lifecycle.ClusterError, gotools.ToolError, packages.PackageError, buildah.ImageError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     return 0
