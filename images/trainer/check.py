@@ -31,7 +31,7 @@ IMPORTS = {
     "ray": ("ray", "ray.dashboard.dashboard"),
     "torch": ("torch", "torch.distributed.fsdp"),
     "transformers": ("transformers.models.qwen3.modeling_qwen3",),
-    "vllm": ("vllm", "vllm.v1.engine.async_llm", "vllm._C"),
+    "vllm": ("vllm", "vllm.v1.engine.async_llm"),
     "tensordict": ("tensordict",),
     "TransferQueue": ("transfer_queue",),
     "triton": ("triton",),
