@@ -43,9 +43,9 @@ IMPORTS = {
     "mlflow-skinny": ("mlflow",),
     "kubernetes": ("kubernetes.client",),
     "s3fs": ("s3fs",),
+    "gcsfs": ("gcsfs",),
+    "adlfs": ("adlfs",),
 }
-# Stores of other clouds, where the lock has their packages.
-OPTIONAL = {"gcsfs": ("gcsfs",), "adlfs": ("adlfs",)}
 SECRET_FILES = {".netrc", ".git-credentials", ".pypirc", "pip.conf", "uv.toml", "id_rsa", "id_ed25519", "kubeconfig"}
 SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|_PROXY$|SSL_CERT|CA_BUNDLE", re.IGNORECASE)
 SM = "9.0a"  # Hopper, what the kernels are compiled for here
@@ -232,8 +232,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and check, in order."""
     yield "user", user
     yield "no secrets", secrets
-    present = {name: modules for name, modules in OPTIONAL.items() if has(name)}
-    for distribution, modules in {**IMPORTS, **present}.items():
+    for distribution, modules in IMPORTS.items():
         yield f"import {distribution}", imported(distribution, modules)
     yield "bytecode", bytecode
     yield "launcher", launcher
@@ -246,15 +245,6 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "Triton", triton_builds
     yield "Inductor", inductor
     yield "FlashInfer", flashinfer_builds
-
-
-def has(distribution: str) -> bool:
-    """Whether a distribution is installed."""
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def main() -> int:
