@@ -93,12 +93,8 @@ _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager"
 # What a make target needs; a group's name stands for its programs on the command line.
 GROUPS = {
     "charts": ("helm", "kubeconform"),
-<<<<<<< HEAD
     "fast-tier": ("helm", *_CONTROL_PLANE, "kwok", "registry"),
-=======
     "sbom": ("syft",),
-    "fast-tier": ("helm", *_CONTROL_PLANE, "kwok"),
->>>>>>> 59eea90 (images/trainer: bases by digest, InfiniBand's providers, compilers and a CUDA toolkit that kernels compiled at run time find; built and checked from inside by make image-trainer-check; SBOM by syft)
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
 }
 # What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.
