@@ -94,8 +94,8 @@ _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager"
 GROUPS = {
     "charts": ("helm", "kubeconform"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kwok", "registry"),
-    "sbom": ("syft",),
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
+    "sbom": ("syft",),
 }
 # What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.
 MODULES = {

@@ -87,4 +87,4 @@ def test_a_name_that_is_no_program_is_refused_with_those_there_are(monkeypatch, 
     monkeypatch.setattr("sys.argv", ["gotools.py", "install", "minikube"])
     with pytest.raises(SystemExit):
         gotools.main()
-    assert "'minikube' is neither a group (charts, fast-tier, cluster) nor one of helm" in capsys.readouterr().err
+    assert "'minikube' is neither a group (charts, fast-tier, cluster, sbom) nor one of helm" in capsys.readouterr().err
