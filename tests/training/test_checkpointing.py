@@ -283,8 +283,8 @@ def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> 
     assert checkpoints.begin(step)
     staged, folder = checkpoints.staged(step), checkpoints.folder(step)
     write(staged, ranks, step)
-    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
     move_in(staged, folder, rank=DRIVER_RANK)
+    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store))
     checkpoints.finalise(step, reports)
 
@@ -301,13 +301,20 @@ def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_
         write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
         with pytest.raises(Overtaken):
             checkpointing.seal(run, ranks, 1, config)
-        # Stopped once more, between its look for another owner and its ranks' answer.
+        # Stopped once more, behind its look for another owner.
         with pytest.raises(CheckpointError, match="was sealed by another attempt"):
-            ranks.upload_shards(
-                step=1, staged=str(run.checkpoints.staged(1)), step_dir=str(run.checkpoints.folder(1)), store_url=None
-            )
+            move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
         assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
         assert successor.require(1).source == "local"
+
+
+def test_a_rank_whose_disk_was_once_a_driver_s_saves_over_its_seals(tmp_path):
+    ranks, staged, folder = Ranks(1), tmp_path / ".saving-0002" / "global_step_1", tmp_path / "global_step_1"
+    write(staged, ranks, 1)
+    folder.mkdir()
+    (folder / "COMPLETE").write_text("of a step that no other disk holds")
+    (report,) = ranks.upload_shards(step=1, staged=str(staged), step_dir=str(folder), store_url=None)
+    assert len(report.entries) == len(RANK_PARTS)
 
 
 def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path, config):

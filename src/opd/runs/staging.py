@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from opd.runs.errors import CheckpointError
-from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, files_of_rank
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, DRIVER_RANK, files_of_rank
 
 # A leading dot: no step is ever listed, uploaded or counted there.
 _FOLDER = re.compile(r"\.saving-(\d{4,})")
@@ -27,21 +27,26 @@ def staging_folder(attempt: int) -> str:
 def sweep_older(folder: Path) -> None:
     """Deletes what saves of attempts before a staging folder's own have left beside it; other folders are left alone."""
     mine = _FOLDER.fullmatch(folder.name)
-    for other in folder.parent.glob(".saving-*") if mine else ():
-        if (older := _FOLDER.fullmatch(other.name)) and mine and int(older[1]) < int(mine[1]):
+    if mine is None:
+        return
+    for other in folder.parent.glob(".saving-*"):
+        found = _FOLDER.fullmatch(other.name)
+        if found and int(found[1]) < int(mine[1]):
             shutil.rmtree(other, ignore_errors=True)  # other ranks on this disk may be deleting it too
 
 
 def move_in(staged: Path, step_dir: Path, *, rank: int) -> None:
     """Moves one rank's files of a saved step to where they are sealed; folders that are empty by then go.
 
+    The driver's come first: on its disk `Checkpoints.begin` has taken the seal off what an earlier attempt saved. The disk of
+    a rank that was once a driver's may hold seals that count for nobody.
+
     Raises:
-        CheckpointError: the step is sealed there, by an attempt that has taken over meanwhile.
+        CheckpointError: the driver's step is sealed, by an attempt that has taken over meanwhile.
     """
-    paths = files_of_rank(staged, rank)
-    if paths and (step_dir / COMPLETE_FILE).exists():
+    if rank == DRIVER_RANK and (step_dir / COMPLETE_FILE).exists():
         raise CheckpointError(f"{step_dir} was sealed by another attempt while this one saved it")
-    for path in paths:
+    for path in files_of_rank(staged, rank):
         target = step_dir / path
         target.parent.mkdir(parents=True, exist_ok=True)
         (staged / path).replace(target)

@@ -166,10 +166,10 @@ def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
     store_url = run.handle.store_url
+    move_in(staged, folder, rank=DRIVER_RANK)
     reports = list(worker_group.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store_url))
     # The ranks have waited for a store that is away: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
-    move_in(staged, folder, rank=DRIVER_RANK)
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))
