@@ -28,14 +28,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def tier(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FastTier]:
-    """A running fast tier; its parts are built first where they are missing (minutes)."""
+def parts() -> None:
+    """The programs of a control plane; they are built first where they are missing (minutes)."""
     try:
         gotools.install_all(gotools.GROUPS["fast-tier"])
     except gotools.ToolError as error:
         if any(os.environ.get(name) for name in NO_SKIP_VARIABLES):
             pytest.fail(f"the fast tier cannot run: {error}", pytrace=False)
         pytest.skip(f"FAST TIER UNTESTED: {error}")
+
+
+@pytest.fixture(scope="session")
+def tier(parts: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FastTier]:
+    """A running fast tier."""
     running = FastTier(tmp_path_factory.mktemp("fast-tier"))
     request.config.stash[_LOGS] = running.logs
     try:

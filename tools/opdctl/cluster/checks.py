@@ -1,29 +1,26 @@
-"""Owns doctor's look at a cluster: pure checks over what was read there, each with what is wrong and how to mend it."""
+"""Doctor's look at a cluster and its namespace: KubeRay, its operator, rights, and what the API server refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from opd.spec.cluster import Cluster, RunCluster
-from opdctl.checks import Check
-from opdctl.cluster.errors import ClusterError
+from opdctl.checks import Check, bad, good, warning
 
 # The field of the RayJob CRD that came with KubeRay 1.6: the CRD carries no version.
 NEWEST_FIELD = "preRunningDeadlineSeconds"
-MIN_KUBERAY = "1.6"
-INSTALL_KUBERAY = "install the KubeRay operator 1.6 or newer: manifests/cluster/operator-values.yaml has the command"
+MIN_KUBERAY = (1, 6)
+MIN_TEXT = ".".join(map(str, MIN_KUBERAY))
+OPERATOR = "kuberay-operator"
+INSTALL_KUBERAY = (
+    f"an admin installs the operator, {MIN_TEXT} or newer: helm install {OPERATOR} kuberay/{OPERATOR} -n kuberay-system "
+    "--create-namespace -f manifests/cluster/operator-values.yaml"
+)
 APPLY_MANIFESTS = "an admin applies manifests/cluster"
+_WATCH = re.compile(r"^--?watch-namespace(?:=(.*))?$")
 
 Tree = Mapping[str, Any]
-
-
-def good(name: str, message: str) -> Check:
-    return Check(name=name, is_ok=True, message=message)
-
-
-def bad(name: str, message: str, fix: str) -> Check:
-    return Check(name=name, is_ok=False, message=message, fix=fix)
 
 
 def check_kuberay(crd: Tree | None) -> Check:
@@ -37,10 +34,54 @@ def check_kuberay(crd: Tree | None) -> Check:
     if NEWEST_FIELD not in fields:
         return bad(
             "kuberay",
-            f"its RayJob has no field {NEWEST_FIELD}: older than {MIN_KUBERAY}",
-            f"{INSTALL_KUBERAY}; CRDs are replaced by `kubectl replace`, Helm does not upgrade them",
+            f"the CRD rayjobs.ray.io has no field {NEWEST_FIELD}: older than {MIN_TEXT}",
+            f"an admin replaces the CRDs by those of KubeRay {MIN_TEXT} or newer with `kubectl replace`, which Helm leaves as they are",
         )
-    return good("kuberay", f"RayJob v1 with {NEWEST_FIELD}: {MIN_KUBERAY} or newer")
+    return good("kuberay", f"RayJob v1 with {NEWEST_FIELD}: {MIN_TEXT} or newer")
+
+
+def check_operator(deployments: Sequence[Tree], *, namespace: str, expected_in: str) -> list[Check]:
+    """Whether KubeRay's operator runs, is new enough, looks after the namespace, and may reach a run's dashboard.
+
+    Args:
+        deployments: those of its name in any namespace.
+        expected_in: `cluster.networkPolicy.operatorNamespace`.
+    """
+    if not deployments:
+        text = f"no Deployment {OPERATOR} in any namespace, though KubeRay's CRDs are there"
+        return [warning("operator", text, f"if it does not run under another name: {INSTALL_KUBERAY}")]
+    found = [_check_operator(item, namespace, expected_in) for item in deployments]
+    return [next((check for check in found if check.state == "ok"), found[0])]
+
+
+def _check_operator(deployment: Tree, namespace: str, expected_in: str) -> Check:
+    home = deployment["metadata"]["namespace"]
+    pod = deployment["spec"]["template"]["spec"]
+    container = next((item for item in pod["containers"] if item["name"] == OPERATOR), pod["containers"][0])
+    said = f"{OPERATOR} in namespace {home}"
+    version = re.search(r":v?(\d+)\.(\d+)(\.\d+)?[^@/]*(@|$)", container["image"])
+    if version and (int(version[1]), int(version[2])) < MIN_KUBERAY:
+        text = f"{said} is {version[0].strip(':@')}, older than {MIN_TEXT}"
+        return bad("operator", text, f"an admin upgrades it to {MIN_TEXT} or newer, with its CRDs")
+    watched = _watched([*(container.get("command") or ()), *(container.get("args") or ())])
+    if watched and namespace not in watched:
+        text = f"{said} watches only {','.join(watched)}: nothing would happen to a run in {namespace}"
+        return bad("operator", text, f"an admin adds {namespace} to its --watch-namespace, or use one that it watches")
+    status = deployment.get("status") or {}
+    if status.get("unavailableReplicas") and not status.get("availableReplicas"):
+        return bad("operator", f"{said} has no running pod", f"kubectl describe deployment {OPERATOR} -n {home}")
+    if home != expected_in:
+        text = f"{said}, but the run's NetworkPolicy lets the operator of namespace {expected_in} in"
+        return bad("operator", text, f"set cluster.networkPolicy.operatorNamespace: {home}")
+    return good("operator", f"{said}, which watches {'this namespace' if watched else 'all namespaces'}")
+
+
+def _watched(words: Sequence[str]) -> list[str]:
+    for index, word in enumerate(words):
+        if match := _WATCH.match(word):
+            value = match[1] if match[1] is not None else words[index + 1] if index + 1 < len(words) else ""
+            return [name for name in value.split(",") if name]
+    return []
 
 
 def check_rights(missing: Sequence[str], namespace: str) -> Check:
@@ -49,7 +90,7 @@ def check_rights(missing: Sequence[str], namespace: str) -> Check:
         return bad(
             "rights",
             f"not allowed in namespace {namespace}: {', '.join(missing)}",
-            f"{APPLY_MANIFESTS} and adds you to the group opd-users",
+            f"{APPLY_MANIFESTS} and adds you to the group opd-users, which its RoleBinding opd-user names",
         )
     return good("rights", f"may install, follow and delete runs in namespace {namespace}")
 
@@ -66,90 +107,27 @@ def check_namespace(tree: Tree | None, name: str) -> Check:
     return good("namespace", f"{name}, Pod Security {level}{policy}")
 
 
-def check_objects(kind: str, wanted: Mapping[str, str], found: Mapping[str, Tree | None], fix: str) -> list[Check]:
-    """Whether existing objects that the spec names are there.
+def check_admission(refused: Iterable[tuple[str, str, str]], *, limit_ranges: Collection[str]) -> list[Check]:
+    """What the API server's dry run refuses: (whose object, its message, the tool's fix).
 
     Args:
-        wanted: name -> the key of the spec that names it.
-        found: name -> the object, None where there is none.
+        limit_ranges: names of the namespace's LimitRanges.
     """
-    out = []
-    for name, key in wanted.items():
-        tree = found.get(name)
-        if tree is None:
-            out.append(bad(kind, f"{kind} {name} ({key}) is not in this namespace", fix))
-        elif kind == "claim" and tree.get("status", {}).get("phase") != "Bound":
-            phase = tree.get("status", {}).get("phase", "?")
-            why = "its StorageClass binds it with the first pod, or has no volume for it"
-            out.append(bad(kind, f"claim {name} ({key}) is {phase}", why + ": `kubectl describe pvc` says which"))
-        else:
-            out.append(good(kind, f"{name} ({key})"))
-    return out
+    return [bad("admission", f"{who}: {message}", _mend(who, message, limit_ranges) or fix) for who, message, fix in refused]
 
 
-def check_secret_key(name: str, key: str, path: str, secret: Tree) -> Check:
-    """Whether a Secret holds the key that the spec names; never its value."""
-    if key in (secret.get("data") or {}):
-        return good("secret", f"{name} has the key {key} ({path})")
-    return bad("secret", f"secret {name} has no key {key} ({path})", f"add it: kubectl edit secret {name}")
-
-
-def check_gpus(nodes: Sequence[Tree], cluster: RunCluster, *, num_workers: int, gpus_per_worker: int) -> Check:
-    """Whether enough nodes could hold a worker each, if they were empty."""
-    resource, kind = cluster.gpu.resource, cluster.gpu.type
-    sizes: list[int] = []
-    types: set[str] = set()
-    for node in nodes:
-        labels = node.get("metadata", {}).get("labels", {})
-        types |= {labels[cluster.gpu.type_label]} if cluster.gpu.type_label in labels else set()
-        if kind is not None and labels.get(cluster.gpu.type_label) != kind:
-            continue
-        sizes.append(int(node.get("status", {}).get("allocatable", {}).get(resource, 0)))
-    num_places = sum(size // gpus_per_worker for size in sizes)
-    if kind is not None and kind not in types:
-        there = f"there are {', '.join(sorted(types))}" if types else "no node has that label at all"
-        fix = "correct cluster.gpu.type (or typeLabel), or remove it for any GPU"
-        return bad("gpus", f"no node has the label {cluster.gpu.type_label}={kind}: {there}", fix)
-    what = f"{num_workers} workers of {gpus_per_worker} {resource}" + (f" of type {kind}" if kind else "")
-    if num_places < num_workers:
-        have = f"{sum(size > 0 for size in sizes)} nodes with up to {max(sizes, default=0)} each"
-        return bad(
-            "gpus",
-            f"{what} do not fit: {have}",
-            "lower trainer.nnodes or trainer.gpus_per_node, or correct cluster.gpu (resource, type, typeLabel)",
-        )
-    return good("gpus", f"{what}: room for {num_places} on empty nodes")
-
-
-def check_quota(quotas: Sequence[Tree], *, resource: str, num_gpus: int) -> list[Check]:
-    """Whether the run's GPUs are left of each quota that counts them."""
-    out = []
-    for quota in quotas:
-        name = quota["metadata"]["name"]
-        hard, used = (quota.get("status", {}).get(part, {}).get(f"requests.{resource}") for part in ("hard", "used"))
-        if hard is None:
-            continue
-        left = int(hard) - int(used or 0)
-        text = f"{name}: {left} of {hard} {resource} left, the run needs {num_gpus}"
-        fix = "wait for other runs to end, ask for less, or have the quota raised"
-        out.append(good("quota", text) if left >= num_gpus else bad("quota", text, fix))
-    return out
-
-
-def check_queue(cluster: Cluster, answer: Tree | ClusterError | None) -> Check | None:
-    """Whether the queue that the spec names is there; Volcano's queues are not namespaced and not looked at."""
-    if cluster.queue is None or cluster.queue.manager != "kueue":
-        return None
-    name = cluster.queue.name
-    if answer is None or isinstance(answer, ClusterError):
-        why = f": {answer}" if answer is not None else ""
-        return bad("queue", f"there is no LocalQueue {name} here{why}", "apply manifests/cluster/components/kueue")
-    return good("queue", f"LocalQueue {name}")
-
-
-def check_image(cluster: Cluster) -> Check:
-    """Whether the image is named; only the nodes can tell whether it can be pulled."""
-    if cluster.image.ref is None:
-        fix = "`images/build.sh trainer --push REGISTRY` prints the reference; set cluster.image.ref or use --image"
-        return bad("image", "cluster.image.ref is not set", fix)
-    return good("image", cluster.image.ref)
+def _mend(who: str, message: str, limit_ranges: Collection[str]) -> str:
+    if "violates PodSecurity" in message and "IPC_LOCK" in message:
+        return "use the namespace of manifests/cluster/overlays/rdma, or cluster.rdma.ipcLock: false with nodes of unlimited memlock"
+    if "violates PodSecurity" in message:
+        return f"change what the message names under cluster.{who}, or use a namespace that allows it"
+    if " usage per " in message or "ratio per" in message:
+        names = ", ".join(sorted(limit_ranges)) or "of the namespace"
+        return f"LimitRange {names} says so: ask for other cluster.{who}.requests and limits, or have it changed"
+    if "must specify" in message:
+        return f"a ResourceQuota wants them: set cluster.{who}.requests and cluster.{who}.limits"
+    if "no PriorityClass" in message:
+        return f"make the PriorityClass, or correct cluster.{who}.priorityClassName"
+    if "RuntimeClass" in message:
+        return "make the RuntimeClass (the GPU operator or k3s brings one), or correct runtimeClassName"
+    return ""

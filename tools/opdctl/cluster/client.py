@@ -190,9 +190,9 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     # The library would try an unreachable server three more times: a person waits.
     configuration.retries = 1
     try:
-        if _kubeconfigs():
-            config.load_kube_config(context=context, client_configuration=configuration)
-            own = _own_namespace(context)
+        if files := os.pathsep.join(map(str, _kubeconfigs())):
+            config.load_kube_config(files, context=context, client_configuration=configuration)
+            own = _own_namespace(files, context)
         else:
             config.load_incluster_config(client_configuration=configuration)
             own = _IN_POD_NAMESPACE.read_text().strip() if _IN_POD_NAMESPACE.is_file() else None
@@ -215,10 +215,10 @@ def _kubeconfigs() -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _own_namespace(context: str | None) -> str | None:
+def _own_namespace(files: str, context: str | None) -> str | None:
     from kubernetes import config
 
-    contexts, active = config.list_kube_config_contexts()
+    contexts, active = config.list_kube_config_contexts(files)
     chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
     return (chosen or {}).get("context", {}).get("namespace")
 

@@ -38,7 +38,7 @@ def pods_of(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {**template.get("metadata", {}), "name": f"{job['metadata']['name']}-{role}"},
-            "spec": {**template["spec"], "serviceAccountName": ANY_ACCOUNT},
+            "spec": template["spec"],
         }
 
 
@@ -57,7 +57,7 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
             group, plural = api.resource_of(tree["apiVersion"], tree["kind"])
             api.create(
                 f"{group}/namespaces/{api.namespace}/{plural}",
-                tree,
+                _with_an_account(tree),
                 dryRun="All",
                 fieldValidation="Strict",
                 fieldManager="opdctl",
@@ -68,6 +68,10 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
             if not (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
                 refused.append(error)
     return refused
+
+
+def _with_an_account(tree: dict[str, Any]) -> dict[str, Any]:
+    return {**tree, "spec": {**tree["spec"], "serviceAccountName": ANY_ACCOUNT}} if tree["kind"] == "Pod" else tree
 
 
 def is_over_quota(error: ClusterError) -> bool:

@@ -1,4 +1,4 @@
-"""`opdctl doctor`: is everything there that a start needs? Each line says what is wrong and how to mend it."""
+"""`opdctl doctor`: will this run? Each line says what is wrong and how to mend it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.render import Image, Overlays, Sets, Site
+from opdctl.commands.render import Charts, Image, Name, Overlays, Sets, Site
 from opdctl.console import Context, Namespace, NoCluster, StoreUrl, Timeout, deadline, note, working
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
 File = Annotated[Path | None, typer.Argument(metavar="[EXP.yaml]", help="Experiment file to check for.")]
-Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; this checkout's by default.")]
 
 
 def doctor(
@@ -20,6 +19,7 @@ def doctor(
     site: Site = None,
     values: Overlays = None,
     sets: Sets = None,
+    name: Name = None,
     image: Image = None,
     store: StoreUrl = None,
     charts: Charts = None,
@@ -28,40 +28,50 @@ def doctor(
     no_cluster: NoCluster = False,
     timeout: Timeout = 60.0,
 ) -> None:
-    """Check spec, store (writable, create-only), Helm, chart, trainer, and the cluster: KubeRay, rights, image, claims,
-    secrets, queue, GPUs, quota; exit 1 if anything is missing.
+    """Will this run? Check the experiment, its store, Helm and what the chart renders, then the cluster: KubeRay and its
+    operator, rights, every object and pod on the API server, a node for every pod, quota, queue, volumes, Secrets and their
+    keys, the way to the store. Exit 1 if anything is MISSING; what you may not look at is "not checked".
 
     Example: `opdctl doctor exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
     import os
 
-    from opdctl.checks import check_all
+    from opd.runs.access import address_of
+    from opd.spec import dump_spec
+    from opdctl.checks import check_chart, check_here, check_spec, check_store, unseen
     from opdctl.cluster.client import connect, is_configured
     from opdctl.cluster.doctor import check_cluster
     from opdctl.redact import redact
 
     with deadline(timeout), working("looking"):
         has_cluster = not no_cluster and (namespace is not None or context is not None or is_configured())
-        checks, loaded = check_all(
-            experiment,
-            store=store,
-            charts=charts,
-            env=os.environ,
-            timeout_s=timeout,
-            runs_here=not has_cluster,
-            site=site,
-            overlays=values or [],
-            sets=sets or [],
-            image=image,
-        )
-        if has_cluster:
-            api = connect(namespace=namespace, context=context)
-            spec, tree = (loaded.spec, loaded.values.get("cluster")) if loaded is not None else (None, None)
-            checks += check_cluster(api, spec, tree)
+        is_elsewhere = has_cluster or no_cluster
+        api = connect(namespace=namespace, context=context) if has_cluster else None
+        named = [f"name={name}"] if name is not None else []
+        checks, item, text = [], None, ""
+        if experiment is not None:
+            check, item = check_spec(
+                experiment, os.environ, site=site, overlays=values or [], sets=[*(sets or []), *named], image=image
+            )
+            checks.append(check)
+        at = store or (address_of(dump_spec(item.spec)) if item is not None else None)
+        if at is not None:
+            checks.append(check_store(at, timeout_s=timeout, is_elsewhere=is_elsewhere))
+        checks += (here := check_here(runs_here=not has_cluster))
+        if item is not None and here[0].state == "ok":
+            found, text = check_chart(
+                item, charts, namespace=api.namespace if api else namespace or "default", timeout_s=timeout,
+                is_elsewhere=is_elsewhere,
+            )  # fmt: skip
+            checks += found
+        elif item is not None:
+            checks.append(unseen("chart", "not rendered without Helm", here[0].fix))
+        if api is not None:
+            checks += check_cluster(api, item, text)
         elif not no_cluster:
             note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
     for check in checks:
-        print(redact(f"{'ok     ' if check.is_ok else 'MISSING'} {check.name:9s} {check.message}"))
+        print(redact(f"{check.state:11s} {check.name:9s} {check.message}"))
         if check.fix:
-            print(redact(f"                  fix: {check.fix}"))
-    raise typer.Exit(EXIT_OK if all(check.is_ok for check in checks) else EXIT_FAILURE)
+            print(redact(f"{'':22s}fix: {check.fix}"))
+    raise typer.Exit(EXIT_FAILURE if any(check.state == "MISSING" for check in checks) else EXIT_OK)
