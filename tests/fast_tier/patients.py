@@ -59,7 +59,9 @@ class Hospital:
         self.plane = ControlPlane(folder, self.processes)
         catalogue = yaml.safe_load((CASES / "machines.yaml").read_text())
         self.machines, self.platforms = catalogue["machines"], catalogue["platforms"]
-        self.api = KubeApi(config.new_client_from_config(str(self.plane.admin.kubeconfig)), namespace="default", context=None)
+        self.api = KubeApi(
+            config.new_client_from_config(str(self.plane.admin.kubeconfig)), namespace="default", context=None
+        )
         self._users: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
         self._defined = ""
@@ -83,7 +85,9 @@ class Hospital:
 
     def kubeconfig(self, case: Tree) -> Path:
         """Of a user with the case's rights."""
-        name = "user" + "".join(f"-{part}-{'-'.join(case[part])}" for part in ("sees", "hides", "may_not") if part in case)
+        name = "user" + "".join(
+            f"-{part}-{'-'.join(case[part])}" for part in ("sees", "hides", "may_not") if part in case
+        )
         if name not in self._users:
             self._users[name] = self.plane.kubeconfig(name, groups=[])
         return self._users[name]
@@ -192,10 +196,19 @@ class Hospital:
         for machine, count in case.get("nodes", self.platforms[case["platform"]]["nodes"]).items():
             for name in (_node_name(f"{machine}-{number}") for number in range(count)):
                 kind = self.machines[machine]
-                labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **kind["labels"]}
+                labels = {
+                    "kubernetes.io/hostname": name,
+                    "kubernetes.io/os": "linux",
+                    "kubernetes.io/arch": "amd64",
+                    **kind["labels"],
+                }
                 more = [_taint(text) for of, text in case.get("taint", {}).items() if _node_name(of) == name]
                 ready = "False" if name in case.get("not_ready", ()) else "True"
-                status = {"allocatable": kind["allocatable"], "capacity": kind["allocatable"], "conditions": [{"type": "Ready", "status": ready}]}
+                status = {
+                    "allocatable": kind["allocatable"],
+                    "capacity": kind["allocatable"],
+                    "conditions": [{"type": "Ready", "status": ready}],
+                }
                 spec = {"taints": [*kind.get("taints", ()), *more], "unschedulable": name in case.get("cordoned", ())}
                 yield {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
 
@@ -224,8 +237,8 @@ def _definition(case: Tree) -> tuple[int, str]:
 
 
 def _manifest(name: str) -> Tree:
-    """The first object of a file of manifests/cluster/base."""
-    return next(yaml.safe_load_all((CLUSTER_MANIFESTS / f"{name}.yaml").read_text()))
+    """The first object of a file of manifests/cluster."""
+    return next(yaml.safe_load_all(next(CLUSTER_MANIFESTS.parent.rglob(f"{name}.yaml")).read_text()))
 
 
 def _changed(rule: Tree, case: Tree) -> Iterator[Tree]:
@@ -245,12 +258,21 @@ def _common(platform: Tree) -> Iterator[Tree]:
         about = {"name": service["name"], "namespace": service["namespace"]}
         yield {"kind": "Service", "metadata": about, "spec": {"ports": [port], "selector": {"app": "objects"}}}
     operator = {"name": "kuberay-operator", "image": "quay.io/kuberay/operator:v1.6.1"}
-    yield {"kind": "Deployment", "metadata": {"name": "kuberay-operator", "namespace": "kuberay-system"}, "spec": {"containers": [operator]}}
+    yield {
+        "kind": "Deployment",
+        "metadata": {"name": "kuberay-operator", "namespace": "kuberay-system"},
+        "spec": {"containers": [operator]},
+    }
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
     yield {"kind": "Secret", "metadata": {"name": "experiment-store"}, "stringData": keys}
     yield {"kind": "Secret", "metadata": {"name": "hugging-face"}, "stringData": {"token": "hf"}}
     login = base64.b64encode(json.dumps({"auths": {"registry.example.com": {"auth": "eDp5"}}}).encode()).decode()
-    yield {"kind": "Secret", "metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": login}}
+    yield {
+        "kind": "Secret",
+        "metadata": {"name": "registry"},
+        "type": "kubernetes.io/dockerconfigjson",
+        "data": {".dockerconfigjson": login},
+    }
     yield {"kind": "PersistentVolumeClaim", "metadata": {"name": "hub-cache"}, "status": {"phase": "Bound"}}
     quota = _manifest("quota")
     yield {**quota, "status": {"hard": quota["spec"]["hard"], "used": dict.fromkeys(quota["spec"]["hard"], "0")}}
@@ -259,10 +281,21 @@ def _common(platform: Tree) -> Iterator[Tree]:
 
 def _pods(case: Tree) -> Iterator[Tree]:
     for number, pod in enumerate(case.get("pods", ())):
-        resources = {"requests": pod["requests"], "limits": {name: value for name, value in pod["requests"].items() if "/" in name}}
-        spec = {"nodeName": _node_name(pod["node"]), "containers": [{"name": "main", "image": "example.com/x", "resources": resources}]}
+        resources = {
+            "requests": pod["requests"],
+            "limits": {name: value for name, value in pod["requests"].items() if "/" in name},
+        }
+        spec = {
+            "nodeName": _node_name(pod["node"]),
+            "containers": [{"name": "main", "image": "example.com/x", "resources": resources}],
+        }
         status = {"phase": pod.get("phase", "Running")}
-        yield {"kind": "Pod", "metadata": {"name": f"other-{number}", "namespace": "others"}, "spec": spec, "status": status}
+        yield {
+            "kind": "Pod",
+            "metadata": {"name": f"other-{number}", "namespace": "others"},
+            "spec": spec,
+            "status": status,
+        }
 
 
 def _complete(tree: Tree) -> Tree:

@@ -25,7 +25,14 @@ def hospital(parts, tmp_path_factory):
 @pytest.fixture
 def doctor(hospital, tmp_path, monkeypatch, capsys):
     """Doctor's exit code and its findings in a case's cluster, each with its fix on the same line, by their state."""
-    for variable in ("OPDCTL_SITE", "OPDCTL_STORE", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+    for variable in (
+        "OPDCTL_SITE",
+        "OPDCTL_STORE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_PROFILE",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+    ):
         monkeypatch.delenv(variable, raising=False)
     home = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "*"}
     tools = {"OPDCTL_HELM": str(gotools.find("helm")), "OPDCTL_CHARTS": str(CHARTS)}

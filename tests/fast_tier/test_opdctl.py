@@ -143,43 +143,6 @@ def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installe
     assert "release: not found" in tier.helm(NAMESPACE, "status", "unsafe").stderr
 
 
-def test_doctor_says_what_a_spec_lacks_here_and_how_to_mend_it(tier, tool):
-    spec = tool.folder / "exp.yaml"
-    spec.write_text(DOCTORED)
-    done = tool("doctor", spec)
-    assert done.returncode == 1
-    lines = {
-        line.split()[1] + " " + line.split()[0]: line
-        for line in done.stdout.splitlines()
-        if line.startswith(("ok", "MISS"))
-    }
-    assert "1.6 or newer" in lines["kuberay ok"]
-    assert "Pod Security restricted" in lines["namespace ok"]
-    assert "may install, follow and delete runs" in lines["rights ok"]
-    assert "no-such-claim (cluster.mounts.1.claim) is not in this namespace" in lines["claim MISSING"]
-    assert "secret no-such-secret (cluster.secrets.store)" in lines["secret MISSING"]
-    assert "1 workers of 16 nvidia.com/gpu do not fit" in lines["gpus MISSING"]
-    assert "LocalQueue" in lines["queue MISSING"]
-    assert done.stdout.count("fix: ") == sum(key.endswith("MISSING") for key in lines)
-
-
-DOCTORED = """
-kind: eval
-name: e
-model: {path: /models/m}
-data: {dir: /data}
-trainer: {nnodes: 1, gpus_per_node: 16}
-cluster:
-  image: {ref: opd:dev, local: true}
-  lifecycle: suspendable
-  queue: {manager: kueue, name: team}
-  mounts:
-    - {claim: models, path: /models}
-    - {claim: no-such-claim, path: /data}
-  secrets: {store: no-such-secret}
-"""
-
-
 def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(tier, tool):
     words = ("stage", "s3://bucket/models/m", "--claim", "models", "--image", "opd:dev", "--local-image")
     assert "claim nothing is not in namespace" in refused(tool(*words[:3], "nothing", *words[4:]))

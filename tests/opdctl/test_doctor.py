@@ -8,17 +8,61 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.charts.helm import DIGEST, SITES
+
+from gotools import find
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "manifests" / "experiments" / "quickstart.yaml"
 
 
+def helm() -> dict[str, str]:
+    return {"OPDCTL_HELM": str(find("helm"))}
+
+
 def test_what_is_there_is_said_to_be_there_and_nothing_stays_in_the_store(call: Callable, store: Path) -> None:
-    text = call("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts").stdout
-    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith(("ok", "MISSING"))}
-    assert lines.keys() == {"spec", "store", "helm", "trainer", "chart"}
-    assert all(lines[name].startswith("ok") for name in ("spec", "store", "chart"))
+    text = call("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts", **helm()).stdout
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith(("ok", "MISSING", "warning"))}
+    assert lines.keys() == {"spec", "store", "helm", "trainer", "image", "chart"}
+    assert all(lines[name].startswith("ok") for name in ("spec", "store", "helm", "chart"))
+    assert lines["image"].startswith("warning"), "a run on this machine needs none"
     assert list(store.iterdir()) == []
+
+
+# Keys that only the chart's own rules refuse, not the tool's reading of the file.
+REFUSED = """
+cluster:
+  queue: {manager: kueue, name: team}
+"""
+
+
+def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(call: Callable, tmp_path: Path) -> None:
+    words = ("doctor", EXPERIMENT, "--no-cluster", "--charts", ROOT / "charts")
+    done = call(*words, **helm())
+    assert done.returncode == 1
+    assert "MISSING     image     cluster.image.ref is not set: the chart refuses the file" in done.stdout
+    (tmp_path / "more.yaml").write_text(REFUSED)
+    done = call(*words, "--image", DIGEST, "-f", "more.yaml", **helm())
+    assert done.returncode == 1
+    assert "MISSING     chart" in done.stdout
+    assert "cluster.lifecycle" in done.stdout
+    (tmp_path / "rest.yaml").write_text("cluster: {lifecycle: suspendable}")
+    done = call(*words, "--image", DIGEST, "-f", "more.yaml", "-f", "rest.yaml", **helm())
+    assert "ok          chart" in done.stdout, done.stdout
+
+
+def test_a_store_that_only_the_run_can_reach_is_not_checked_and_not_said_to_be_ok(
+    call: Callable, tmp_path: Path
+) -> None:
+    (tmp_path / "exp.yaml").write_text("kind: eval\nmodel: {path: m}\nstore: {url: s3://bucket/runs}\n")
+    home = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **helm()}
+    done = call("doctor", "exp.yaml", "--no-cluster", "--image", DIGEST, **home)
+    assert "not checked store     s3://bucket/runs: no credentials for it in this shell" in done.stdout
+    done = call("doctor", "exp.yaml", "--no-cluster", "--site", SITES["k3s"], **home)
+    assert (
+        "not checked store     s3://bucket/runs on http://minio.minio.svc:9000, a server inside the cluster"
+        in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,9 +78,9 @@ def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
     call: Callable, tmp_path: Path, arguments: tuple, environment: dict, name: str, words: str
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    done = call("doctor", EXPERIMENT, *(text.format(tmp=tmp_path) for text in arguments), **environment)
+    done = call("doctor", EXPERIMENT, *(text.format(tmp=tmp_path) for text in arguments), **{**helm(), **environment})
     assert done.returncode == 1
-    [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING {name} ")]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith(f"MISSING     {name} ")]
     assert words in done.stdout.partition(line)[1] + done.stdout.partition(line)[2]
     assert "Traceback" not in done.stderr
 

@@ -103,7 +103,9 @@ def _not_from_here(at: str | StoreAddress) -> Check | None:
         if not isinstance(at, StoreAddress):
             return None
         text = f"store.url is {url}: a folder of the run's own volume, which only its pods see"
-        return warning("store", text, "set store.url to a bucket (s3://BUCKET/PREFIX), so that opdctl reads results from anywhere")
+        return warning(
+            "store", text, "set store.url to a bucket (s3://BUCKET/PREFIX), so that opdctl reads results from anywhere"
+        )
     if scheme not in S3_PROTOCOLS:
         return None
     variables = under(said, os.environ)
@@ -153,7 +155,9 @@ def check_chart(
     out = []
     if not image.get("ref"):
         fix = "`images/build.sh trainer --push REGISTRY` prints the reference: set cluster.image.ref, or use --image"
-        out.append((bad if is_elsewhere else warning)("image", "cluster.image.ref is not set: the chart refuses the file", fix))
+        out.append(
+            (bad if is_elsewhere else warning)("image", "cluster.image.ref is not set: the chart refuses the file", fix)
+        )
         item = replace(item, values=merge(item.values, {"cluster": {"image": {"ref": ANY_IMAGE}}}))
     elif is_elsewhere:
         out.append(good("image", f"{image['ref']}: only the nodes can tell whether it can be pulled"))

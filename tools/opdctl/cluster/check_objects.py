@@ -32,7 +32,9 @@ MAKE = {
 }
 
 
-def check_reference(item: Reference, tree: Tree | None, *, namespace: str, path: str, others: Collection[str] = ()) -> list[Check]:
+def check_reference(
+    item: Reference, tree: Tree | None, *, namespace: str, path: str, others: Collection[str] = ()
+) -> list[Check]:
     """Whether a named object is there, with the keys that are read of it; values are never looked at.
 
     Args:
@@ -73,13 +75,23 @@ def check_pull_secret(name: str, secret: Tree, *, image: str) -> list[Check]:
     try:
         tree = json.loads(base64.b64decode((secret.get("data") or {}).get(key, "")))
     except ValueError:
-        return [bad("secret", f"secret {name}: its {key} is no JSON", "make it again: kubectl create secret docker-registry")]
+        return [
+            bad(
+                "secret", f"secret {name}: its {key} is no JSON", "make it again: kubectl create secret docker-registry"
+            )
+        ]
     known = {server.partition("://")[2] or server for server in tree.get("auths", tree)}
     registry = image.partition("/")[0]
     if any(server.partition("/")[0] == registry for server in known) or "." not in registry:
         return []
     fix = f"make it for --docker-server={registry}"
-    return [warning("secret", f"secret {name} is for {', '.join(sorted(known)) or 'no registry'}, the image is on {registry}", fix)]
+    return [
+        warning(
+            "secret",
+            f"secret {name} is for {', '.join(sorted(known)) or 'no registry'}, the image is on {registry}",
+            fix,
+        )
+    ]
 
 
 def check_claim(claim: Tree, *, name: str, path: str, num_pods: int, nodes: Collection[str], is_read_only: bool,
@@ -105,8 +117,14 @@ def check_claim(claim: Tree, *, name: str, path: str, num_pods: int, nodes: Coll
         return good("claim", f"{said} is {phase}: StorageClass {of} makes its volume with the first pod")
     if phase == "Pending" and storage_class is None and not knows_classes:
         return warning("claim", f"{said} is {phase}", "`kubectl describe pvc` says whether it waits for its first pod")
-    why = f"StorageClass {of} has made no volume for it" if storage_class is not None else f"there is no StorageClass {of!r}"
-    return bad("claim", f"{said} is {phase}: {why}", f"kubectl describe pvc {name} says why; pods wait until it is Bound")
+    why = (
+        f"StorageClass {of} has made no volume for it"
+        if storage_class is not None
+        else f"there is no StorageClass {of!r}"
+    )
+    return bad(
+        "claim", f"{said} is {phase}: {why}", f"kubectl describe pvc {name} says why; pods wait until it is Bound"
+    )
 
 
 def check_class(claim: Tree, classes: Sequence[Tree], *, path: str) -> Check:

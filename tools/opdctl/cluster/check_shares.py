@@ -66,7 +66,9 @@ def check_quota(quota: Tree, groups: Sequence[Group], objects: Sequence[Tree]) -
         wanted, taken = asked.get(key, Decimal()), used.get(key, Decimal())
         if wanted and wanted > total - taken:
             kind = key.partition(".")[2] or key
-            few.append(f"{key}: the run wants {in_words(kind, wanted)}, {in_words(kind, taken)} of {in_words(kind, total)} are used")
+            few.append(
+                f"{key}: the run wants {in_words(kind, wanted)}, {in_words(kind, taken)} of {in_words(kind, total)} are used"
+            )
     if few:
         fix = "wait for other runs to end, ask for less, or have the ResourceQuota raised"
         return [bad("quota", f"{name}: {'; '.join(few)}", fix)]
@@ -98,10 +100,18 @@ def check_kueue(groups: Sequence[Group], queue: Tree, cluster_queue: Tree, names
     spec = cluster_queue["spec"]
     labels = ((namespace or {}).get("metadata") or {}).get("labels") or {}
     if namespace is not None and not selects(spec.get("namespaceSelector"), labels):
-        return bad("queue", f"{said}: its namespaceSelector does not select this namespace", "have the namespace labelled as it wants")
-    active = next((item for item in (cluster_queue.get("status") or {}).get("conditions") or () if item["type"] == "Active"), {})
+        return bad(
+            "queue",
+            f"{said}: its namespaceSelector does not select this namespace",
+            "have the namespace labelled as it wants",
+        )
+    active = next(
+        (item for item in (cluster_queue.get("status") or {}).get("conditions") or () if item["type"] == "Active"), {}
+    )
     if active.get("status") == "False":
-        return bad("queue", f"{said} admits nothing: {active.get('message', '')}", f"kubectl describe clusterqueue {name}")
+        return bad(
+            "queue", f"{said} admits nothing: {active.get('message', '')}", f"kubectl describe clusterqueue {name}"
+        )
     asked: Amounts = {}
     for group in groups:
         asked = add(asked, requests(group.spec), times=group.count)
@@ -114,7 +124,9 @@ def check_kueue(groups: Sequence[Group], queue: Tree, cluster_queue: Tree, names
     few = [f"{key}: the run wants {in_words(key, asked[key])} of {in_words(key, total)}" for key, total in quotas.items()
            if asked.get(key, 0) > total]  # fmt: skip
     if few and not (spec.get("cohort") or spec.get("cohortName")):
-        return bad("queue", f"{said} is smaller than the run: {'; '.join(few)}", "ask for less, or have its quota raised")
+        return bad(
+            "queue", f"{said} is smaller than the run: {'; '.join(few)}", "ask for less, or have its quota raised"
+        )
     return good("queue", said)
 
 

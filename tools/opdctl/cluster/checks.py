@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from opdctl.checks import Check, bad, good, warning
+from opdctl.cluster.looking import APPLY_MANIFESTS
 
 # The field of the RayJob CRD that came with KubeRay 1.6: the CRD carries no version.
 NEWEST_FIELD = "preRunningDeadlineSeconds"
@@ -17,7 +18,6 @@ INSTALL_KUBERAY = (
     f"an admin installs the operator, {MIN_TEXT} or newer: helm install {OPERATOR} kuberay/{OPERATOR} -n kuberay-system "
     "--create-namespace -f manifests/cluster/operator-values.yaml"
 )
-APPLY_MANIFESTS = "an admin applies manifests/cluster"
 _WATCH = re.compile(r"^--?watch-namespace(?:=(.*))?$")
 
 Tree = Mapping[str, Any]
@@ -113,7 +113,9 @@ def check_admission(refused: Iterable[tuple[str, str, str]], *, limit_ranges: Co
     Args:
         limit_ranges: names of the namespace's LimitRanges.
     """
-    return [bad("admission", f"{who}: {message}", _mend(who, message, limit_ranges) or fix) for who, message, fix in refused]
+    return [
+        bad("admission", f"{who}: {message}", _mend(who, message, limit_ranges) or fix) for who, message, fix in refused
+    ]
 
 
 def _mend(who: str, message: str, limit_ranges: Collection[str]) -> str:

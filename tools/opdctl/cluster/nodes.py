@@ -193,7 +193,9 @@ def _by_domain(rule: Tree, namespace: str, nodes: Iterable[Node]) -> dict[str, i
         domain = node.labels.get(rule["topologyKey"])
         if domain is not None:
             here = [
-                one for one in node.guests if one.namespace == namespace and selects(rule.get("labelSelector"), one.labels)
+                one
+                for one in node.guests
+                if one.namespace == namespace and selects(rule.get("labelSelector"), one.labels)
             ]
             counts[domain] = counts.get(domain, 0) + len(here)
     return counts
