@@ -28,15 +28,16 @@ from opdctl.values import merge
 Tree = dict[str, Any]
 CASES = Path(__file__).parent / "clusters"
 RUN = CASES / "run.yaml"
+CATALOGUE = yaml.safe_load((CASES / "machines.yaml").read_text())
 RAYJOBS = "CustomResourceDefinition/rayjobs.ray.io"
 NAMESPACES = ("kuberay-system", "openshift-operators", "minio", "openshift-storage", "others")
 # What of other software doctor reads, as far as the server has to know it.
-FOREIGN = {"nodepools.karpenter.sh/v1": "NodePool", "clusterqueues.kueue.x-k8s.io/v1beta1": "ClusterQueue",
-           "localqueues.kueue.x-k8s.io/v1beta1": "LocalQueue"}  # fmt: skip
+FOREIGN = {"nodepools.karpenter.sh/v1": "NodePool", "clusterqueues.kueue.x-k8s.io/v1beta2": "ClusterQueue",
+           "localqueues.kueue.x-k8s.io/v1beta2": "LocalQueue"}  # fmt: skip
 RBAC = "rbac.authorization.k8s.io"
 API_VERSIONS = {"Deployment": "apps/v1", "StorageClass": "storage.k8s.io/v1", "NetworkPolicy": "networking.k8s.io/v1",
                 "CustomResourceDefinition": "apiextensions.k8s.io/v1", "NodePool": "karpenter.sh/v1",
-                "ClusterQueue": "kueue.x-k8s.io/v1beta1", "LocalQueue": "kueue.x-k8s.io/v1beta1",
+                "ClusterQueue": "kueue.x-k8s.io/v1beta2", "LocalQueue": "kueue.x-k8s.io/v1beta2",
                 **dict.fromkeys(("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"), f"{RBAC}/v1")}  # fmt: skip
 NO_NAMESPACE = ("Node", "Namespace", "StorageClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "NodePool",
                 "ClusterQueue")  # fmt: skip
@@ -51,14 +52,34 @@ def cases(name: str) -> list[Tree]:
     return sorted(yaml.safe_load((CASES / f"{name}.yaml").read_text()), key=_definition)
 
 
+def nodes_of(case: Tree) -> Iterator[Tree]:
+    """The nodes of a case: its platform's, unless it has others, with its taints and states."""
+    for machine, count in case.get("nodes", CATALOGUE["platforms"][case["platform"]]["nodes"]).items():
+        for name in (_node_name(f"{machine}-{number}") for number in range(count)):
+            kind = CATALOGUE["machines"][machine]
+            labels = {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                **kind["labels"],
+            }
+            more = [_taint(text) for of, text in case.get("taint", {}).items() if _node_name(of) == name]
+            ready = "False" if name in case.get("not_ready", ()) else "True"
+            status = {
+                "allocatable": kind["allocatable"],
+                "capacity": kind["allocatable"],
+                "conditions": [{"type": "Ready", "status": ready}],
+            }
+            spec = {"taints": [*kind.get("taints", ()), *more], "unschedulable": name in case.get("cordoned", ())}
+            yield {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
+
+
 class Hospital:
     """An API server, and users with the rights that manifests/cluster gives, or a case."""
 
     def __init__(self, folder: Path) -> None:
         self.processes = Processes(folder / "logs", environment=minimal_environment(folder))
         self.plane = ControlPlane(folder, self.processes)
-        catalogue = yaml.safe_load((CASES / "machines.yaml").read_text())
-        self.machines, self.platforms = catalogue["machines"], catalogue["platforms"]
         self.api = KubeApi(
             config.new_client_from_config(str(self.plane.admin.kubeconfig)), namespace="default", context=None
         )
@@ -175,7 +196,7 @@ class Hospital:
 
     def _objects(self, case: Tree) -> Iterator[Tree]:
         """Everything of a case's cluster but its namespace: the platform's, changed."""
-        platform = self.platforms[case["platform"]]
+        platform = CATALOGUE["platforms"][case["platform"]]
         found = {(tree["kind"], tree["metadata"]["name"]): tree for tree in _common(platform)}
         for tree in json.loads(json.dumps(case.get("objects", [])).replace("{namespace}", case["name"])):
             at = (tree["kind"], tree["metadata"].get("name", ""))
@@ -187,30 +208,10 @@ class Hospital:
             if at in found and not any(at == (tree["kind"], tree["metadata"].get("name")) and "namespace" in tree["metadata"]
                                        for tree in case.get("objects", ())):  # fmt: skip
                 del found[at]
-        for tree in [*found.values(), *self._nodes(case), *_pods(case)]:
+        for tree in [*found.values(), *nodes_of(case), *_pods(case)]:
             if tree["kind"] not in NO_NAMESPACE:
                 tree["metadata"].setdefault("namespace", case["name"])
             yield _complete(tree)
-
-    def _nodes(self, case: Tree) -> Iterator[Tree]:
-        for machine, count in case.get("nodes", self.platforms[case["platform"]]["nodes"]).items():
-            for name in (_node_name(f"{machine}-{number}") for number in range(count)):
-                kind = self.machines[machine]
-                labels = {
-                    "kubernetes.io/hostname": name,
-                    "kubernetes.io/os": "linux",
-                    "kubernetes.io/arch": "amd64",
-                    **kind["labels"],
-                }
-                more = [_taint(text) for of, text in case.get("taint", {}).items() if _node_name(of) == name]
-                ready = "False" if name in case.get("not_ready", ()) else "True"
-                status = {
-                    "allocatable": kind["allocatable"],
-                    "capacity": kind["allocatable"],
-                    "conditions": [{"type": "Ready", "status": ready}],
-                }
-                spec = {"taints": [*kind.get("taints", ()), *more], "unschedulable": name in case.get("cordoned", ())}
-                yield {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
 
     def _post(self, tree: Tree) -> None:
         """Creates an object, and writes its status where it has one."""

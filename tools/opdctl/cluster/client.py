@@ -19,7 +19,6 @@ GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
     "rayclusters": "/apis/ray.io/v1",
     "jobs": "/apis/batch/v1",
-    "localqueues": "/apis/kueue.x-k8s.io/v1beta2",
     "workloads": "/apis/kueue.x-k8s.io/v1beta2",
 }
 CORE = "/api/v1"

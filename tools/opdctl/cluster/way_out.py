@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opd.runs.access import S3_PROTOCOLS, StoreAddress
-from opdctl.checks import Check, bad, good, service_of, unseen
+from opdctl.checks import Check, bad, good, service_of, unseen, warning
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.egress import Server, is_reachable
 from opdctl.cluster.errors import HTTP_FORBIDDEN, ClusterError
@@ -58,6 +58,10 @@ def _server(api: KubeApi, store: StoreAddress | None) -> tuple[Server | None, li
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     service = service_of(endpoint)
     if service is None:
+        name, dot, namespace = host.partition(".")
+        if "." not in namespace and dot and seen(lambda: api.find(f"/api/v1/namespaces/{namespace}/services/{name}")):
+            text = f"{host} is a Service, and the run's policy lets its pods out to addresses, which not every network matches to pods"
+            return None, [warning("egress", text, f"write it as {host}.svc in store.endpoint")]
         return Server(host=host, port=port), []
     name, namespace = service[0], service[1] or api.namespace
     try:

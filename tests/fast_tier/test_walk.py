@@ -1,0 +1,185 @@
+"""A newcomer's way from an empty namespace to a run of 2 x 8 GPUs, by the commands of README.md alone, and ten wrong turns of it.
+
+Here the operator runs already and nothing can be fetched or built, so the commands of `ELSEWHERE` are left out. The namespace's
+share is the ResourceQuota of manifests/cluster.
+"""
+
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+from tests.charts.helm import CHARTS, ROOT
+from tests.fast_tier.nodes import volume
+from tests.fast_tier.patients import RUN, nodes_of
+from tests.fast_tier.runs import nodes_by_role, pods, status
+
+import gotools
+from opdctl.values import merge
+
+NAMESPACE = "opd"
+ELSEWHERE = ("helm repo add", "helm install kuberay-operator", "make setup-tool", "images/build.sh")
+NAME = "two-nodes"
+
+
+@pytest.fixture(scope="module")
+def readme():
+    """The commands of README.md's part on Kubernetes, without their remarks."""
+    part = (ROOT / "README.md").read_text().partition("\n## On Kubernetes\n")[2].partition("\n## ")[0]
+    lines = [line.strip() for line in part.splitlines() if line.startswith("    ")]
+    return [re.sub(r"\s+#.*", "", line) for line in lines]
+
+
+def only(commands, words):
+    [command] = [command for command in commands if words in command]
+    return command
+
+
+class Walker:
+    """A person with a checkout, a shell and the tools on its PATH."""
+
+    def __init__(self, tier, folder):
+        self.tier, self.folder, self.exports = tier, folder, []
+        tools = folder / "bin"
+        tools.mkdir()
+        for name in ("kubectl", "helm"):
+            (tools / name).symlink_to(gotools.find(name))
+        program = tools / "opdctl"
+        program.write_text(
+            f'#!/bin/sh\nPYTHONPATH={ROOT}/src:{ROOT}/tools exec {os.sys.executable} -m opdctl.cli "$@"\n'
+        )
+        program.chmod(0o755)
+        for name in ("charts", "manifests"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def do(self, command, *, is_admin=False):
+        """The command in the checkout's folder; what it exports stays."""
+        user = self.tier.admin if is_admin else self.tier.user(NAMESPACE)
+        environment = {**user.environment, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "400",
+                       "AWS_EC2_METADATA_DISABLED": "true", "OPDCTL_CHARTS": str(CHARTS)}  # fmt: skip
+        script = "\n".join(["set -e", *self.exports, command])
+        if command.startswith("export "):
+            self.exports.append(command)
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+
+    def edit(self, name, *layers):
+        """Write a file of YAML over what stands in it; None takes a key away."""
+        path = self.folder / name
+        tree = yaml.safe_load(path.read_text()) if path.exists() else {}
+        for layer in layers:
+            tree = merge(tree, layer)
+        path.write_text(yaml.safe_dump(without_nones(tree)))
+
+
+def without_nones(tree):
+    if not isinstance(tree, dict):
+        return tree
+    return {key: without_nones(value) for key, value in tree.items() if value is not None}
+
+
+@pytest.fixture(scope="module")
+def rack(tier, tmp_path_factory):
+    """Two boxes of eight GPUs and a server as k3s describes them, Longhorn's class, and the Service of a MinIO."""
+    machines = [{**node, "apiVersion": "v1"} for node in nodes_of({"platform": "k3s"})]
+    longhorn = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "longhorn"},
+        "provisioner": "kubernetes.io/no-provisioner",
+    }
+    disk = volume("longhorn-0")
+    disk["spec"]["storageClassName"] = "longhorn"
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "minio", "namespace": "minio"},
+               "spec": {"ports": [{"port": 9000}], "selector": {"app": "minio"}}}  # fmt: skip
+    minio = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "minio"}}
+    tier.admin.create(
+        [*machines, longhorn, disk, *(volume(f"{NAMESPACE}-{number}") for number in range(6)), minio, service]
+    )
+    names = [node["metadata"]["name"] for node in machines]
+    tier.admin.until("the boxes are ready", lambda: all(
+        not tier.admin.get("node", name)["spec"].get("taints") for name in names))  # fmt: skip
+    yield names
+    tier.admin.run("delete", "node", *names)
+
+
+@pytest.fixture(scope="module")
+def walker(tier, rack, readme, tmp_path_factory):
+    """Somebody who has done all of README's commands before `opdctl doctor`, in their order."""
+    found = Walker(tier, tmp_path_factory.mktemp("walk"))
+    (found.folder / "store.env").write_text("AWS_ACCESS_KEY_ID=id\nAWS_SECRET_ACCESS_KEY=secret\n")
+    (found.folder / "hugging-face.token").write_text("hf_x")
+    (found.folder / "wandb.key").write_text("w")
+    before = readme[: readme.index(only(readme, "opdctl doctor"))]
+    for command in before:
+        if command.startswith(ELSEWHERE):
+            continue
+        done = found.do(command, is_admin="manifests/cluster" in command)
+        assert done.returncode == 0, (command, done.stderr)
+    tier.admin.until("the claims are bound", lambda: all(
+        claim["status"].get("phase") == "Bound" for claim in tier.admin.items("pvc", namespace=NAMESPACE)))  # fmt: skip
+    experiment = yaml.safe_load(RUN.read_text())
+    image = experiment.pop("cluster")["image"]
+    # What images/build.sh prints, written into site.yaml as README says.
+    found.edit("site.yaml", {"cluster": {"image": {**image, "pullSecrets": ["registry"]}}})
+    found.edit("exp.yaml", experiment)
+    return found
+
+
+# What stands wrong in the site file or the experiment -> words of the one line that says so.
+MISTAKES = {
+    "forgotten image": ("site", {"cluster": {"image": {"ref": None}}}, ["image", "cluster.image.ref"]),
+    "secret without its key": ("site", {"cluster": {"secrets": {"huggingFace": {"secret": "hugging-face", "key": "HF_TOKEN"}}}}, ["hugging-face", "HF_TOKEN", "token"]),
+    "claim's name": ("site", {"cluster": {"cache": {"claim": "hub-cash"}}}, ["hub-cash", "cluster.cache.claim"]),
+    "GPU's label": ("site", {"cluster": {"gpu": {"type": "NVIDIA-H100-80GB"}}}, ["worker", "NVIDIA-H100-80GB-HBM3", "cluster.gpu.type"]),
+    "toleration": ("site", {"cluster": {"gpu": {"type": "NVIDIA-H200"}}}, ["worker", "nvidia.com/gpu=present:NoSchedule", "cluster.worker.tolerations"]),
+    "storage class": ("site", {"cluster": {"checkpoints": {"storageClass": "longhron"}}}, ["longhron", "longhorn", "cluster.checkpoints.storageClass"]),
+    "endpoint without egress": ("site", {"store": {"endpoint": None}, "env": {"AWS_ENDPOINT_URL": "http://minio.minio.svc:9000"}}, ["minio.minio.svc", "cluster.networkPolicy.egress"]),
+    "queue": ("site", {"cluster": {"lifecycle": "suspendable", "queue": {"manager": "kueue", "name": "trainig"}}}, ["queue"]),
+    "CPU request": ("site", {"cluster": {"worker": {"requests": {"cpu": 16}}}}, ["cluster.worker.requests.cpu", "27"]),
+    "bucket": ("exp", {"store": {"url": "experiments/opd"}}, ["store.url"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_silent_mistake_is_one_clear_line_before_anything_is_scheduled(tier, walker, readme, mistake):
+    where, layer, words = MISTAKES[mistake]
+    before = {name: (walker.folder / name).read_text() for name in ("site.yaml", "exp.yaml")}
+    try:
+        walker.edit(f"{where}.yaml", layer)
+        done = walker.do(only(readme, "opdctl doctor"))
+    finally:
+        for name, text in before.items():
+            (walker.folder / name).write_text(text)
+    findings = re.sub(r"\n {2,}", " ", done.stdout).splitlines()
+    told = [
+        line for line in findings if line.startswith(("MISSING", "warning")) and all(word in line for word in words)
+    ]
+    assert told, done.stdout + done.stderr
+    assert "fix: " in told[0]
+    assert not tier.admin.items("rayjobs", namespace=NAMESPACE)
+
+
+def test_the_commands_of_the_readme_end_in_a_run_of_two_times_eight_gpus(tier, walker, readme, rack):
+    done = walker.do(only(readme, "opdctl doctor"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = walker.do(only(readme, "opdctl submit"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tier.admin.until("all pods are bound", lambda: sorted(
+        (role, len(names)) for role, names in nodes_by_role(tier, NAMESPACE, NAME).items() if all(names)
+    ) == [("head", 1), ("submitter", 1), ("worker", 2)])  # fmt: skip
+    assert set(nodes_by_role(tier, NAMESPACE, NAME)["worker"]) == {"k3s-box-0", "k3s-box-1"}
+    assert status(tier, NAMESPACE, NAME)["rayClusterName"]
+    assert {pod["spec"]["imagePullSecrets"][0]["name"] for pod in pods(tier, NAMESPACE, NAME)} == {"registry"}
+    used = tier.admin.get("resourcequota", "opd", namespace=NAMESPACE)["status"]["used"]
+    assert used["requests.nvidia.com/gpu"] == "16"
+    done = walker.do(f"opdctl cancel {NAME} -n {NAMESPACE} && opdctl delete {NAME} -n {NAMESPACE}")
+    assert done.returncode == 0, done.stdout + done.stderr
