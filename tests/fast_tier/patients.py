@@ -238,8 +238,11 @@ def _definition(case: Tree) -> tuple[int, str]:
 
 
 def _manifest(name: str) -> Tree:
-    """The first object of a file of manifests/cluster."""
-    return next(yaml.safe_load_all(next(CLUSTER_MANIFESTS.parent.rglob(f"{name}.yaml")).read_text()))
+    """The first object of a file of manifests/cluster, for any namespace."""
+    [file] = CLUSTER_MANIFESTS.parent.rglob(f"{name}.yaml")
+    tree = next(yaml.safe_load_all(file.read_text()))
+    tree["metadata"].pop("namespace", None)
+    return tree
 
 
 def _changed(rule: Tree, case: Tree) -> Iterator[Tree]:

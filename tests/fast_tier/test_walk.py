@@ -6,6 +6,7 @@ share is the ResourceQuota of manifests/cluster.
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -50,8 +51,8 @@ class Walker:
             f'#!/bin/sh\nPYTHONPATH={ROOT}/src:{ROOT}/tools exec {os.sys.executable} -m opdctl.cli "$@"\n'
         )
         program.chmod(0o755)
-        for name in ("charts", "manifests"):
-            (folder / name).symlink_to(ROOT / name)
+        (folder / "charts").symlink_to(CHARTS)
+        shutil.copytree(ROOT / "manifests", folder / "manifests")
 
     def do(self, command, *, is_admin=False):
         """The command in the checkout's folder; what it exports stays."""
@@ -87,7 +88,7 @@ def without_nones(tree):
 
 
 @pytest.fixture(scope="module")
-def rack(tier, tmp_path_factory):
+def rack(tier):
     """Two boxes of eight GPUs and a server as k3s describes them, Longhorn's class, and the Service of a MinIO."""
     machines = [{**node, "apiVersion": "v1"} for node in nodes_of({"platform": "k3s"})]
     longhorn = {
@@ -101,9 +102,8 @@ def rack(tier, tmp_path_factory):
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "minio", "namespace": "minio"},
                "spec": {"ports": [{"port": 9000}], "selector": {"app": "minio"}}}  # fmt: skip
     minio = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "minio"}}
-    tier.admin.create(
-        [*machines, longhorn, disk, *(volume(f"{NAMESPACE}-{number}") for number in range(6)), minio, service]
-    )
+    tier.admin.create([*machines, longhorn, disk, *(volume(f"{NAMESPACE}-{number}") for number in range(6)), minio])
+    tier.admin.create([service], namespace="minio")
     names = [node["metadata"]["name"] for node in machines]
     tier.admin.until("the boxes are ready", lambda: all(
         not tier.admin.get("node", name)["spec"].get("taints") for name in names))  # fmt: skip
@@ -118,6 +118,9 @@ def walker(tier, rack, readme, tmp_path_factory):
     (found.folder / "store.env").write_text("AWS_ACCESS_KEY_ID=id\nAWS_SECRET_ACCESS_KEY=secret\n")
     (found.folder / "hugging-face.token").write_text("hf_x")
     (found.folder / "wandb.key").write_text("w")
+    uncomment(
+        found.folder / "manifests/cluster/kustomization.yaml", "components:", "components/quota", "components/claims"
+    )
     before = readme[: readme.index(only(readme, "opdctl doctor"))]
     for command in before:
         if command.startswith(ELSEWHERE):
@@ -129,9 +132,20 @@ def walker(tier, rack, readme, tmp_path_factory):
     experiment = yaml.safe_load(RUN.read_text())
     image = experiment.pop("cluster")["image"]
     # What images/build.sh prints, written into site.yaml as README says.
-    found.edit("site.yaml", {"cluster": {"image": {**image, "pullSecrets": ["registry"]}}})
+    found.edit(
+        "site.yaml", {"cluster": {"image": {**image, "pullSecrets": ["registry"]}, "cache": {"claim": "hub-cache"}}}
+    )
     found.edit("exp.yaml", experiment)
     return found
+
+
+def uncomment(path, *words):
+    """Take the `#` off the lines with these words, as the file's own remark says."""
+    lines = path.read_text().splitlines()
+    assert all(any(word in line for line in lines) for word in words)
+    path.write_text(
+        "\n".join(re.sub(r"^# ", "", line) if any(word in line for word in words) else line for line in lines)
+    )
 
 
 # What stands wrong in the site file or the experiment -> words of the one line that says so.

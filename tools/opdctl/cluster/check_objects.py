@@ -28,7 +28,7 @@ MAKE = {
     "--docker-password=...",
     "ConfigMap": "kubectl create configmap {name} -n {namespace} --from-literal={key}=...",
     "ServiceAccount": "kubectl create serviceaccount {name} -n {namespace}",
-    "Claim": "make it, or apply manifests/cluster (`opdctl stage` fills it), or correct {path}",
+    "Claim": "make it, or apply manifests/cluster with components/claims (`opdctl stage` fills it), or correct {path}",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opdctl.checks import Check, bad, good
+from opdctl.checks import Check, bad, good, unseen
 from opdctl.cluster.checks import check_kuberay, check_namespace, check_rights
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.errors import ClusterError
@@ -37,13 +37,15 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
         return [bad("cluster", str(error), error.fix)]
     out = [good("cluster", f"Kubernetes {version.get('gitVersion', '?')}, namespace {api.namespace}")]
     out += look_at("kuberay", lambda: [check_kuberay(api.find(CRD_PATH))])
-    out += look_at(
+    here = look_at(
         "namespace", lambda: [check_namespace(api.find(f"/api/v1/namespaces/{api.namespace}"), api.namespace)]
     )
-    out += look_at("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
-    if item is not None and text:
-        out += Examination(api, item, text).checks()
-    return out
+    out += here + look_at("rights", lambda: [check_rights(_missing_rights(api), api.namespace)])
+    if item is None or not text:
+        return out
+    if here[0].state == "MISSING":
+        return [*out, unseen("run", "what the run needs of its namespace, which is not there", here[0].fix)]
+    return [*out, *Examination(api, item, text).checks()]
 
 
 def _missing_rights(api: KubeApi) -> list[str]:

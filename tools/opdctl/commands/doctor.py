@@ -26,7 +26,7 @@ def doctor(
     namespace: Namespace = None,
     context: Context = None,
     no_cluster: NoCluster = False,
-    timeout: Timeout = 60.0,
+    timeout: Timeout = 120.0,
 ) -> None:
     """Will this run? Check the experiment, its store, Helm and what the chart renders, then the cluster: KubeRay and its
     operator, rights, every object and pod on the API server, a node for every pod, quota, queue, volumes, Secrets and their
