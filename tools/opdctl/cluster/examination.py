@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from opd.runs.access import address_of
@@ -55,7 +56,7 @@ class Examination:
             ("quota", self._quota),
             ("queue", lambda: look_at_queue(self.api, self.job, self.groups)),
             ("storage", self._storage),
-            *((item.kind.removeprefix("Pull").lower(), lambda item=item: self._reference(item))  # type: ignore[misc]
+            *((item.kind.removeprefix("Pull").lower(), partial(self._reference, item))
               for item in wanted(self.groups, self.objects).values()),
             ("egress", lambda: look_at_way_out(self.api, self.store, self.objects, self.groups[0].guest.labels)),
         )  # fmt: skip
@@ -67,7 +68,7 @@ class Examination:
         return check_operator(found, namespace=self.api.namespace, expected_in=expected_in)
 
     def _admission(self) -> list[Check]:
-        tries = [(group.role, group.pod) for group in self.groups]
+        tries = [(group.role, dict(group.pod)) for group in self.groups]
         tries += [(f"{tree['kind']} {tree['metadata']['name']}", tree) for tree in self.objects]
         refused = [(who, str(error), error.fix) for who, tree in tries for error in dry_run(self.api, [tree])
                    if not is_over_quota(error)]  # fmt: skip
