@@ -175,6 +175,15 @@ def test_starts_within_one_ray_cluster_are_bounded():
     assert {"name": "OPD_STARTS_PER_CLUSTER", "value": "5"} in head(spec)["env"]
 
 
+def test_ray_s_containers_cannot_write_to_their_image_where_the_values_say_so():
+    spec = rayjob("opd", {"cluster": {"podSecurity": {"readOnlyRootFilesystem": True}}})
+    for container in (head(spec), worker(spec)):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        # Ray's sessions, caches and compiled kernels, the run, shared memory: all that is written lies on volumes.
+        assert {"/tmp", "/home/opd", "/opd", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert "readOnlyRootFilesystem" not in head(rayjob("opd"))["securityContext"]
+
+
 @pytest.mark.parametrize("mode", ["HTTPMode", "K8sJobMode"])
 def test_side_containers_cannot_write_to_their_image(mode):
     layer = {"cluster": {"submissionMode": mode}}

@@ -102,11 +102,8 @@ volumes:
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}
 {{- include "opd.container" $root }}
 workingDir: {{ $root.Values.cluster.checkpoints.path | quote }}
-{{- if index . 2 }}
-{{- include "opd.containerSecurity" $root | replace "drop: [ALL]" "drop: [ALL]\n    add: [IPC_LOCK]" | nindent 0 }}
-{{- else }}
-{{- include "opd.containerSecurity" $root | nindent 0 }}
-{{- end }}
+{{- $security := $root.Values.cluster.podSecurity.readOnlyRootFilesystem | ternary "opd.sideContainerSecurity" "opd.containerSecurity" }}
+{{ include $security $root | replace "drop: [ALL]" (index . 2 | ternary "drop: [ALL]\n    add: [IPC_LOCK]" "drop: [ALL]") | trim }}
 resources:
   requests:
     {{- toYaml $group.requests | nindent 4 }}

@@ -121,6 +121,10 @@ class PodSecurity(ClusterSection):
     run_as_user: UserId = Field(default=1000, description="User id.")
     run_as_group: UserId = Field(default=1000, description="Group id.")
     fs_group: UserId = Field(default=1000, description="Group that owns the volumes.")
+    read_only_root_filesystem: bool = Field(
+        default=False,
+        description="Let Ray's containers write to their volumes alone, as the others do; not tried on GPUs: SECURITY.md.",
+    )
     accept_unrestricted: bool = Field(
         default=False,
         description="Let podSpec change what Pod Security `restricted` and the pods' identity rest on; the namespace must "
