@@ -15,7 +15,17 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from tests.chaos import damage, disk, kills, outages, overtaken, ranks, report  # noqa: F401 - the scenarios enter themselves
+from tests.chaos import (  # noqa: F401 - the scenarios enter themselves
+    damage,
+    disk,
+    kills,
+    outages,
+    overtaken,
+    poison,
+    ranks,
+    report,
+    stalls,
+)
 from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
 from tests.chaos.report import Row
@@ -68,7 +78,8 @@ def play(one: Scenario, shared: Shared, folder: Path) -> Row:
     date, commit = datetime.date.today().isoformat(), report.this_commit()
     started_s = time.monotonic()
     try:
-        shared.reference()
+        if not one.has_own_reference:
+            shared.reference()
         started_s = time.monotonic()
         context = Context(name=one.name, folder=_emptied(folder), shared=shared, say=lambda text: _say(f"  {text}"))
         try:

@@ -194,6 +194,8 @@ def start(
     environment: Mapping[str, str] | None = None,
     freeze_at: str = "",
     inside: Sequence[str] = (),
+    spec: Path = SPEC,
+    overrides: Sequence[str] = (),
 ) -> Attempt:
     """Start the spec in `folder` as a person would.
 
@@ -202,13 +204,15 @@ def start(
         ray_folder: Ray's files of all attempts; a short path, since it holds sockets.
         freeze_at: see `marks`.
         inside: a command that runs the launcher, e.g. in namespaces.
+        overrides: verl's own keys, as `--` takes them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     number = 1 + len(list(folder.glob("attempt-*.log")))
     tag = uuid.uuid4().hex
-    words = [*inside, sys.executable, "-m", "opd.launch", str(SPEC), "--no-env"]
+    words = [*inside, sys.executable, "-m", "opd.launch", str(spec), "--no-env"]
     for item in sets:
         words += ["--set", item]
+    words += ["--", *overrides]
     path = os.pathsep.join(str(part) for part in (ROOT / "src", ROOT))
     ours = {
         "OMP_NUM_THREADS": "1",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.attempt import RUN_ID, Attempt, require, start
+from tests.chaos.attempt import RUN_ID, SPEC, Attempt, require, start
 from tests.chaos.compare import Places, differences
 from tests.runs.s3 import server as s3
 
@@ -29,6 +29,8 @@ class Case:
     sets: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     store_url: str = ""
+    spec: Path = SPEC
+    overrides: Sequence[str] = ()
     inside: Sequence[str] = ()
     seen_at: Path | None = None  # the folder as this process sees it, where the run sees another file system
     num_starts: int = 0
@@ -51,6 +53,8 @@ class Case:
             environment=self.environment,
             freeze_at=freeze_at,
             inside=self.inside,
+            spec=self.spec,
+            overrides=self.overrides,
         )
         self.num_starts += 1
         self.started.append(attempt)

@@ -1,8 +1,8 @@
 """Loaded into the trainer's driver (`VERL_USE_EXTERNAL_MODULES`): writes down which phase it enters, and can freeze there.
 
 One line `phase step` a phase, before the phase does anything. `OPD_CHAOS_FREEZE_AT=phase:n,...` has the driver stop itself
-(SIGSTOP) as it enters a phase for the n-th time, so that a fault can be put between two statements. Nothing else is
-changed: the wrapped functions do what they did.
+(SIGSTOP) as it enters a phase for the n-th time, so that a fault can be put between two statements. `OPD_CHAOS_NAN_AT=step`
+has one row of that step weigh nan. Nothing else is changed: the wrapped functions do what they did.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 
 FILE = "OPD_CHAOS_MARKS"
 FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
+NAN_AT = "OPD_CHAOS_NAN_AT"
 _WATCHED = "opd.training.trainer"
 _entered: Counter[str] = Counter()
 
@@ -42,11 +43,27 @@ def _marking(owner, name: str, phase: str, step_of) -> None:
     setattr(owner, name, marked)
 
 
+def _poison(module) -> None:
+    original = module.OPDTrainer._put_sample_weights
+
+    @functools.wraps(original)
+    def poisoned(self, batch, metrics) -> None:
+        original(self, batch, metrics)
+        if os.environ.get(NAN_AT) == str(self.global_steps):
+            weight = {"sample_weights": module.torch.tensor([float("nan")])}
+            module.tq.kv_batch_put(
+                keys=batch.keys[:1], partition_id=batch.partition_id, fields=module.TensorDict(weight, batch_size=1)
+            )
+
+    module.OPDTrainer._put_sample_weights = poisoned
+
+
 def _watch(module) -> None:
     from opd.runs.checkpoints import Checkpoints
     from opd.runs.run import Run
 
     mark("import", 0)
+    _poison(module)
     trainer = module.OrderedTrainer
     _marking(trainer, "_setup", "load", lambda self: 0)
     _marking(module.OPDTrainer, "_update_actor", "update", lambda self, *rest: self.global_steps)

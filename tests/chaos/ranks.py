@@ -27,6 +27,7 @@ _TWO_RANKS = ("trainer.gpus_per_node=2",)
 @scenario(
     done="2 ranks on Ray nodes with a disk each, store on S3; all killed, the driver's and one rank's disk lost",
     promised="each rank saves, uploads and fetches its own shards; ends equal to the uninterrupted run of 2 ranks",
+    has_own_reference=True,
 )
 def two_ranks_own_disks(context: Context) -> str:
     _require_namespaces()

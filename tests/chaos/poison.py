@@ -1,0 +1,98 @@
+"""Scenarios in which the run itself makes what could end it: an update without a finite loss, and a hostile model's text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos import marks
+from tests.chaos.attempt import ROOT, RUN_ID, require
+from tests.chaos.context import Case, Context
+from tests.chaos.scenario import scenario
+
+from opd.agent.trajectories import from_lines
+from opd.overrides.hydra_text import hydra_value
+from opd.runs.metrics import read_metrics
+
+HOSTILE = Path(__file__).parent / "specs" / "hostile.yaml"
+_SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
+# A turn each; the JSON escapes of half a character are plain text until a call is parsed.
+TURNS = (
+    r'<tool_call>{"name": "nosuch", "arguments": {"city": "\ud800"}}</tool_call>',
+    r'<tool_call>{"name": "get_price", "arguments": {"city": "\ud800", "name": "a\udfffb"}}</tool_call>',
+    r'<tool_call>{"name": "\ud800", "arguments": {"\udc00": 1}}</tool_call>',
+    '<tool_call>{"name": "get_price", "arguments": ' + '{"a":' * 200 + "1" + "}" * 200 + "}</tool_call>",
+    '<tool_call>{"name": "add_costs", "arguments": {"prices": [1e999, NaN, ' + "9" * 400 + "]}}</tool_call>",
+    "<tool_call>{'name': [/red]}</tool_call>\u2028\u2029\x85\x1b[31m\x1b]0;title\x07",
+    "<answer>\u202e\x1b[2J\u2028</answer>",
+)
+SKIPPED_STEP = 3
+
+
+@scenario(
+    done=f"one row of step {SKIPPED_STEP} weighs nan; SIGKILL of everything as that step is sealed",
+    promised="its update is skipped and counted, over both attempts once; ends equal to the uninterrupted run with that nan",
+    has_own_reference=True,
+)
+def skipped_update(context: Context) -> str:
+    environment = {marks.NAN_AT: str(SKIPPED_STEP)}
+    reference = context.case("reference", environment=environment)
+    reference.finish()
+    skipped = {
+        row["step"]: row["opd/skipped"] for row in read_metrics(reference.places.store).rows if row.get("opd/skipped")
+    }
+    require(skipped == {SKIPPED_STEP: 1.0}, f"updates skipped by step: {skipped}")
+    result = reference.places.store.get_json("result.json")
+    require(result is not None and result.get("updates_skipped") == 1, f"result.json says {result}")
+    newest = _killed_and_finished(context.case("run", environment=environment), f"seal:{SKIPPED_STEP}")
+    context.must_equal(reference.places, context.cases[-1].places, num_starts=2)
+    return f"one update of {result['updates']} skipped, counted once, resumed from {newest}; equal"
+
+
+@scenario(
+    done="a model that writes halves of characters, separators, nesting, huge numbers and terminal commands; SIGKILL as step 2 is sealed",
+    promised="no conversation fails the run, all are stored and shown; ends equal to the uninterrupted run of that model",
+    has_own_reference=True,
+)
+def hostile_output(context: Context) -> str:
+    options = {"spec": HOSTILE, "overrides": (f"{_SCRIPT}={hydra_value(list(TURNS))}",)}
+    reference = context.case("reference", **options)
+    reference.finish()
+    case = context.case("run", **options)
+    newest = _killed_and_finished(case, "seal:2")
+    context.must_equal(reference.places, case.places, num_starts=2)
+    kept = [
+        item
+        for name in case.places.local.children("trajectories")
+        for item in from_lines(case.places.local.get(f"trajectories/{name}"))
+    ]
+    shortest = min((len(item.segments) for item in kept), default=0)
+    require(shortest > len(TURNS), f"{len(kept)} conversations are kept, the shortest of {shortest} pieces")
+    for words in (("list",), ("status", RUN_ID), ("report", RUN_ID, "-o", str(context.folder / "report.html"))):
+        shown = subprocess.run(
+            [sys.executable, "-m", "opdctl.cli", *words, "--store", str(case.folder / "store")],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tools")),
+                "KUBECONFIG": str(context.folder / "no-kubeconfig"),
+                "OPDCTL_CACHE_DIR": str(context.folder / "cache"),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        require(shown.returncode == 0, f"opdctl {words[0]}: exit {shown.returncode}: {shown.stderr[-300:]}")
+        require("\x1b]0" not in shown.stdout, f"opdctl {words[0]} prints the model's terminal commands")
+    return f"{len(kept)} conversations stored and read back, list, status and report show the run, resumed from {newest}; equal"
+
+
+def _killed_and_finished(case: Case, freeze_at: str) -> int | None:
+    """All processes die at the mark, and a second attempt ends well; the step that it resumed from."""
+    attempt = case.start(freeze_at=freeze_at)
+    phase, _, nth = freeze_at.partition(":")
+    attempt.must_freeze_at(phase, int(nth))
+    attempt.kill_tree()
+    attempt.must_leave_nothing()
+    newest = case.newest_complete()
+    case.must_have_resumed(case.finish(), newest)
+    return newest

@@ -1,0 +1,62 @@
+"""Scenarios in which nothing dies and nothing goes on: the launcher ends the attempt, with the stacks, for the next one."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.chaos.attempt import Attempt, require
+from tests.chaos.context import Case, Context, last_lines
+from tests.chaos.kills import EQUAL
+from tests.chaos.scenario import scenario
+
+from opd.runs.stream import read_streamed
+from opd.stacks import FILE as STACKS_FILE
+
+# Far above what a phase takes here on a busy machine.
+FLOOR_S = 60.0
+PROMISED = f"exit 1 once it has been silent for {FLOOR_S:.0f} s, the stacks of all its processes on the disk and later in the store; {EQUAL}"
+_SERVER = "RolloutServer"
+
+
+@scenario(done="SIGSTOP of the driver before the generation of step 4", promised=PROMISED)
+def stopped_driver(context: Context) -> str:
+    case = _watched(context)
+    attempt = case.start(freeze_at="generation:4")
+    attempt.must_freeze_at("generation", 4)
+    return _ended_and_continued(context, case, attempt, "state T")
+
+
+@scenario(done="SIGSTOP of the rollout server before the generation of step 4", promised=PROMISED)
+def silent_server(context: Context) -> str:
+    case = _watched(context)
+    attempt = case.start(freeze_at="generation:4")
+    attempt.must_freeze_at("generation", 4)
+    driver = attempt.driver()
+    assert driver is not None
+    servers = [process for process in driver.children(recursive=True) if _SERVER in " ".join(process.cmdline())]
+    require(len(servers) == 1, f"{len(servers)} processes are called {_SERVER}")
+    servers[0].send_signal(signal.SIGSTOP)
+    driver.send_signal(signal.SIGCONT)
+    return _ended_and_continued(context, case, attempt, _SERVER)
+
+
+def _watched(context: Context) -> Case:
+    return context.case("run", sets=(f"trainer.stall_floor_s={FLOOR_S:.0f}",))
+
+
+def _ended_and_continued(context: Context, case: Case, attempt: Attempt, *in_stacks: str) -> str:
+    code = attempt.wait()
+    require(code == 1, f"exit {code}: {last_lines(attempt)}")
+    said = [line for line in attempt.output.splitlines() if line.startswith("opd.launch: no progress for ")]
+    require(len(said) == 1, f"no line says for how long there was no progress: {last_lines(attempt)}")
+    attempt.must_leave_nothing()
+    path = f"attempts/{attempt.number:04d}/{STACKS_FILE}"
+    stacks = case.places.local.get(path)
+    for words in (*in_stacks, "opd.launch"):
+        require(words.encode() in stacks, f"{path} does not hold {words!r}")
+    newest = case.newest_complete()
+    case.must_have_resumed(case.finish(), newest)
+    require(read_streamed(case.places.store, path) == stacks, "the stacks are not in the store")
+    context.must_equal_reference(case)
+    silent = said[0].removeprefix("opd.launch: ").partition(":")[0]
+    return f"“{silent}”, {stacks.count(b'=====')} stacks, resumed from {newest}; equal"
