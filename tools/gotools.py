@@ -86,15 +86,18 @@ PROGRAMS = {
     "ray-operator": Program(package="github.com/ray-project/kuberay/ray-operator", lock=f"{GO_LOCKS}/ray-operator"),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", lock=f"{GO_LOCKS}/kwok"),
     "coredns": Program(package="github.com/coredns/coredns", lock=f"{GO_LOCKS}/coredns"),
+    "netpol-analyzer": Program(
+        package="github.com/np-guard/netpol-analyzer/cmd/netpolicy", lock=f"{GO_LOCKS}/netpol-analyzer"
+    ),
     "registry": Program(package="github.com/google/go-containerregistry/cmd/registry", lock=f"{GO_LOCKS}/registry"),
     "versitygw": Program(package="github.com/versity/versitygw/cmd/versitygw", lock="tests/runs/s3"),
 }
 _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "ray-operator")
 # What a make target needs; a group's name stands for its programs on the command line.
 GROUPS = {
-    "charts": ("helm", "kubeconform"),
+    "charts": ("helm", "kubeconform", "netpol-analyzer"),
     "fast-tier": ("helm", *_CONTROL_PLANE, "kwok", "registry"),
-    "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw"),
+    "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw", "netpol-analyzer"),
     "sbom": ("syft",),
 }
 # What the charts are checked against: the operators' own CRDs and the API of this Kubernetes.

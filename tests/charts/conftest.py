@@ -2,12 +2,12 @@
 
 import pytest
 
-from gotools import ToolError, find
+from gotools import GROUPS, ToolError, find
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _programs():
-    for name in ("helm", "kubeconform"):
+    for name in GROUPS["charts"]:
         try:
             find(name)
         except ToolError as error:

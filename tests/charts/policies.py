@@ -1,25 +1,50 @@
-"""Evaluates NetworkPolicies as the Kubernetes API defines them, with the table of who may talk to whom in a run.
+"""Who may talk to whom by the rendered NetworkPolicies, as np-guard's netpol-analyzer says; no network of the tests enforces them.
 
-A peer is `{namespace, labels}`, or `{ip}` for one outside the cluster.
+It reads pods and namespaces beside the policies: those of the run, and others that have no business with it. It knows IPv4
+alone: blocks of IPv6 are taken out first.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-Tree = dict[str, Any]
+from tests.charts.helm import pod_templates
 
-OPERATOR = {"namespace": "kuberay-system", "labels": {"app": "operator"}}
-STRANGER = {"namespace": "opd", "labels": {"app": "other"}}
-FOREIGN = {"namespace": "opd", "labels": {"opd/run-id": "other-run", "app.kubernetes.io/component": "head"}}
-PROMETHEUS = {"namespace": "monitoring", "labels": {"app": "prometheus"}}
-INTERNET = {"ip": "93.184.216.34"}
-# Source, target, port, whether it is allowed.
+from gotools import find
+
+Tree = dict[str, Any]
+Pod = tuple[str, dict[str, str]]  # namespace and labels
+
+# Pods beside the run's.
+OTHERS: dict[str, Pod] = {
+    "operator": ("kuberay-system", {"app": "operator"}),
+    "stranger": ("opd", {"app": "other"}),
+    "foreign": ("opd", {"opd/run-id": "other-run", "app.kubernetes.io/component": "head"}),
+    "prometheus": ("monitoring", {"app": "prometheus"}),
+    "dns": ("kube-system", {"k8s-app": "kube-dns"}),
+    "openshift-dns": ("openshift-dns", {"dns.operator.openshift.io/daemonset-dns": "default"}),
+    "minio": ("minio", {"app": "minio"}),
+    "data-foundation": ("openshift-storage", {"app": "rgw"}),
+}
+# Addresses outside the cluster, and those that clouds and nodes answer at.
+ADDRESSES = {
+    "internet": "93.184.216.34",
+    "metadata": "169.254.169.254",
+    "node-dns": "169.254.20.10",
+    "office": "10.1.2.3",
+}
+# Source, target, port, whether it is allowed; over TCP.
 TABLE = [
     ("worker", "head", 6379, True),
     ("head", "worker", 10002, True),
-    ("worker", "worker", 29500, True),
+    ("worker", "worker-2", 29500, True),
     ("submitter", "head", 8265, True),
     ("submitter", "head", 6379, False),
     ("submitter", "worker", 8265, False),
@@ -35,55 +60,101 @@ TABLE = [
     ("head", "internet", 443, True),
     ("worker", "internet", 443, True),
     ("worker", "internet", 80, False),
+    ("worker", "metadata", 80, False),
     ("submitter", "internet", 443, False),
+    ("submitter", "metadata", 80, False),
     ("internet", "head", 8265, False),
     ("prometheus", "head", 8080, False),
 ]
 
 
-def both_ways(policies: list[Tree], source: Tree, target: Tree, port: int, protocol: str = "TCP") -> bool:
-    """Whether the source may send it and the target may receive it."""
-    return one_way(policies, "Egress", source, target, port, protocol) and one_way(
-        policies, "Ingress", target, source, port, protocol
-    )
+class Traffic:
+    """What NetworkPolicies let through between pods and addresses."""
 
+    def __init__(
+        self, policies: Sequence[Tree], pods: Mapping[str, Pod], addresses: Mapping[str, str] = ADDRESSES
+    ) -> None:
+        """`pods` and `addresses` by the names that `allows` takes; `OTHERS` are added to the pods."""
+        self._addresses = {name: ipaddress.ip_address(text) for name, text in addresses.items()}
+        listed = json.loads(_analysis(json.dumps([*policies]), json.dumps({**pods, **OTHERS})))
+        self._lines = [(_peer(line["src"]), _peer(line["dst"]), line["conn"]) for line in listed]
 
-def selects(selector: Tree, labels: Tree) -> bool:
-    """Whether a label selector selects these labels."""
-    values = {item["key"]: item["values"] for item in selector.get("matchExpressions", ())}
-    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
-        labels.get(key) in allowed for key, allowed in values.items()
-    )
+    def allows(self, source: str, target: str, port: int, protocol: str = "TCP") -> bool:
+        """Whether the source may send it and the target may receive it."""
+        return any(
+            self._means(source, src) and self._means(target, dst) and _carries(conn, port, protocol)
+            for src, dst, conn in self._lines
+        )
 
-
-def matches(peer_rule: Tree, peer: Tree) -> bool:
-    """Whether one entry of `from` or `to` means this peer."""
-    if "ipBlock" in peer_rule:
-        return "ip" in peer and ipaddress.ip_address(peer["ip"]) in ipaddress.ip_network(peer_rule["ipBlock"]["cidr"])
-    if "ip" in peer:
-        return False
-    if "namespaceSelector" in peer_rule:
-        if not selects(peer_rule["namespaceSelector"], {"kubernetes.io/metadata.name": peer["namespace"]}):
+    def _means(self, name: str, peer: str) -> bool:
+        if name not in self._addresses:
+            return name == peer
+        try:
+            first, last = (ipaddress.ip_address(part) for part in (*peer.split("-"), peer)[:2])
+        except ValueError:  # a pod
             return False
-    elif peer["namespace"] != "opd":
-        return False
-    return selects(peer_rule.get("podSelector", {}), peer["labels"])
+        return first <= self._addresses[name] <= last
 
 
-def one_way(policies: list[Tree], direction: str, pod: Tree, peer: Tree, port: int, protocol: str = "TCP") -> bool:
-    """Whether the policies let `pod` have this traffic in one direction, as the Kubernetes API defines it."""
-    side, key = {"Ingress": ("ingress", "from"), "Egress": ("egress", "to")}[direction]
-    bound = [
-        policy["spec"]
-        for policy in policies
-        if "labels" in pod and pod["namespace"] == "opd" and selects(policy["spec"]["podSelector"], pod["labels"])
-        and direction in policy["spec"]["policyTypes"]
-    ]  # fmt: skip
-    if not bound:
-        return True
-    return any(
-        (key not in rule or any(matches(item, peer) for item in rule[key]))
-        and ("ports" not in rule or {"protocol": protocol, "port": port} in rule["ports"])
-        for spec in bound
-        for rule in spec.get(side, ())
-    )
+def of_chart(trees: Sequence[Tree]) -> Traffic:
+    """The traffic of a run as it is rendered, with a second worker."""
+    pods = {role: ("opd", pod["metadata"]["labels"]) for role, pod in pod_templates(trees) if role != "test"}
+    pods |= {"worker-2": pods["worker"]} if "worker" in pods else {}
+    return Traffic([tree for tree in trees if tree["kind"] == "NetworkPolicy"], pods)
+
+
+@functools.cache
+def _analysis(policies: str, pods: str) -> str:
+    """Every allowed connection as the analyser lists them: `[{src, dst, conn}]`."""
+    peers: dict[str, Pod] = json.loads(pods)
+    trees = [
+        *(_without_ipv6(policy) for policy in json.loads(policies)),
+        *(_namespace(name) for name in sorted({namespace for namespace, _ in peers.values()})),
+        *(_pod(name, *peers[name], number) for number, name in enumerate(peers)),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, tree in enumerate(trees):
+            (Path(folder) / f"{number}.yaml").write_text(json.dumps(tree))
+        command = [str(find("netpol-analyzer")), "list", "--quiet", "--output", "json", "--dirpath", folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _namespace(name: str) -> Tree:
+    labels = {"kubernetes.io/metadata.name": name}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def _pod(name: str, namespace: str, labels: dict[str, str], number: int) -> Tree:
+    status = {"hostIP": "192.168.0.1", "podIPs": [{"ip": f"10.244.0.{number + 1}"}]}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}, "status": status}
+
+
+def _without_ipv6(policy: Tree) -> Tree:
+    """A rule that names nothing else goes as a whole: without peers it would mean all."""
+    for rules, key in ((policy["spec"].get("ingress", []), "from"), (policy["spec"].get("egress", []), "to")):
+        for rule in [rule for rule in rules if key in rule]:
+            rule[key] = [peer for peer in rule[key] if ":" not in peer.get("ipBlock", {}).get("cidr", "")]
+            if not rule[key]:
+                rules.remove(rule)
+    return policy
+
+
+def _peer(text: str) -> str:
+    """`opd/head[Pod]` -> `head`; a range of addresses stays."""
+    return text.split("/")[-1].removesuffix("[Pod]") if text.endswith("[Pod]") else text
+
+
+def _carries(conn: str, port: int, protocol: str) -> bool:
+    """`All Connections`, or `TCP 80,443-445,UDP 53`."""
+    of = ""
+    for word in conn.replace(",", " ").split():
+        if word.isalpha():
+            of = word
+            continue
+        first, last = (int(part) for part in (*word.split("-"), word)[:2])
+        if of == protocol and first <= port <= last:
+            return True
+    return conn == "All Connections"

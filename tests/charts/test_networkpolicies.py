@@ -1,59 +1,67 @@
-"""Who may talk to whom: the rendered policies, evaluated on the labels of the rendered pods."""
+"""Who may talk to whom in a run, and who from outside it: the rendered policies, judged by a policy analyser."""
 
 import pytest
-from tests.charts.helm import RUN, objects, pod_templates, refusal
-from tests.charts.policies import FOREIGN, INTERNET, OPERATOR, PROMETHEUS, STRANGER, TABLE, both_ways, one_way
+import yaml
+from tests.charts.helm import RUN, SITES, objects, refusal
+from tests.charts.policies import TABLE, of_chart
+
+# Where a site file puts the store: a pod of the cluster, or outside.
+STORES = {
+    "aks": ("minio", 9000),
+    "eks": ("internet", 443),
+    "gke": ("minio", 9000),
+    "k3s": ("minio", 9000),
+    "openshift": ("data-foundation", 8080),
+}
 
 
-def peers(trees):
-    """Head, worker and submitter of the run as the policies see them, and strangers."""
-    own = {role: {"namespace": "opd", "labels": pod["metadata"]["labels"]} for role, pod in pod_templates(trees)}
-    return {
-        **own,
-        "operator": OPERATOR,
-        "stranger": STRANGER,
-        "foreign": FOREIGN,
-        "prometheus": PROMETHEUS,
-        "internet": INTERNET,
-    }
-
-
-def allowed(trees, source, target, port, protocol="TCP"):
-    everyone = peers(trees)
-    policies = [tree for tree in trees if tree["kind"] == "NetworkPolicy"]
-    return both_ways(policies, everyone[source], everyone[target], port, protocol)
+def traffic(*layers, kind="opd"):
+    return of_chart(objects(kind, *layers))
 
 
 @pytest.mark.parametrize(("source", "target", "port", "expected"), TABLE)
 def test_traffic_is_allowed_exactly_where_the_run_needs_it(source, target, port, expected):
-    assert allowed(objects("opd"), source, target, port) is expected
+    assert traffic().allows(source, target, port) is expected
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_site_file_opens_its_store_and_nothing_else(site):
+    seen = traffic(yaml.safe_load(SITES[site].read_text()))
+    assert [row for row in TABLE if seen.allows(*row[:3]) is not row[3]] == []
+    for role in ("head", "worker", "submitter"):
+        reached = {name for name, port in STORES.values() if seen.allows(role, name, port)}
+        assert reached == (set() if role == "submitter" else {STORES[site][0], "internet"})
 
 
 @pytest.mark.parametrize("role", ["head", "worker", "submitter"])
 def test_names_are_resolved_by_the_clusters_dns_alone(role):
-    trees = objects("opd")
-    policies = [tree for tree in trees if tree["kind"] == "NetworkPolicy"]
-    pod = peers(trees)[role]
-    for resolver, port in (({"namespace": "kube-system", "labels": {}}, 53), ({"namespace": "openshift-dns", "labels": {}}, 5353),
-                           ({"ip": "169.254.20.10"}, 53)):  # fmt: skip
-        assert all(one_way(policies, "Egress", pod, resolver, port, protocol) for protocol in ("UDP", "TCP"))
-    assert not allowed(trees, role, "stranger", 53, "UDP")
-    assert not allowed(trees, role, "internet", 53, "UDP")
-    assert not allowed(trees, role, "internet", 53, "TCP")
+    seen = traffic()
+    for resolver, port in (("dns", 53), ("openshift-dns", 5353), ("node-dns", 53)):
+        assert all(seen.allows(role, resolver, port, protocol) for protocol in ("UDP", "TCP"))
+    for other in ("stranger", "internet", "metadata"):
+        assert not any(seen.allows(role, other, 53, protocol) for protocol in ("UDP", "TCP"))
+
+
+def test_the_metadata_server_is_open_to_ray_pods_of_a_workload_identity_that_asks_it():
+    seen = traffic({"cluster": {"serviceAccount": {"identity": "gke"}}})
+    assert seen.allows("worker", "metadata", 80)
+    assert not seen.allows("submitter", "metadata", 80)
+    assert not seen.allows("worker", "metadata", 22)
 
 
 def test_metrics_are_open_to_the_namespace_that_is_named():
-    trees = objects("opd", {"cluster": {"networkPolicy": {"metricsNamespace": "monitoring"}}})
-    assert allowed(trees, "prometheus", "worker", 8080)
-    assert not allowed(trees, "prometheus", "worker", 6379)
+    seen = traffic({"cluster": {"networkPolicy": {"metricsNamespace": "monitoring"}}})
+    assert seen.allows("prometheus", "worker", 8080)
+    assert not seen.allows("prometheus", "worker", 6379)
+    assert not seen.allows("stranger", "worker", 8080)
 
 
 def test_the_ways_out_are_values():
     egress = [{"cidr": "10.1.0.0/16", "ports": [9000]}]
-    trees = objects("opd", {"cluster": {"networkPolicy": {"egress": egress}}})
-    assert not allowed(trees, "worker", "internet", 443)
-    policies = [tree for tree in trees if tree["kind"] == "NetworkPolicy"]
-    assert one_way(policies, "Egress", peers(trees)["worker"], {"ip": "10.1.2.3"}, 9000)
+    seen = traffic({"cluster": {"networkPolicy": {"egress": egress}}})
+    assert not seen.allows("worker", "internet", 443)
+    assert seen.allows("worker", "office", 9000)
+    assert not seen.allows("worker", "office", 9001)
 
 
 def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
@@ -61,6 +69,7 @@ def test_policies_are_switched_off_only_by_who_accepts_what_that_opens():
     assert "acceptOpenNetwork" in refusal("opd", {"cluster": {"networkPolicy": off}})
     trees = objects("opd", {"cluster": {"networkPolicy": off | {"acceptOpenNetwork": True}}})
     assert "NetworkPolicy" not in {tree["kind"] for tree in trees}
+    assert of_chart(trees).allows("stranger", "head", 6379), "the analyser sees what that opens"
 
 
 def test_without_a_submitter_there_is_no_policy_for_one():

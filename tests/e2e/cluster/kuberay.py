@@ -14,6 +14,7 @@ import kubeschemas
 
 NAMESPACE = "kuberay-system"
 _ACCOUNT = "kuberay-operator"
+_CRDS_TIMEOUT_S = 300  # over a minute on a machine that has much else to do
 _TOKEN_LIFE = "24h"
 
 
@@ -23,7 +24,7 @@ def install_crds(plane: ControlPlane) -> None:
     Before the controller manager starts, so that its quota controller counts these kinds from the beginning.
     """
     # Created, not applied: the server takes seconds to merge schemas of this size.
-    plane.admin.run("create", *(f"--filename={path}" for path in kubeschemas.crd_files()))
+    plane.admin.run("create", *(f"--filename={path}" for path in kubeschemas.crd_files()), timeout_s=_CRDS_TIMEOUT_S)
     plane.admin.until("all CRDs are established", lambda: _are_crds_served(plane))
 
 

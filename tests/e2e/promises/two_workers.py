@@ -6,13 +6,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.charts.policies import FOREIGN, INTERNET, OPERATOR, PROMETHEUS, STRANGER, TABLE, both_ways
+from tests.charts.policies import ADDRESSES, TABLE, Pod, Traffic
 from tests.e2e.cluster.isolation import NODE_IP
 from tests.e2e.cluster.services import S3_PORT
 from tests.e2e.promises.common import Look, ended, text, tree, whole
 
 RUN = "two-workers"
-_STORE = {"ip": NODE_IP}
 # Beside the table of the charts: this cluster's way out is its store alone.
 _HERE = [
     ("head", "store", S3_PORT, True),
@@ -65,14 +64,14 @@ def _dashboard_asks_for_the_token(folder: Path) -> tuple[bool, str]:
 def _policies_hold(folder: Path) -> tuple[bool, str]:
     """The charts' table, on the labels of the pods that ran and the policies that the API server had."""
     policies = tree(folder, "policies.json")
-    peers: dict[str, dict[str, Any]] = {
-        "operator": OPERATOR, "stranger": STRANGER, "foreign": FOREIGN, "prometheus": PROMETHEUS, "internet": INTERNET,
-        "store": _STORE,
-    }  # fmt: skip
+    pods: dict[str, Pod] = {}
     for pod in tree(folder, "pods-running.json"):
-        peers[_role(pod)] = {"namespace": pod["metadata"]["namespace"], "labels": pod["metadata"]["labels"]}
+        role = _role(pod)
+        name = f"{role}-2" if role in pods else role
+        pods[name] = (pod["metadata"]["namespace"], pod["metadata"]["labels"])
+    traffic = Traffic(policies, pods, {**ADDRESSES, "store": NODE_IP})
     rows = [row for row in TABLE if row[:2] not in {one[:2] for one in _HERE}] + _HERE
-    wrong = [row for row in rows if both_ways(policies, peers[row[0]], peers[row[1]], row[2]) is not row[3]]
+    wrong = [row for row in rows if traffic.allows(*row[:3]) is not row[3]]
     return not wrong, f"{len(rows)} rows, {len(policies)} policies" + (f", wrong: {wrong}" if wrong else "")
 
 
