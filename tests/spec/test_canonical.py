@@ -70,6 +70,8 @@ def test_the_hash_does_not_depend_on_the_order_of_keys(minimal):
         ("actor.learning_rate", 2e-6),
         ("actor.ppo_mini_batch_size", 128),
         ("opd.loss_type", "forward_kl"),
+        ("opd.importance.tokens.score", "soft_or"),
+        ("opd.importance.tokens.divergence_clip_q", 0.99),
         ("reward.function", "math_verify"),
         ("trainer.gpus_per_node", 4),
         ("overrides", ["algorithm.gamma=0.5"]),

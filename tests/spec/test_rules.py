@@ -80,6 +80,28 @@ RULES = [
         {"actor.ppo_mini_batch_size": 128},
     ),
     ("opd", {"opd.reward_beta": 1.0}, "opd.reward_beta", "num_samples is 1", {"rollout.num_samples": 2}),
+    (
+        "opd",
+        {
+            "opd.importance.tokens.score": "entropy",
+            "opd.importance.tokens.normalize": "micro",
+            "opd.importance.tokens.scope": "batch",
+        },
+        "opd.importance.tokens.scope",
+        "depend on how it is cut",
+        {"opd.importance.tokens.scope": "rollout"},
+    ),
+    (
+        "opd",
+        {
+            "opd.importance.tokens.score": "soft_or",
+            "opd.importance.tokens.normalize": "micro",
+            "actor.ulysses_sequence_parallel_size": 2,
+        },
+        "opd.importance.tokens.normalize",
+        "does not see the whole micro-batch",
+        {"opd.importance.tokens.normalize": "global"},
+    ),
     ("opd", {"opd.loss_type": "jsd", "opd.beta": 0.0}, "opd.beta", "0 < beta < 1", {"opd.beta": 0.001}),
     ("opd", {"opd.loss_type": "jsd", "opd.beta": 1.0}, "opd.beta", "0 < beta < 1", {"opd.beta": 0.999}),
     ("opd", {"opd.beta": 0.5}, "opd.beta", "reverse_kl has none", {"opd.loss_type": "jsd"}),

@@ -71,8 +71,8 @@ def row(prompt: list[int], response: list[int], mask: list[int] | None = None, w
     return {"prompt": prompt, "response": response, "mask": mask or [1] * len(response), "weight": weight}
 
 
-def tensordict(rows: list[dict[str, Any]]) -> TensorDict:
-    """Rows in the layout verl's V1 workers get."""
+def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
+    """Rows in the layout verl's V1 workers get; `first` is the number of the first of them in the global batch."""
     prompts = [torch.tensor(r["prompt"]) for r in rows]
     responses = [torch.tensor(r["response"]) for r in rows]
     masks = [torch.tensor(r["mask"]) for r in rows]
@@ -87,6 +87,7 @@ def tensordict(rows: list[dict[str, Any]]) -> TensorDict:
             "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
             "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
             "sample_weights": torch.tensor([r["weight"] for r in rows]),
+            "row_id": torch.arange(first, first + len(rows)),
         },
         batch_size=len(rows),
     )
@@ -162,7 +163,7 @@ def run_case(case: Case) -> dict[str, Any]:
     worker.init_model()
     engine = worker.student_engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
+    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(worker.student_engine)
     for _ in range(case.num_steps - 1):

@@ -171,6 +171,19 @@
 
 {{- define "opd.checkDistillation" -}}
 {{- $opd := (index . 0).Values.opd -}}{{- $values := (index . 0).Values -}}{{- $row := (index . 1).row -}}
+{{- $tokens := $opd.importance.tokens -}}
+{{- if and (eq $tokens.normalize "micro") (not (has $tokens.score (list "none" "random" "position"))) -}}
+{{- if eq $tokens.scope "batch" -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" "batch"
+  "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
+  "fix" "use scope: rollout, or normalize: global") -}}
+{{- end -}}
+{{- if gt (int64 $values.actor.ulysses_sequence_parallel_size) 1 -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" "micro"
+  "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
+  "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
+{{- end -}}
+{{- end -}}
 {{- if hasKey $opd "max_length" -}}
 {{- if lt (int64 $opd.max_length) (int64 $row) -}}
 {{- include "opd.refuse" (dict "key" "opd.max_length" "value" $opd.max_length

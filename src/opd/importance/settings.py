@@ -8,6 +8,7 @@ Score = Literal["none", "random", "position", "entropy", "entropy_length", "dive
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
+Normalize = Literal["global", "micro"]
 
 NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
 NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
@@ -18,6 +19,8 @@ class TokenSelection:
     """A rule that keeps a share of the tokens; see README.md of this folder for the scores.
 
     Attributes:
+        normalize: what is scored and chosen among: all tokens of a step, after a pass of the student of its own, or those
+            of one micro-batch, inside of its forward.
         ratio: share kept of a rollout's trained tokens, or with scope `batch` of all of them; rounded down.
         position: which end of a rollout scores highest, for `position` and `entropy_length`.
         entropy_clip_q, divergence_clip_q: quantile at which a quantity is cut off before it is scaled to [0, 1] for
@@ -29,8 +32,21 @@ class TokenSelection:
     mode: Mode = "topk"
     scope: Scope = "rollout"
     position: Position = "first"
+    normalize: Normalize = "global"
     entropy_clip_q: float | None = 0.98
     divergence_clip_q: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.normalize == "micro" and self.scope == "batch" and self.needs_student:
+            raise ValueError(
+                "scope='batch' with normalize='micro': how many tokens an update trains would depend on how it is cut; use "
+                "scope='rollout', or normalize='global'"
+            )
+
+    @property
+    def in_head(self) -> bool:
+        """Whether the choice is made within each micro-batch, by the student's head."""
+        return self.normalize == "micro" and self.needs_student
 
     @property
     def needs_student(self) -> bool:

@@ -48,6 +48,11 @@ class HeadDivergence(NamedTuple):
     together, from every 16th of them; 0 without a gradient. It bounds nothing: 3.1e-3 was measured where it said 1.7e-3,
     and a token whose own gradient is tiny beside the others' (a nearly solved one) can be off by a fifth of it."""
 
+    @property
+    def scored_divergence(self) -> Tensor:
+        """[T] the divergence, nan in the rows of `nonfinite`: what tokens are chosen by."""
+        return self.divergence.masked_fill(self.nonfinite, torch.nan)
+
 
 def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
     """Why the fused form cannot take these heads, or None if it can."""

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from opd.spec.base import Count, Dtype, Natural, Offload, Section, Text, _as_tuple
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Quantile = Annotated[float, Field(ge=0, le=1)]
 Betas = Annotated[
     tuple[Fraction, Fraction],
     BeforeValidator(_as_tuple),
@@ -72,6 +73,47 @@ class Grpo(Section):
     norm_adv_by_std: bool = Field(default=True, description="Divide a group's advantages by their standard deviation.")
 
 
+class TokenImportance(Section):
+    """Which of a response's tokens are trained on."""
+
+    score: Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"] = Field(
+        default="none",
+        description="What a token must have to be kept: `none` keeps all, `random` and `position` are controls, the others go "
+        "by the student's entropy and the divergence (TIP).",
+    )
+    ratio: float = Field(
+        default=0.5, ge=0, le=1, description="Share of the tokens that is kept, rounded down for each response."
+    )
+    mode: Literal["topk", "bottomk", "sample"] = Field(
+        default="topk",
+        description="Keep the highest scores, the lowest, or draw without replacement in proportion to them; `random` draws.",
+    )
+    scope: Literal["rollout", "batch"] = Field(
+        default="rollout", description="What the share is taken of: each response, or all of a step together."
+    )
+    position: Literal["first", "last"] = Field(
+        default="first", description="End of a response that `position` and `entropy_length` keep."
+    )
+    normalize: Literal["global", "micro"] = Field(
+        default="global",
+        description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
+        "forward, which needs no such pass.",
+    )
+    entropy_clip_q: Quantile = Field(
+        default=0.98,
+        description="Quantile that cuts off the entropy before `soft_or` and `q3` scale it to [0, 1]; 1: uncut.",
+    )
+    divergence_clip_q: Quantile | None = Field(
+        default=None, description="Quantile that cuts off the divergence before `soft_or` scales it; unset: uncut."
+    )
+
+
+class Importance(Section):
+    """How much of a step's responses counts."""
+
+    tokens: TokenImportance = Field(default_factory=TokenImportance, description="Which tokens are trained on.")
+
+
 class Opd(Section):
     """The divergence that is distilled."""
 
@@ -121,6 +163,7 @@ class Opd(Section):
         gt=0,
         description="Weight responses by n * softmax(reward / reward_beta) within a prompt; unset: equally.",
     )
+    importance: Importance = Field(default_factory=Importance, description="How much of a step's responses counts.")
 
 
 class Eval(Section):

@@ -64,7 +64,15 @@ NOT_IDENTITY: tuple[str, ...] = (
 
 # Identity keys that a later version added, with the value under which a run is what it was before the key existed. At that
 # value a key is left out of the identity, so that a run begun with an older version resumes under this one.
-ADDED_SINCE: dict[str, Any] = {}
+ADDED_SINCE: dict[str, Any] = {
+    "opd.importance.tokens.score": "none",
+    "opd.importance.tokens.ratio": 0.5,
+    "opd.importance.tokens.mode": "topk",
+    "opd.importance.tokens.scope": "rollout",
+    "opd.importance.tokens.position": "first",
+    "opd.importance.tokens.normalize": "global",
+    "opd.importance.tokens.entropy_clip_q": 0.98,
+}
 
 
 def dump_spec(spec: AnySpec) -> dict[str, Any]:

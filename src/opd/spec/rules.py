@@ -243,6 +243,22 @@ def _distillation(spec: OpdSpec | OpdAgentSpec) -> Iterator[Problem]:
             rule=f"beta weighs the mixture of jsd; loss_type {opd.loss_type} has none",
             fix="remove opd.beta, or set opd.loss_type: jsd",
         )
+    tokens = opd.importance.tokens
+    if tokens.normalize == "micro" and tokens.score not in ("none", "random", "position"):
+        if tokens.scope == "batch":
+            yield Problem(
+                path="opd.importance.tokens.scope",
+                value="batch",
+                rule="with normalize micro the number of tokens that an update trains would depend on how it is cut",
+                fix="use scope: rollout, or normalize: global",
+            )
+        if spec.actor.ulysses_sequence_parallel_size > 1:
+            yield Problem(
+                path="opd.importance.tokens.normalize",
+                value="micro",
+                rule="a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch",
+                fix="use normalize: global, or actor.ulysses_sequence_parallel_size: 1",
+            )
     if opd.reward_beta is not None and spec.rollout.num_samples == 1:
         yield Problem(
             path="opd.reward_beta",

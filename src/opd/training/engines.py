@@ -21,8 +21,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
-from opd.training.head import CollectTask, DistillationHead, DivergenceTask, check_head_is_plain, run_with_task
-from opd.training.hidden_cache import HiddenCache
+from opd.training.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
 from opd.training.nonfinite import finite_or_nan
 from opd.training.step_counts import over_sequence
 from opd.training.trunk import compile_layers
@@ -135,6 +134,34 @@ class _HeadEngine(_PackedEngine):
             num_tokens=inputs["input_ids"].shape[1],
         )
 
+    @torch.no_grad()
+    def read(
+        self,
+        data: TensorDict,
+        task_of: Callable[[TensorDict, torch.Tensor, Slice | None], HeadTask],
+        take: Callable[[TensorDict, Any], None],
+    ) -> None:
+        """One forward of every row without a gradient, micro-batch by micro-batch (a collective call).
+
+        Args:
+            data: rows as verl's workers see them.
+            task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the task of
+                the head.
+            take: gets each micro-batch and what its head returned.
+        """
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
+        micro_batches, _ = prepare_micro_batches(
+            data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
+        )
+        with self.eval_mode():
+            for micro_batch in micro_batches:
+                micro_batch = micro_batch.to(get_device_id())
+                inputs = self.model_inputs(micro_batch)
+                task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+                with self.autocast():
+                    output = run_with_task(self.module, self.head, task, **inputs)
+                take(micro_batch, output)
+
     def check_head(self, name: str) -> None:
         """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
         ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
@@ -171,38 +198,6 @@ class TeacherEngine(_HeadEngine):
 
     def _build_lr_scheduler(self, optimizer):
         return None
-
-    @torch.no_grad()
-    def collect_hidden(
-        self,
-        data: TensorDict,
-        positions_of: Callable[[TensorDict, torch.Tensor, Slice | None], tuple[torch.Tensor, list[int]]],
-        cache: HiddenCache,
-    ) -> None:
-        """Final hidden states of every row at its loss positions (one forward per micro-batch; a collective call).
-
-        Args:
-            data: rows as verl's workers see them, with a field `opd_row` [B] numbering them.
-            positions_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> ([N]
-                positions in this rank's tokens, count a row).
-            cache: gets each row's [n_i, d_T] of this rank's tokens, in the teacher's compute dtype; what spills is
-                copied to the host beside the next micro-batch's forward.
-        """
-        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
-        micro_batches, _ = prepare_micro_batches(
-            data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
-        )
-        with self.eval_mode():
-            for micro_batch in micro_batches:
-                micro_batch = micro_batch.to(get_device_id())
-                inputs = self.model_inputs(micro_batch)
-                positions, counts = positions_of(
-                    micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs)
-                )
-                with self.autocast():
-                    hidden = run_with_task(self.module, self.head, CollectTask(positions), **inputs)
-                for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                    cache.put(row, part)
 
     def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
         """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call)."""

@@ -7,7 +7,8 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from opd.losses import DivergenceKind
 from opd.losses.cuda.plan import LogitsPrecision
+from opd.losses.entropy import next_token_entropy
 from opd.losses.fused import HeadDivergence, head_divergence
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
@@ -28,6 +30,40 @@ class CollectTask(NamedTuple):
     """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
 
     positions: torch.Tensor
+
+
+class EntropyTask(NamedTuple):
+    """Return the entropies [N] at `positions`; arguments as of `DivergenceTask`."""
+
+    positions: torch.Tensor
+    temperature: float
+    chunk_size: int
+    valid_vocab: int
+    workspace_gib: float
+
+    def entropy(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[N] of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        on_gpu = hidden.device.type == "cuda"
+        rows = chunk_rows(self.workspace_gib, self.valid_vocab) if on_gpu else self.chunk_size
+        return next_token_entropy(
+            hidden, weight, temperature=self.temperature, valid_vocab=self.valid_vocab, chunk_size=rows
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which tokens of a micro-batch are trained on, chosen when the student's trunk has read it.
+
+    Args:
+        choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
+        kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
+        kept: [N] bool and the divergences [N] of all tokens if any, filled in by the head's forward.
+    """
+
+    choose: Callable[..., torch.Tensor]
+    kind: DivergenceKind | None
+    kept: list[torch.Tensor] = field(default_factory=list)
+    divergence: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +81,7 @@ class DivergenceTask:
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
+        choice: trains on some of the N tokens only; None: on all. The output is then that of the kept ones.
         student_vocab, teacher_vocab: entries of each model's tokenizer; those from `valid_vocab` on the other lacks.
         unshared_mass: [N] probability of a model on such tokens, by `student` and `teacher`; filled in by the head's
             forward for a model that has any.
@@ -63,12 +100,15 @@ class DivergenceTask:
     workspace_gib: float
     vocab_group: ProcessGroup | None = None
     own: torch.Tensor | None = None
+    choice: Choice | None = None
     student_vocab: int = 0
     teacher_vocab: int = 0
     unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> HeadDivergence:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        if self.choice is not None:
+            return self._chosen_divergence(self.choice, hidden, weight, precision)
         if self.vocab_group is not None:
             return self._shared_divergence(hidden, weight, self.vocab_group)
         teacher_hidden = self.teacher_hidden.ready()
@@ -97,6 +137,38 @@ class DivergenceTask:
             output.nonfinite,
         )
         return output
+
+    @property
+    def entropy_task(self) -> EntropyTask:
+        """The task that scores the same tokens by the student alone."""
+        return EntropyTask(self.positions, self.temperature, self.chunk_size, self.valid_vocab, self.workspace_gib)
+
+    @property
+    def counted(self) -> torch.Tensor | None:
+        """[M] bool, which of the micro-batch's trained tokens the output is of, behind the forward; None: all."""
+        return self.own if self.choice is None else self.choice.kept[0]
+
+    def _chosen_divergence(
+        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
+    ) -> HeadDivergence:
+        """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
+        everything = replace(self, choice=None)
+        if choice.kind is None:
+            kept = choice.choose(entropy=self.entropy_task.entropy(hidden, weight))
+        else:
+            with torch.no_grad():
+                scores = replace(everything, kind=choice.kind).divergence(hidden, weight, precision)
+            kept = choice.choose(entropy=scores.student_entropy, divergence=scores.scored_divergence)
+            choice.divergence.append(scores.divergence)
+        choice.kept.append(kept)
+        some = replace(
+            everything,
+            positions=self.positions[kept],
+            token_ids=self.token_ids[kept],
+            token_weights=self.token_weights[kept],
+            teacher_hidden=Fetch(self.teacher_hidden.ready()[kept], None),
+        )
+        return some.divergence(hidden[kept], weight, precision)
 
     def _note_unshared(
         self,
@@ -150,7 +222,7 @@ class ProbeTask(NamedTuple):
     seen: list[torch.Tensor]
 
 
-HeadTask = CollectTask | DivergenceTask | ProbeTask
+HeadTask = CollectTask | EntropyTask | DivergenceTask | ProbeTask
 
 
 class DistillationHead(nn.Linear):
@@ -182,7 +254,7 @@ class DistillationHead(nn.Linear):
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
-        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d] or a `HeadDivergence`."""
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies [N] or a `HeadDivergence`."""
         task = self.task
         if task is None:
             return super().forward(input)
@@ -193,6 +265,8 @@ class DistillationHead(nn.Linear):
         hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
         if isinstance(task, CollectTask):
             return hidden
+        if isinstance(task, EntropyTask):
+            return task.entropy(hidden, self.weight)
         output = task.divergence(hidden, self.weight, self.storage.precision)
         self.storage.learn(output.precision)
         return output

@@ -65,6 +65,17 @@ class HiddenCache:
         self.host_bytes += size
         self.copied_bytes += size
 
+    def keep(self, row: int, kept: Tensor) -> None:
+        """Of a row's hidden states [n, d] only those at `kept` [n] bool from now on; the counts of bytes stay those put in."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        hidden = self._rows[row]
+        some = hidden[kept.to(hidden.device)]
+        if hidden.device.type == self.device.type:
+            self._rows[row] = some
+        else:  # in its place, which is pinned
+            self._rows[row] = hidden[: len(some)].copy_(some)
+
     def fetch(self, rows: Sequence[int]) -> Fetch:
         """Start bringing the hidden states of these rows together on the device, in this order."""
         parts = [self._rows[row] for row in rows]

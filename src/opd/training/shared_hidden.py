@@ -39,6 +39,12 @@ class Holders:
         counts = [torch.tensor(self._counts[row]) for row in rows]
         return torch.cat([rank.repeat_interleave(count) for rank, count in zip(ranks, counts, strict=True)])
 
+    def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
+        """Of a row's trained tokens [n] only the `kept` ones from now on; returns `kept` of each rank's tokens."""
+        parts = kept.split(self._counts[row])
+        self._counts[row] = [int(part.sum()) for part in parts]
+        return parts
+
     def clear(self) -> None:
         """Forget all rows."""
         self._counts.clear()

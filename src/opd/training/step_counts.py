@@ -16,9 +16,10 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from opd.training.head import DivergenceTask
+from opd.training.head import Choice, DivergenceTask
 from opd.training.hidden_cache import HiddenCache
 
+CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
     "opd/loss": "sum/loss",
@@ -31,6 +32,7 @@ _PER_TOKEN = {
 _LARGEST_OF_RANKS = (
     "timing/teacher_s",
     "timing/student_s",
+    "timing/score_s",
     "perf/max_memory_allocated_gb",
     "perf/teacher_cache_mb",
     "perf/teacher_cache_host_mb",
@@ -42,7 +44,7 @@ def micro_batch_counts(
     micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
 ) -> dict[str, float]:
     """Sums over one micro-batch's loss tokens (all Python floats; empty micro-batches give zeros)."""
-    divergence, tokens = output.divergence, task.positions.numel()
+    divergence, tokens = output.divergence, output.divergence.numel()
     rows = micro_batch["loss_mask"]
     trained = [int(mask.sum()) > 0 for mask in rows.unbind()]
     sums = {
@@ -57,7 +59,16 @@ def micro_batch_counts(
     }
     sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
+        sums.update(_agreement(micro_batch, output.student_log_prob, task.counted))
+    return sums
+
+
+def choice_counts(choice: Choice) -> dict[str, float]:
+    """Sums from which the share of tokens and of the divergence that a choice within micro-batches kept follows."""
+    kept = choice.kept[0]
+    sums = {"sum/choice_tokens": float(len(kept)), "sum/choice_kept": float(kept.sum())}
+    for scored in choice.divergence:
+        sums |= {"sum/choice_divergence": scored.sum().item(), "sum/choice_covered": scored[kept].sum().item()}
     return sums
 
 
@@ -97,12 +108,12 @@ def cache_counts(cache: HiddenCache) -> dict[str, float]:
     }
 
 
-def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, own: torch.Tensor | None) -> dict[str, float]:
+def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
     """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
-    if own is not None:
-        rollout = rollout[own.to(rollout.device)]
+    if counted is not None:
+        rollout = rollout[counted.to(rollout.device)]
     x, y = rollout.double().exp(), log_prob.double().exp().to(rollout.device)
     diff = (x - y).abs()
     return {
@@ -171,9 +182,12 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
     }
     if "lr" in raw:
         metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
-    for key in _LARGEST_OF_RANKS:
-        if key in raw:
+    for key in raw:
+        if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
             metrics[key] = _max(_flatten(raw[key]))
+    for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
+        if total.get(f"sum/choice_{whole}"):
+            metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]
     return metrics | _agreement_metrics(total, raw)
 
 

@@ -266,20 +266,21 @@ class OPDTrainer(OrderedTrainer):
         return batch
 
     def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
-        """Weigh the surviving rows of each prompt, then order, pad and balance."""
-        self._put_sample_weights(batch, metrics)
+        """Weigh and name the surviving rows of each prompt, then order, pad and balance."""
+        self._put_row_facts(batch, metrics)
         return super()._balance_batch(batch, metrics, **kwargs)
 
-    def _put_sample_weights(self, batch: KVBatchMeta, metrics: dict) -> None:
+    def _put_row_facts(self, batch: KVBatchMeta, metrics: dict) -> None:
         fields = ["uid", "rm_scores"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
         beta = self.config.opd.reward_beta
         weights = torch.ones(len(batch.keys)) if beta is None else reward_weights(rewards, list(data["uid"]), beta=beta)
+        row_ids = torch.tensor([row_id(*tag["order"]) for tag in batch.tags])
         tq.kv_batch_put(
             keys=batch.keys,
             partition_id=batch.partition_id,
-            fields=TensorDict({"sample_weights": weights.float()}, batch_size=len(batch.keys)),
+            fields=TensorDict({"sample_weights": weights.float(), "row_id": row_ids}, batch_size=len(batch.keys)),
         )
         metrics["opd/reward_weight_max"] = weights.max().item()
         metrics["opd/reward_weight_min"] = weights.min().item()
@@ -294,6 +295,7 @@ class OPDTrainer(OrderedTrainer):
             seed=config.actor.data_loader_seed,
             dataloader_kwargs={"shuffle": config.actor.shuffle},
             temperature=config.rollout.temperature,
+            training_step=self.global_steps,
         )
         output = self.actor_rollout_wg.update_opd(batch)
         self._update_metrics = step_counts.reduce(output["metrics"])
@@ -343,6 +345,11 @@ class OPDTrainer(OrderedTrainer):
         metrics["perf/throughput"] = (
             total_tokens / max(timing_raw.get("step", 0.0), 1e-9) / self._get_n_gpus_for_throughput()
         )
+
+
+def row_id(index: int, sample: int, turn: int) -> int:
+    """A number of a rollout row that no other row of its step has: data row, sample of it, output of that."""
+    return (index << 24) | (sample << 12) | turn
 
 
 def _is_correct(extra_fields: dict, score: float) -> bool:

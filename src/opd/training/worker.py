@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
@@ -20,19 +21,22 @@ from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
-from opd.losses import token_weights
+from opd.importance import TokenSelection, choose_tokens
+from opd.importance.counter import step_seed
+from opd.losses import DivergenceKind, token_weights
 from opd.losses.vocab_parallel import vocab_shard
 from opd.training import engines
 from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
-from opd.training.head import DivergenceTask
+from opd.training.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask
 from opd.training.hidden_cache import HiddenCache
 from opd.training.residency import Plan
 from opd.training.residency.follow import worker_plan
 from opd.training.residency.job import GIB
 from opd.training.seeds import SeededRank
 from opd.training.shared_hidden import Holders, Regrouped
-from opd.training.step_counts import cache_counts, micro_batch_counts, over_sequence
+from opd.training.step_counts import CHOICE, cache_counts, choice_counts, micro_batch_counts, over_sequence
+from opd.training.token_choice import TokenScores, choose_among_ranks, count_only, train_only
 from opd.training.trunk import keep_activations
 from opd.training.ulysses import Slice
 from opd.training.unshared import leave_out_unshared, readable_ids
@@ -104,9 +108,10 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
-    positions of this rank's rows; phase 2 trains the student. The residency plan says what is on the device when: with
-    room everything, else the teacher's trunk only in phase 1 and the student's only in phase 2, while the teacher's head
-    stays for phase 2.
+    positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
+    loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
+    residency plan says what is on the device when: with room everything, else the teacher's trunk only in phase 1 and the
+    student's only in phase 2, while the teacher's head stays for phase 2.
     """
 
     def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
@@ -121,6 +126,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self._token_rows = torch.empty(0, dtype=torch.int64)
         self._nonfinite_rows: set[str] = set()
         self._vocab_group: ProcessGroup | None = None
+        tokens: Any = OmegaConf.to_container(self.opd.importance.tokens, resolve=True)
+        self._selection = TokenSelection(**tokens)
+        self._choice_seed = 0
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return teacher_worker(config, self.opd.teacher)
@@ -155,6 +163,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
                 f"alike, the actor's is {student}; remove the override"
             )
+        if self._selection.in_head and student > 1:
+            raise ValueError(
+                "opd.importance.tokens.normalize=micro: a rank that shares sequences does not see the whole micro-batch; use "
+                "global, or actor.ulysses_sequence_parallel_size: 1"
+            )
 
     def _follow_plan(self) -> None:
         """Make the residency plan and put student and teacher where it wants them.
@@ -176,7 +189,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`,
-                `rollout_log_probs`; `sample_weights` [B] fp32; the batch settings of verl's `train_mini_batch`.
+                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                `training_step`, from which tokens are drawn; the batch settings of verl's `train_mini_batch`.
 
         Returns:
             No rows; `metrics`: lists of counts to be summed by `opd.training.step_counts.reduce`.
@@ -187,14 +201,24 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         self._row_names, self._nonfinite_rows = row_names(data), set()
+        rows, selection, chosen = batch.rows, self._selection, {}
+        self._choice_seed = step_seed(*(tu.get_non_tensor_data(data, key, 0) for key in ("seed", "training_step")))
         cache = self._hidden_cache()
         started = time.perf_counter()
         try:
-            self._teacher_phase(data, batch.rows, cache)
+            if selection.score != "none" and not (selection.in_head or selection.needs_teacher):
+                rows, chosen = self._choose(data, rows)
+            teacher_started = time.perf_counter()
+            self._teacher_phase(data, rows, cache)
             head = self.teacher_engine.head_weight(self._own_entries())
-            teacher_s = time.perf_counter() - started
+            teacher_s = time.perf_counter() - teacher_started
+            if selection.needs_teacher and not selection.in_head:
+                rows, chosen = self._choose(data, rows, (cache, head))
+            if selection.in_head:
+                count_only(data, rows.num_trained_tokens, selection)
+            score_s = time.perf_counter() - started - teacher_s
             self.student_engine.num_updates = 0
-            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(batch.rows, cache, head), self._counts))
+            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(rows, cache, head), self._counts))
             output = self.actor.train_mini_batch(data=data)
             moved = cache_counts(cache)
         finally:
@@ -209,7 +233,10 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         metrics = tu.get(output, "metrics")
         metrics["sum/unshared_tokens"] = [float(num_left_out)]
         metrics["timing/teacher_s"] = [teacher_s]
-        metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s]
+        metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s - score_s]
+        if selection.score != "none":
+            metrics["timing/score_s"] = [score_s]
+            metrics.update({f"{CHOICE}{name}": [value] for name, value in chosen.items()})
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
 
@@ -229,36 +256,121 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
         return self._cache
 
-    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
+    @staticmethod
+    def _read_inputs(data: TensorDict, worker: TrainingWorker) -> TensorDict:
+        """The rows as an engine reads them without a gradient, cut as its inference settings say."""
         inputs = data.select("input_ids", "position_ids", "opd_row")
-        inputs["input_ids"] = readable_ids(inputs["input_ids"], int(self.opd.valid_vocab))
-        config = self.ref.engine_config
+        config = worker.engine_config
         tu.assign_non_tensor(
             inputs,
-            use_remove_padding=self.ref.model_config.use_remove_padding,
+            use_remove_padding=worker.model_config.use_remove_padding,
             use_dynamic_bsz=config.use_dynamic_bsz,
             max_token_len_per_gpu=config.infer_max_token_len_per_gpu,
             micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
             temperature=1.0,
         )
-        engine = self.teacher_engine
+        return inputs
 
-        def positions_of(
-            micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None
-        ) -> tuple[torch.Tensor, list[int]]:
+    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
+        """Cache the teacher's hidden states of every row's trained tokens, as far as they are this rank's."""
+        inputs = self._read_inputs(data, self.ref)
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], int(self.opd.valid_vocab))
+        counts: list[int] = []
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
             mine, found = trained_positions(rows, micro_batch, starts)
             if not self.residency or self.residency[-1]["phase"] != "teacher":
                 self._note_residency("teacher")
             if own is None:
-                return found.flat_index, mine.num_trained_tokens.tolist()
-            counts = self._holders.note(micro_batch["opd_row"].tolist(), found, own)
-            return own.select(found)[0].flat_index, counts
+                counts[:] = mine.num_trained_tokens.tolist()
+                return CollectTask(found.flat_index)
+            counts[:] = self._holders.note(micro_batch["opd_row"].tolist(), found, own)
+            return CollectTask(own.select(found)[0].flat_index)
 
-        engine.collect_hidden(inputs, positions_of, cache)
+        def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
+            for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
+                cache.put(row, part)
+
+        self.teacher_engine.read(inputs, task_of, take)
+
+    def _choose(
+        self, data: TensorDict, rows: RolloutRows, teacher: tuple[HiddenCache, torch.Tensor] | None = None
+    ) -> tuple[RolloutRows, dict[str, float]]:
+        """Choose among the step's tokens and leave the others out of the loss; the rows as they are trained on, and metrics.
+
+        Args:
+            data: its masks are replaced.
+            teacher: cached hidden states, of which those of the kept tokens stay, and head; None where the student alone
+                decides.
+        """
+        engine, counts = self.student_engine, rows.num_trained_tokens
+        scores = TokenScores(counts.tolist(), engine.ulysses_parallel_group)
+        if self._selection.needs_student:
+            self._score(data, rows, teacher, scores)
+        kept, metrics = choose_among_ranks(
+            self._selection,
+            data["row_id"],
+            counts,
+            scores.by_name(),
+            seed=self._choice_seed,
+            group=engine.get_data_parallel_group(),
+            device=engine.device,
+        )
+        if teacher is not None:
+            rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
+            for row, of_row in enumerate(kept.split(counts.tolist())):
+                teacher[0].keep(row, of_row if rank is None else self._holders.keep(row, of_row)[rank])
+        is_trained = rows.response_mask.clone()
+        is_trained[rows.response_mask] = kept.to(is_trained.device)
+        train_only(data, is_trained)
+        return dataclasses.replace(rows, response_mask=is_trained), metrics
+
+    def _score(
+        self,
+        data: TensorDict,
+        rows: RolloutRows,
+        teacher: tuple[HiddenCache, torch.Tensor] | None,
+        scores: TokenScores,
+    ) -> None:
+        """One pass of the student over all rows, without a gradient."""
+        build = None if teacher is None else self._task_builder(rows, *teacher)
+        own_tokens: list[torch.Tensor | None] = [None]
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
+            if build is not None:
+                task = build(micro_batch, starts, own)
+                own_tokens[:] = [task.own]
+                return dataclasses.replace(task, kind=self._scored_kind)
+            found = trained_positions(rows, micro_batch, starts)[1]
+            if own is not None:
+                found, own_tokens[0] = own.select(found)
+            return EntropyTask(
+                positions=found.flat_index,
+                temperature=float(self.config.rollout.temperature),
+                chunk_size=int(self.opd.chunk_size),
+                valid_vocab=int(self.opd.valid_vocab),
+                workspace_gib=float(self.opd.workspace_gib),
+            )
+
+        def take(micro_batch: TensorDict, output: Any) -> None:
+            found = {"entropy": output}
+            if build is not None:
+                found = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+            scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
+
+        self.student_engine.read(self._read_inputs(data, self.actor), task_of, take)
+
+    @property
+    def _scored_kind(self) -> DivergenceKind | None:
+        """The divergence that tokens are chosen by: TIP's Q3 ranks by the forward KL whatever the loss is; None: by none."""
+        if not self._selection.needs_teacher:
+            return None
+        return "forward_kl" if self._selection.score == "q3" else self.opd.loss_type
 
     def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor):
         opd = self.opd
         temperature = float(self.config.rollout.temperature)
+        selection = self._selection
 
         def build(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
             mine, found = trained_positions(rows, micro_batch, starts)
@@ -271,7 +383,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 needed = own.holders(found.flat_index).cpu()
                 hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
                 found, is_own = own.select(found)
-            self._token_rows = found.row
+            self._token_rows, choice = found.row, None
+            if selection.in_head:
+                row_ids = micro_batch["row_id"][found.row]
+                choose = functools.partial(choose_tokens, selection, row_ids, seed=self._choice_seed)
+                choice = Choice(choose=choose, kind=self._scored_kind)
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
@@ -288,6 +404,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 workspace_gib=float(opd.workspace_gib),
                 vocab_group=self._vocab_group,
                 own=is_own,
+                choice=choice,
             )
 
         return build
@@ -296,8 +413,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
     ) -> dict[str, float]:
         counts = micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if task.choice is not None:
+            counts |= choice_counts(task.choice)
         if counts["sum/nonfinite"]:
-            rows = micro_batch["opd_row"].cpu()[self._token_rows.cpu()[output.nonfinite.cpu()]]
+            token_rows = self._token_rows if task.choice is None else self._token_rows[task.choice.kept[0]]
+            rows = micro_batch["opd_row"].cpu()[token_rows.cpu()[output.nonfinite.cpu()]]
             self._nonfinite_rows |= {self._row_names[row] for row in rows.unique().tolist()}
         return counts
 

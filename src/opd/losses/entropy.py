@@ -1,0 +1,32 @@
+"""The entropy of a model's next-token distributions from hidden states, without a second model."""
+
+import torch
+from torch import Tensor
+
+from opd.losses.divergence import compute_dtype, tempered_log_probs
+from opd.losses.padded_head import PaddedHead
+from opd.losses.rows import row_dot
+
+
+@torch.no_grad()
+def next_token_entropy(
+    hidden: Tensor, weight: Tensor, *, temperature: float, valid_vocab: int, chunk_size: int
+) -> Tensor:
+    """[T] entropy in nats of softmax(hidden @ weight[:valid_vocab].T / temperature), `chunk_size` rows of logits at a time.
+
+    Computed in float32 (float64 if an input is); a 16-bit head on a CUDA device multiplies in 16 bits with fp32 sums.
+
+    Args:
+        hidden: [T, d] hidden states after the final norm.
+        weight: [V, d] output head without bias, V >= valid_vocab.
+    """
+    dtype = compute_dtype(hidden, weight)
+    multiplies_halves = hidden.device.type == "cuda" and weight.dtype in (torch.bfloat16, torch.float16)
+    counted = weight.detach()[:valid_vocab]
+    parts = [torch.zeros(0, dtype=dtype, device=hidden.device)]
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = PaddedHead(counted if multiplies_halves else counted.to(dtype))
+        for states in hidden.detach().split(chunk_size):
+            log_p = tempered_log_probs(head.logits(states.to(head.dtype), dtype), temperature)
+            parts.append(-row_dot(log_p.exp(), log_p))
+    return torch.cat(parts)
