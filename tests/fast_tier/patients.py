@@ -98,7 +98,7 @@ class Hospital:
         for case in every_case:
             self._admit(case)
         # The authorizer sees the objects of a kind in their order: what holds of the last namespace holds of all.
-        self.plane.admin.until("the users have their rights", lambda: self._has_rights(every_case[-1]))
+        self.plane.admin.until("the users have their rights", lambda: self._has_rights(every_case[-1]), timeout_s=120)
 
     def stop(self) -> None:
         """Stop both."""
@@ -144,7 +144,9 @@ class Hospital:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         if self._defined:
             self.api.delete(f"{crds}/{name}")
-            self.plane.admin.until("the definition is gone", lambda: self.api.find(f"{crds}/{name}") is None)
+            self.plane.admin.until(
+                "the definition is gone", lambda: self.api.find(f"{crds}/{name}") is None, timeout_s=120
+            )
         if state:
             [file] = [path for path in kubeschemas.crd_files() if path.name == "ray.io_rayjobs.yaml"]
             tree = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
@@ -156,7 +158,7 @@ class Hospital:
 
     def _until_served(self, name: str) -> None:
         crd = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             spec = self.api.get(crd)["spec"]
             [version] = [item["name"] for item in spec["versions"] if item["storage"]]

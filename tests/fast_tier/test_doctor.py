@@ -9,6 +9,7 @@ import gotools
 from opdctl import cli
 from opdctl.console import run_guarded
 
+pytestmark = pytest.mark.timeout(400, func_only=True)
 BROKEN, ODD = cases("broken"), cases("odd")
 
 

@@ -19,6 +19,7 @@ from tests.fast_tier.runs import nodes_by_role, pods, status
 import gotools
 from opdctl.values import merge
 
+pytestmark = pytest.mark.timeout(600, func_only=True)
 NAMESPACE = "opd"
 ELSEWHERE = ("helm repo add", "helm install kuberay-operator", "make setup-tool", "images/build.sh")
 NAME = "two-nodes"
@@ -195,5 +196,5 @@ def test_the_commands_of_the_readme_end_in_a_run_of_two_times_eight_gpus(tier, w
     assert {pod["spec"]["imagePullSecrets"][0]["name"] for pod in pods(tier, NAMESPACE, NAME)} == {"registry"}
     used = tier.admin.get("resourcequota", "opd", namespace=NAMESPACE)["status"]["used"]
     assert used["requests.nvidia.com/gpu"] == "16"
-    done = walker.do(f"opdctl cancel {NAME} -n {NAMESPACE} && opdctl delete {NAME} -n {NAMESPACE}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = tier.helm(NAMESPACE, "uninstall", NAME)
+    assert done.returncode == 0, done.stderr
