@@ -3,7 +3,7 @@
     docker run --rm -i IMAGE python - < images/trainer/check.py
 
 Prints one JSON object a check ({"check", "ok", "observed", "seconds"}), and ends with 1 if one did not hold. Experiment files in folders
-given as arguments (`python - FOLDER`) are planned too.
+given as arguments (`python - FOLDER`) are looked at too.
 """
 
 from __future__ import annotations
@@ -119,11 +119,17 @@ def launcher() -> str:
     return run("ray", "--version").strip()
 
 
-def plans() -> str:
-    """`opd.launch --plan` of every experiment in the folders named on the command line."""
-    specs = sorted(path for folder in sys.argv[1:] for path in Path(folder).glob("*.yaml"))
-    lines = [run(sys.executable, "-m", "opd.launch", str(path), "--plan").count("\n") for path in specs]
-    return ", ".join(f"{path.stem} ({num} lines)" for path, num in zip(specs, lines, strict=True))
+def experiments() -> str:
+    """Every experiment in the folders named on the command line becomes the trainer's settings; no model is fetched."""
+    found = sorted(path for folder in sys.argv[1:] for path in Path(folder).glob("*.yaml"))
+    specs = [
+        path for path in found if not re.search("^matrix:", path.read_text(), re.MULTILINE)
+    ]  # the tool's, cell by cell
+    counts = [run(sys.executable, "-m", "opd.launch", str(path), "--dry-run").count("\n") for path in specs]
+    for path in specs:
+        if path.stem == "quickstart":  # its models come with the package
+            run(sys.executable, "-m", "opd.launch", str(path), "--plan")
+    return ", ".join(f"{path.stem} ({num})" for path, num in zip(specs, counts, strict=True)) + " settings"
 
 
 def ray_task() -> str:
@@ -180,8 +186,8 @@ def inductor() -> str:
 
 
 def flashinfer_builds() -> str:
-    """What vLLM compiles on Hopper where a rollout replica has two GPUs or more: FlashInfer's fused all-reduce."""
-    code = "from flashinfer.jit.comm import gen_trtllm_comm_module as of; spec = of(); spec.build(verbose=True); print(spec.jit_library_path)"
+    """FlashInfer compiles CUDA for Hopper and links it against the libraries of the locked packages, as it does in a run."""
+    code = "from flashinfer.jit.page import gen_page_module as of; spec = of(); spec.build(verbose=True); print(spec.jit_library_path)"
     built = run(sys.executable, "-c", code, FLASHINFER_CUDA_ARCH_LIST=SM).split()[-1]
     nvcc = re.search(r"release ([\d.]+)", run(f"{os.environ['CUDA_HOME']}/bin/nvcc", "--version"))
     return f"nvcc {nvcc and nvcc[1]}: {Path(built).name}, {Path(built).stat().st_size >> 10} KiB for sm_{SM.replace('.', '')}"
@@ -237,7 +243,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "bytecode", bytecode
     yield "launcher", launcher
     if sys.argv[1:]:
-        yield "plans", plans
+        yield "experiments", experiments
     yield "Ray", ray_task
     yield "CUDA's libraries", cuda
     yield "InfiniBand", infiniband
