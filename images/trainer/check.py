@@ -136,7 +136,7 @@ def ray_task() -> str:
     """A Ray of its own, as the pods start one, and a task on it."""
     code = (
         "import os, ray; ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000);"
-        "print(ray.get(ray.remote(os.getuid).remote()))"
+        "print(ray.get(ray.remote(lambda: os.getuid()).remote()))"
     )
     return f"a task ran as uid {run(sys.executable, '-c', code).split()[-1]}"
 
