@@ -1,55 +1,79 @@
 """`make mutants`: breaks the code on purpose, one place at a time, and shows which breaks no test notices.
 
 The named mutants (`named.py`) are faults that once lived; `--drawn N --seed S` draws more from the syntax of the files that keep
-a run's data. Each runs in a copy of `src/` with the tests that cover its file; a mutant that every test survives is printed and
-makes the exit code 1; tests that fail on the code as it is make it 2. `--only WORDS` takes the mutants whose line holds them.
+a run's data. Each runs in a copy of `src/` with the tests that cover its file. A mutant that every test survives is printed and
+makes the exit code 1, unless `equivalent.py` says why nobody could notice it; tests that fail on the code as it is make it 2.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
+import json
 import subprocess
 import sys
-import tempfile
-import time
+from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.mutants.drawn import draw
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutant import Mutant
 from tests.mutants.named import NAMED
-
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 900.0
-KILLED, SURVIVED, TIMED_OUT = "killed", "SURVIVED", "killed (it never ended)"
+from tests.mutants.trial import ROOT, SURVIVED, key_of, load_libraries, run_trials
 
 
-def judge(mutant: Mutant | None, tests: Sequence[str], folder: Path) -> str:
-    """Apply the mutant, or nothing, to a copy of the sources and run the tests."""
-    source = folder / "src"
-    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-    if mutant is not None:
-        mutant.apply(source)
-    # The copy comes before the `pythonpath` of pyproject.toml, for the tests and for the processes that they start.
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}"]
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'tmp'}", *tests]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        code = process.wait(TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return TIMED_OUT
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, 9)
-            process.wait()
-    if code not in (0, 1, 2):  # 2: the mutated module cannot even be imported by its tests
-        raise RuntimeError(f"pytest ended with {code}: {' '.join(command)}")
-    return SURVIVED if code == 0 else KILLED
+class Verdicts:
+    """Those of earlier calls, in a file of JSON lines; they hold while the mutated file and the files of its tests stay."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._known = dict(json.loads(line) for line in lines)
+
+    def get(self, key: str) -> str | None:
+        return self._known.get(key)
+
+    def add(self, key: str, verdict: str) -> None:
+        if self._path is not None and key not in self._known:
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, verdict]) + "\n")
+
+
+def judge(mutant: Mutant, verdict: str) -> str:
+    """A verdict, with the reason where a survivor changes nothing."""
+    reason = EQUIVALENT.get(mutant.describe())
+    return f"equivalent: {reason}" if verdict == SURVIVED and reason else verdict
+
+
+def table(judged: dict[Mutant, str], call: str) -> str:
+    """The results as Markdown: counts by file, then what no test killed."""
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    kinds = Counter((mutant.file, verdict.split()[0].rstrip(":")) for mutant, verdict in judged.items())
+    rows = [
+        "| "
+        + " | ".join([f"`{file}`", *(str(kinds[file, kind]) for kind in ("killed", "equivalent", SURVIVED))])
+        + " |"
+        for file in sorted({mutant.file for mutant in judged})
+    ]
+    total = Counter(verdict.split()[0].rstrip(":") for verdict in judged.values())
+    alive = [f"- `{m.describe()}`: {v}" for m, v in judged.items() if not v.startswith("killed")]
+    return "\n".join(
+        [
+            "# Mutants",
+            "",
+            f"`{call}`, {datetime.now(UTC):%Y-%m-%d}, commit {commit}: {total['killed']} of {len(judged)} killed, "
+            f"{total['equivalent']} equivalent, {total[SURVIVED]} survived.",
+            "",
+            "| File below `src/opd` | killed | equivalent | survived |",
+            "| --- | --- | --- | --- |",
+            *rows,
+            "",
+            *alive,
+        ]
+    ).rstrip() + "\n"  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,22 +81,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--drawn", type=int, default=0, metavar="N", help="how many to draw beside the named ones")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="WORDS")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only the mutants whose line holds these")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="how many to run beside each other")
+    parser.add_argument(
+        "--verdicts", type=Path, metavar="FILE", help="keeps verdicts; later calls run what has changed"
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="writes the table of results, in Markdown")
     args = parser.parse_args(argv)
     mutants = [m for m in [*NAMED, *draw(ROOT / "src", args.drawn, seed=args.seed)] if args.only in m.describe()]
-    for tests in sorted({mutant.tests for mutant in mutants}):
-        with tempfile.TemporaryDirectory(prefix="opd-mutant-") as folder:
-            if judge(None, tests, Path(folder)) != SURVIVED:
-                print(f"{' '.join(tests)} fails without a mutant, so it would seem to kill every one", file=sys.stderr)
-                return 2
-    survivors = 0
-    for number, mutant in enumerate(mutants, start=1):
-        began_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="opd-mutant-") as folder:
-            verdict = judge(mutant, mutant.tests, Path(folder))
-        survivors += verdict == SURVIVED
-        print(f"{number}/{len(mutants)} {verdict} {time.monotonic() - began_s:.0f} s: {mutant.describe()}", flush=True)
-    print(f"{len(mutants) - survivors} of {len(mutants)} killed")
+    verdicts = Verdicts(args.verdicts)
+    load_libraries()
+    unharmed = [(None, tests) for tests in sorted({mutant.tests for mutant in mutants})]
+    for _, tests, verdict in run_trials(unharmed, args.at_once, verdicts.get):
+        if verdict != SURVIVED:
+            print(
+                f"without a mutant {' '.join(tests)} fails, and would seem to kill every one: {verdict}",
+                file=sys.stderr,
+            )
+            return 2
+        verdicts.add(key_of(None, tests), verdict)
+    judged: dict[Mutant, str] = {}
+    for mutant, tests, verdict in run_trials([(m, m.tests) for m in mutants], args.at_once, verdicts.get):
+        assert mutant is not None
+        verdicts.add(key_of(mutant, tests), verdict)
+        judged[mutant] = judge(mutant, verdict)
+        print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
+    survivors = [mutant for mutant, verdict in judged.items() if verdict == SURVIVED]
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed or equivalent")
+    if args.results:
+        call = f'make mutants ARGS="--drawn {args.drawn} --seed {args.seed}"'
+        args.results.write_text(table({mutant: judged[mutant] for mutant in mutants}, call))
     return 1 if survivors else 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.mutants.mutant import Mutant
@@ -31,7 +33,12 @@ FILES: dict[str, tuple[str, ...]] = {
     "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
     "runs/store.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
     "runs/store_local.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
-    "runs/store_fsspec.py": ("tests/runs/s3",),
+    "runs/store_fsspec.py": (
+        "tests/runs/s3/test_fetch.py",
+        "tests/runs/s3/test_s3_store.py",
+        "tests/runs/s3/test_faults.py",
+        "tests/runs/s3/test_spec_endpoint.py",
+    ),
     "runs/stream.py": ("tests/runs/test_stream.py",),
     "fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
     "training/checkpointing.py": ("tests/training/test_checkpointing.py",),
@@ -45,28 +52,39 @@ _TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=",
 
 
 def draw(source: Path, num: int, *, seed: int) -> list[Mutant]:
-    """`num` different mutants; the same for the same sources and seed."""
+    """`num` different mutants; a change of the sources changes only those of the changed places."""
     found = [mutant for file in FILES for mutant in _all(source, file)] if num else []
-    return random.Random(seed).sample(found, num)
+    return sorted(found, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.describe()}".encode()).digest())[:num]
 
 
-def _all(source: Path, file: str) -> list[Mutant]:
+def _all(source: Path, file: str) -> Iterator[Mutant]:
     text = (source / "opd" / file).read_bytes()  # as ast counts
     lines = [0]
     for line in text.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
-    found = []
-    for node in ast.walk(ast.parse(text)):
+    seen: Counter[str] = Counter()
+    for place, node in _places(ast.parse(text), ""):
         if not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None or node.end_col_offset is None:
             continue
         start, end = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
         old = text[start:end].decode()
         for new in _changes(node, old):
-            what = f"line {node.lineno}: {_short(old)} -> {_short(new)}"
-            found.append(
-                Mutant(what=what, file=file, old=old, new=new, tests=FILES[file], offset=len(text[:start].decode()))
+            what = f"{place or 'module'}: {_short(old)} -> {_short(new)}"
+            seen[what] += 1
+            numbered = f"{what} ({seen[what]})" if seen[what] > 1 else what
+            yield Mutant(
+                what=numbered, file=file, old=old, new=new, tests=FILES[file], offset=len(text[:start].decode())
             )
-    return found
+
+
+def _places(node: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
+    """Every node with the function or class around it; without what is only logged or printed."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and ast.unparse(child.func).startswith(("logger.", "print")):
+            continue
+        yield place, child
+        is_named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+        yield from _places(child, f"{place}.{child.name}".lstrip(".") if is_named else place)
 
 
 def _changes(node: ast.AST, old: str) -> list[str]:
@@ -82,12 +100,13 @@ def _changes(node: ast.AST, old: str) -> list[str]:
         return [f"({ast.unparse(node.left)} {sign} {ast.unparse(node.right)})"]
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return [str(node.value + 1)]
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not old.startswith(("logger", "print")):
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not old.startswith(("logger.", "print(")):
         return ["pass"]
     if isinstance(node, ast.Raise):
         return ["pass"]
     if isinstance(node, ast.Return) and node.value is not None and old != "return None":
-        return ["return None"]
+        is_flag = isinstance(node.value, ast.Constant) and type(node.value.value) is bool
+        return [f"return {not node.value.value}" if is_flag else "return None"]
     if isinstance(node, ast.If):
         return [old.replace(f"if {ast.unparse(node.test)}", "if True", 1)] if ast.unparse(node.test) in old else []
     return []

@@ -1,0 +1,3 @@
+"""Drawn mutants that change nothing anybody could notice, each with the reason: `make mutants` counts them apart."""
+
+EQUIVALENT: dict[str, str] = {}
