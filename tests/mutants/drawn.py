@@ -32,8 +32,13 @@ FILES: dict[str, tuple[str, ...]] = {
     "runs/retention.py": ("tests/runs/test_retention.py",),
     "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
     "runs/store.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
-    "runs/store_local.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
+    "runs/store_local.py": (
+        "tests/runs/test_store.py",
+        "tests/runs/test_durability.py",
+        "tests/runs/test_retention.py",
+    ),
     "runs/store_fsspec.py": (
+        "tests/runs/test_store.py",
         "tests/runs/s3/test_fetch.py",
         "tests/runs/s3/test_s3_store.py",
         "tests/runs/s3/test_faults.py",
@@ -43,7 +48,11 @@ FILES: dict[str, tuple[str, ...]] = {
     "fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
     "training/checkpointing.py": ("tests/training/test_checkpointing.py",),
     "training/plain_loads.py": ("tests/training/test_plain_loads.py", "tests/training/test_checkpointing.py"),
-    "training/step_counts.py": ("tests/training/test_step_counts.py", "tests/training/test_worker_invariance.py"),
+    "training/step_counts.py": (
+        "tests/training/test_step_counts.py",
+        "tests/training/test_hidden_cache.py",
+        "tests/training/test_worker_invariance.py",
+    ),
     "training/hidden_cache.py": ("tests/training/test_hidden_cache.py",),
     "training/worker.py": ("tests/training/test_worker_invariance.py",),
 }

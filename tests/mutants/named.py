@@ -51,6 +51,8 @@ NAMED = [
     _mutant("runs/stream.py", "parts are not cut at line ends", "data[: line_end or self.part_bytes]",
             "data[: self.part_bytes]", ("tests/runs/test_stream.py",)),
     _mutant("fetch.py", "an object's name may lead out of the folder", "if leads_out(info.key)]", "if False]", ("tests/runs/test_fetched.py",)),
+    _mutant("runs/store.py", "an object's name may lead out of the folder that is pulled",
+            'return path.is_absolute() or ".." in path.parts', "return False", ("tests/opdctl/test_download.py",)),
     _mutant("runs/retention.py", "steps that no resume takes are counted", "filter(is_fit, reversed(complete))", "reversed(complete)", _RETENTION),
     _mutant("runs/checkpoints.py", "the step just sealed may go", "self.resumed_step, self._sealed_step)", "self.resumed_step)", _RETENTION),
     _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]", "for problem in ()]", _RETENTION),

@@ -49,8 +49,7 @@ class Trial:
         is_late = not pid and time.monotonic() - self._began_s > TIMEOUT_S
         if not pid and not is_late:
             return None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, 9)  # what its tests left running, too
+        self.stop()
         failed, output = self._folder / "failed", self._folder / "output"
         what = failed.read_text() if failed.exists() else ""
         if is_late:
@@ -66,8 +65,14 @@ class Trial:
             else SURVIVED
         )
 
+    def stop(self) -> None:
+        """End the tests and what they left running."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, 9)
+
 
 def load_libraries() -> None:
+    """What tests import beside `opd`, into this process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as tests/conftest.py says, and before torch
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -123,16 +128,20 @@ def run_trials(
 ) -> Iterator[tuple[Mutant | None, tuple[str, ...], str]]:
     """Each with its verdict, in the order in which they end; `known` may have the verdict of a key already."""
     waiting, running = list(wanted), list[tuple[Trial, tuple[str, ...]]]()
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            mutant, tests = waiting.pop(0)
-            if verdict := known(key_of(mutant, tests)):
-                yield mutant, tests, verdict
-            else:
-                running.append((Trial(mutant, tests), tests))
-        for entry in list(running):
-            trial, tests = entry
-            if verdict := trial.verdict():
-                running.remove(entry)
-                yield trial.mutant, tests, verdict
-        time.sleep(0.1 if running else 0)
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                mutant, tests = waiting.pop(0)
+                if verdict := known(key_of(mutant, tests)):
+                    yield mutant, tests, verdict
+                else:
+                    running.append((Trial(mutant, tests), tests))
+            for entry in list(running):
+                trial, tests = entry
+                if verdict := trial.verdict():
+                    running.remove(entry)
+                    yield trial.mutant, tests, verdict
+            time.sleep(0.1 if running else 0)
+    finally:
+        for trial, _ in running:
+            trial.stop()

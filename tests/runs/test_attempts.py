@@ -212,8 +212,10 @@ def test_an_attempt_that_has_ended_is_followed_at_once(local_store: LocalStore) 
     assert local_store.get_json("attempts/0001/ended.json")["detail"] == "out of memory"  # type: ignore[index]
 
 
-def test_a_lease_that_runs_out_while_waiting_is_taken_over(local_store: LocalStore) -> None:
-    plant_owner(local_store, 1, age_s=59.0, host="elsewhere")
+@pytest.mark.parametrize("process", [{"host": "elsewhere"}, {}])
+def test_a_lease_that_runs_out_while_waiting_is_taken_over(local_store: LocalStore, process: dict[str, str]) -> None:
+    # Also of a process that lives on this host, and renews it no more.
+    plant_owner(local_store, 1, age_s=59.0, **process)
     assert claim_it(local_store, max_wait_s=30.0, lease_ttl_s=0.2).attempt == 2
 
 

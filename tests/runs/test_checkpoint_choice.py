@@ -25,12 +25,15 @@ def test_without_a_checkpoint_the_run_starts_from_the_beginning(make_checkpoints
     assert decision.describe() == "starting from the beginning"
 
 
-def test_the_newest_complete_step_is_taken_from_the_local_disk(make_checkpoints: Callable, save_step: Callable) -> None:
+def test_the_newest_complete_step_is_taken_from_the_local_disk(
+    make_checkpoints: Callable, save_step: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoints = make_checkpoints()
     for step in (5, 20, 100):
         save_step(checkpoints, step)
     decision = make_checkpoints(attempt=2).choose()
     assert (decision.step, decision.source, decision.path) == (100, "local", checkpoints.folder(100))
+    assert not caplog.records, "there is nothing to warn of"
 
 
 def test_a_new_machine_downloads_from_the_store(

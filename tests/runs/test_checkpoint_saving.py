@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, store_folder
 
+from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.errors import CheckpointError, Overtaken, StoreRefused
 from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
 from opd.runs.shards import ShardReport, upload_shards
+from opd.runs.store import NO_RETRY
 from opd.runs.store_local import LocalStore
 
 
@@ -174,6 +179,37 @@ def test_a_step_saved_without_its_optimizer_is_not_sealed(make_checkpoints: Call
     ]
     with pytest.raises(CheckpointError, match=r"lists no actor/optim_world_size_1_rank_0\.pt.*save_contents"):
         checkpoints.finalise(1, reports)
+
+
+class Failing(LocalStore):
+    """A store that is away: the driver's file is refused at once, the others when the pool is told to stop."""
+
+    tried: ClassVar[list[str]] = []
+    stopped = threading.Event()
+
+    def _put_file(self, key: str, path: Path) -> None:
+        self.tried.append(key)
+        assert key == "data.pt" or self.stopped.wait(150)
+        raise OSError("away")
+
+
+class Pool(ThreadPoolExecutor):
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+        Failing.stopped.set()
+        super().shutdown(wait=wait)
+
+
+def test_after_a_failed_upload_the_files_still_waiting_are_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_step(tmp_path / "step", 1, num_ranks=10)
+    monkeypatch.setattr(shards, "open_store", lambda url, policy: Failing(Path(url), policy=NO_RETRY))
+    monkeypatch.setattr(shards, "ThreadPoolExecutor", Pool)
+    files = [path for rank in range(DRIVER_RANK, 10) for path in files_of_rank(tmp_path / "step", rank)]
+    report = upload_shards(rank=0, step=1, step_dir=tmp_path / "step", store_url=str(tmp_path / "store"), files=files)
+    assert "away" in report.upload_error
+    assert len(Failing.tried) <= 1 + shards.NUM_TRANSFER_THREADS < len(files)
 
 
 SAVER = """

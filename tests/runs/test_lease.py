@@ -57,6 +57,7 @@ def test_a_lease_older_than_its_term_stops_the_attempt(watch: Watch, beats: Beat
     beats.answer = KeyError("LastModified")
     beats.now_s = 60.0
     watch.check()
+    assert beats.num == 0, "a lease within its term is the thread's to renew"
     beats.now_s = 61.0
     with pytest.raises(LeaseLost, match=r"last renewed 61 s ago and its term is 60 s.*LastModified"):
         watch.check()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -19,6 +22,7 @@ from opd.runs.errors import (
     StoreUnavailable,
 )
 from opd.runs.store import RetryPolicy, Store, open_store
+from opd.runs.store_fsspec import CALL_DEADLINE_S, FsspecStore
 from opd.runs.store_local import LocalStore
 
 RACER = """
@@ -50,6 +54,29 @@ class FlakyStore(LocalStore):
             self.failures -= 1
             raise OSError(self.error_number, "the server does not answer")
         super()._put(key, data)
+
+
+class Transfer:
+    """Notes for how long it is waited for, and has ended by then."""
+
+    waited_s: ClassVar[list[float]] = []
+
+    def result(self, timeout_s: float) -> None:
+        self.waited_s.append(timeout_s)
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_a_transfer_has_a_second_for_every_64_kib_beside_a_requests_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "shard", "wb") as file:
+        file.truncate(64 * 2**20)
+    filesystem = SimpleNamespace(loop=None, _put_file=lambda *paths: None)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda call, loop: Transfer())
+    FsspecStore("s3://bucket/r", filesystem=filesystem).put_file("shard", tmp_path / "shard")  # type: ignore[arg-type]
+    assert Transfer.waited_s == [CALL_DEADLINE_S + 1024]
 
 
 def test_a_put_replaces_the_object_and_leaves_nothing_else(local_store: LocalStore) -> None:

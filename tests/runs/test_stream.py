@@ -161,7 +161,9 @@ def test_a_store_that_is_away_is_said_once_and_again_when_it_is_back(
     assert read_streamed(LocalStore(root, policy=POLICY), "log") == b"spooled\n"
 
 
-def test_what_a_killed_process_left_on_the_disk_is_uploaded_later(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_on_the_disk_is_uploaded_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     local, remote = LocalStore(tmp_path / "local", policy=POLICY), CountingStore(tmp_path / "store")
     local.put("attempts/0001/metrics.jsonl", b"a\nb\nc\n")
     remote.put("attempts/0001/metrics.jsonl", b"a\n")
@@ -169,6 +171,10 @@ def test_what_a_killed_process_left_on_the_disk_is_uploaded_later(tmp_path: Path
     assert upload_leftovers(local, remote, **options) == 4
     assert upload_leftovers(local, remote, **options) == 0
     assert read_streamed(remote, "attempts/0001/metrics.jsonl") == b"a\nb\nc\n"
+    asked: list[str] = []
+    monkeypatch.setattr(CountingStore, "_children", lambda store, prefix: asked.append(prefix) or [])
+    assert upload_leftovers(local, remote, names=("driver.log",), prefixes=options["prefixes"]) == 0
+    assert asked == [], "the store is not asked about what is not here"
 
 
 def test_a_file_that_cannot_be_read_for_a_moment_keeps_neither_itself_nor_the_others_from_the_store(

@@ -83,6 +83,16 @@ def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(t
         assert (stored / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_end(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        store = open_store(tmp_path / "store").child("r")
+        store.delete_tree(step_folder(1))
+        checkpointing.upload_what_is_left(run, ranks)
+    assert store.exists(f"{step_folder(1)}/COMPLETE")
+
+
 def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, config, caplog):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:

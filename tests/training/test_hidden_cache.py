@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from opd.training.hidden_cache import HiddenCache
+from opd.training.step_counts import cache_counts
 
 
 def test_rows_come_back_in_the_order_asked_for():
@@ -31,3 +32,13 @@ def test_a_row_is_put_once_a_step():
     cache.clear()
     cache.put(0, torch.ones(2, 8))
     assert torch.equal(cache.fetch([0]).ready(), torch.ones(2, 8))
+
+
+def test_its_bytes_are_told_in_mib():
+    cache = HiddenCache(device_gib=0.0, device=torch.device("cpu"))
+    cache.device_bytes, cache.host_bytes, cache.copied_bytes = 2 * 2**20, 3 * 2**20, 5 * 2**20
+    assert cache_counts(cache) == {
+        "perf/teacher_cache_mb": 5,
+        "perf/teacher_cache_host_mb": 3,
+        "perf/teacher_cache_copied_mb": 5,
+    }

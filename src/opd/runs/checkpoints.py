@@ -193,10 +193,8 @@ class Checkpoints:
             IncompleteCheckpoint: it is missing, unfinished or damaged; the message names it and says why.
         """
         rejected: list[str] = []
-        if step in self.complete_steps():
-            decision = self._try(step, fetch, rejected)
-            if decision is not None:
-                return decision
+        if (decision := self._try(step, fetch, rejected)) is not None:
+            return decision
         reasons = "; ".join(rejected) or f"it has no {COMPLETE_FILE} marker"
         complete = ", ".join(map(str, self.complete_steps())) or "none"
         raise IncompleteCheckpoint(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from opd.runs.errors import StoreUnavailable
 from opd.runs.store import NO_RETRY, RetryPolicy, Store
+from opd.runs.store_local import LocalStore
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class Streamer:
             self.tick()
 
 
-def upload_leftovers(local: Store, remote: Store, *, names: Sequence[str], prefixes: Sequence[str]) -> int:
+def upload_leftovers(local: LocalStore, remote: Store, *, names: Sequence[str], prefixes: Sequence[str]) -> int:
     """Uploads what killed processes left on this disk only.
 
     Args:
@@ -202,7 +203,7 @@ def upload_leftovers(local: Store, remote: Store, *, names: Sequence[str], prefi
     num_bytes = 0
     for key in (f"{prefix}/{name}" for prefix in prefixes for name in names):
         path = local.local_path(key)
-        if path is not None and path.is_file():
+        if path.is_file():
             mirror = FileMirror.resume(path=path, store=remote, key=key)
             num_bytes += mirror.pending_bytes
             mirror.sync()

@@ -142,8 +142,9 @@ def test_a_wrong_secret_ends_at_once_in_one_clear_line(
 
 
 def test_a_missing_bucket_is_named(s3_environment: dict[str, str]) -> None:
-    with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket"):
+    with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket") as refused:
         open_store("s3://no-such-bucket/r").check_create_only()
+    assert "credentials" not in str(refused.value), "they are good"
 
 
 def test_an_endpoint_that_does_not_answer_is_unavailable(
