@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from opd.training import hidden_cache
 from opd.training.hidden_cache import HiddenCache
 from opd.training.step_counts import cache_counts
 
@@ -32,6 +33,30 @@ def test_a_row_is_put_once_a_step():
     cache.clear()
     cache.put(0, torch.ones(2, 8))
     assert torch.equal(cache.fetch([0]).ready(), torch.ones(2, 8))
+
+
+def test_pieces_of_pinned_memory_do_not_overlap_and_are_used_again(monkeypatch):
+    empty, slabs = torch.empty, []
+
+    def not_pinned(size, *, dtype, pin_memory):
+        slabs.append(empty(size, dtype=dtype))
+        return slabs[-1]
+
+    monkeypatch.setattr(hidden_cache, "SLAB_BYTES", 1024)
+    monkeypatch.setattr(torch, "empty", not_pinned)
+    cache = HiddenCache(device_gib=0.0, device=torch.device("cpu"))
+    for _ in range(2):
+        pieces = [cache._pinned(torch.zeros(length, 8)) for length in (3, 16, 8, 100)]  # 96, 512, 256 and 3200 bytes
+        for number, piece in enumerate(pieces):
+            piece.fill_(number)
+        assert [(len(piece), *piece.unique().tolist()) for piece in pieces] == [
+            (3, 0.0),
+            (16, 1.0),
+            (8, 2.0),
+            (100, 3.0),
+        ]
+        cache.clear()
+    assert [len(slab) for slab in slabs] == [1024, 3200]
 
 
 def test_its_bytes_are_told_in_mib():
