@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.mutants.drawn import draw
+from tests.mutants.drawn import FILES, draw
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutant import Mutant
 from tests.mutants.named import NAMED
-from tests.mutants.trial import ROOT, SURVIVED, key_of, load_libraries, run_trials
+from tests.mutants.trial import ROOT, SURVIVED, key_of, prepare, run_trials
 
 
 class Verdicts:
@@ -38,6 +38,19 @@ class Verdicts:
         if self._path is not None and key not in self._known:
             with self._path.open("a") as file:
                 file.write(json.dumps([key, verdict]) + "\n")
+
+
+def in_order(mutants: Sequence[Mutant]) -> list[tuple[Mutant | None, tuple[str, ...]]]:
+    """Grouped by their tests, which run without a mutant first; the slow tests last."""
+    order = list(FILES.values())
+    groups: dict[tuple[str, ...], list[Mutant]] = {}
+    for mutant in mutants:
+        groups.setdefault(mutant.tests, []).append(mutant)
+    return [
+        (mutant, tests)
+        for tests in sorted(groups, key=lambda tests: order.index(tests) if tests in order else -1)
+        for mutant in (None, *groups[tests])
+    ]
 
 
 def judge(mutant: Mutant, verdict: str) -> str:
@@ -90,22 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     mutants = [m for m in [*NAMED, *draw(ROOT / "src", args.drawn, seed=args.seed)] if args.only in m.describe()]
     verdicts = Verdicts(args.verdicts)
-    load_libraries()
-    unharmed = [(None, tests) for tests in sorted({mutant.tests for mutant in mutants})]
-    for _, tests, verdict in run_trials(unharmed, args.at_once, verdicts.get):
-        if verdict != SURVIVED:
+    prepare()
+    judged: dict[Mutant, str] = {}
+    for mutant, tests, verdict in run_trials(in_order(mutants), args.at_once, verdicts.get):
+        verdicts.add(key_of(mutant, tests), verdict)
+        if mutant is not None:
+            judged[mutant] = judge(mutant, verdict)
+            print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
+        elif verdict != SURVIVED:
             print(
                 f"without a mutant {' '.join(tests)} fails, and would seem to kill every one: {verdict}",
                 file=sys.stderr,
             )
             return 2
-        verdicts.add(key_of(None, tests), verdict)
-    judged: dict[Mutant, str] = {}
-    for mutant, tests, verdict in run_trials([(m, m.tests) for m in mutants], args.at_once, verdicts.get):
-        assert mutant is not None
-        verdicts.add(key_of(mutant, tests), verdict)
-        judged[mutant] = judge(mutant, verdict)
-        print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
     survivors = [mutant for mutant, verdict in judged.items() if verdict == SURVIVED]
     print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed or equivalent")
     if args.results:

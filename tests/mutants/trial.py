@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import hashlib
 import importlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Trial:
         self.mutant, self._began_s = mutant, time.monotonic()
         self._folder = Path(tempfile.mkdtemp(prefix="opd-mutant-"))
         source = self._folder / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "src", source)  # compiled, too: the mutated file alone is newer than that
         if mutant is not None:
             mutant.apply(source)
         self._pid = os.fork()
@@ -71,8 +71,9 @@ class Trial:
             os.killpg(self._pid, 9)
 
 
-def load_libraries() -> None:
-    """What tests import beside `opd`, into this process."""
+def prepare() -> None:
+    """Loads what tests import beside `opd` into this process, and compiles `opd`."""
+    compileall.compile_dir(ROOT / "src", quiet=1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as tests/conftest.py says, and before torch
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -87,8 +88,7 @@ def _run_tests(folder: Path, source: Path, tests: tuple[str, ...]) -> NoReturn:
         os.dup2(output, 1)
         os.dup2(output, 2)
         # The copy comes before the `pythonpath` of pyproject.toml, for the tests and for the processes that they start.
-        os.environ.update(PYTHONPATH=str(source), PYTHONDONTWRITEBYTECODE="1")
-        sys.dont_write_bytecode = True
+        os.environ["PYTHONPATH"] = str(source)
         options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}"]
         code = int(pytest.main([*options, f"--basetemp={folder / 'tmp'}", *tests], plugins=[_FirstFailure(folder)]))
     finally:
