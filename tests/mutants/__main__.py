@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.mutants.drawn import FILES, draw
-from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutant import Mutant
 from tests.mutants.named import NAMED
+from tests.mutants.results import judge, table
 from tests.mutants.trial import ROOT, SURVIVED, key_of, prepare, run_trials
 
 
@@ -53,42 +50,6 @@ def in_order(mutants: Sequence[Mutant]) -> list[tuple[Mutant | None, tuple[str, 
     ]
 
 
-def judge(mutant: Mutant, verdict: str) -> str:
-    """A verdict, with the reason where a survivor changes nothing."""
-    reason = EQUIVALENT.get(mutant.describe())
-    return f"equivalent: {reason}" if verdict == SURVIVED and reason else verdict
-
-
-def table(judged: dict[Mutant, str], call: str) -> str:
-    """The results as Markdown: counts by file, then what no test killed."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    kinds = Counter((mutant.file, verdict.split()[0].rstrip(":")) for mutant, verdict in judged.items())
-    rows = [
-        "| "
-        + " | ".join([f"`{file}`", *(str(kinds[file, kind]) for kind in ("killed", "equivalent", SURVIVED))])
-        + " |"
-        for file in sorted({mutant.file for mutant in judged})
-    ]
-    total = Counter(verdict.split()[0].rstrip(":") for verdict in judged.values())
-    alive = [f"- `{m.describe()}`: {v}" for m, v in judged.items() if not v.startswith("killed")]
-    return "\n".join(
-        [
-            "# Mutants",
-            "",
-            f"`{call}`, {datetime.now(UTC):%Y-%m-%d}, commit {commit}: {total['killed']} of {len(judged)} killed, "
-            f"{total['equivalent']} equivalent, {total[SURVIVED]} survived.",
-            "",
-            "| File below `src/opd` | killed | equivalent | survived |",
-            "| --- | --- | --- | --- |",
-            *rows,
-            "",
-            *alive,
-        ]
-    ).rstrip() + "\n"  # fmt: skip
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 1 if a mutant survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
@@ -105,23 +66,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdicts = Verdicts(args.verdicts)
     prepare()
     judged: dict[Mutant, str] = {}
-    for mutant, tests, verdict in run_trials(in_order(mutants), args.at_once, verdicts.get):
-        verdicts.add(key_of(mutant, tests), verdict)
-        if mutant is not None:
-            judged[mutant] = judge(mutant, verdict)
-            print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
-        elif verdict != SURVIVED:
-            print(
-                f"without a mutant {' '.join(tests)} fails, and would seem to kill every one: {verdict}",
-                file=sys.stderr,
-            )
-            return 2
-    survivors = [mutant for mutant, verdict in judged.items() if verdict == SURVIVED]
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} killed or equivalent")
-    if args.results:
-        call = f'make mutants ARGS="--drawn {args.drawn} --seed {args.seed}"'
-        args.results.write_text(table({mutant: judged[mutant] for mutant in mutants}, call))
-    return 1 if survivors else 0
+    try:
+        for mutant, tests, verdict in run_trials(in_order(mutants), args.at_once, verdicts.get):
+            verdicts.add(key_of(mutant, tests), verdict)
+            if mutant is not None:
+                judged[mutant] = judge(mutant, verdict)
+                print(f"{len(judged)}/{len(mutants)} {mutant.describe()}: {judged[mutant]}", flush=True)
+            elif verdict != SURVIVED:
+                print(
+                    f"without a mutant {' '.join(tests)} fails and would seem to kill all: {verdict}", file=sys.stderr
+                )
+                return 2
+    finally:
+        if args.results:
+            call = f"make mutants ARGS='--drawn {args.drawn} --seed {args.seed}'"
+            args.results.write_text(table(mutants, judged, call))
+    num_survivors = list(judged.values()).count(SURVIVED)
+    print(f"{len(mutants) - num_survivors} of {len(mutants)} killed or equivalent")
+    return 1 if num_survivors else 0
 
 
 if __name__ == "__main__":

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.mutants.drawn import FILES, draw
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutant import Mutant
 from tests.mutants.named import NAMED
+from tests.mutants.results import judge, table
+from tests.mutants.trial import SURVIVED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,3 +44,18 @@ def test_drawn_mutants_are_those_of_their_seed_and_all_compile(tmp_path: Path) -
 @pytest.mark.parametrize("path", sorted({path for tests in FILES.values() for path in tests}))
 def test_the_tests_of_a_file_exist(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_the_table_counts_by_file_and_names_what_no_test_killed_with_its_reason() -> None:
+    known = next(iter(EQUIVALENT))
+    file, _, what = known.partition(": ")
+    harmless, noticed, lost = (
+        Mutant(file=name, what=words, old="", new="", tests=())
+        for name, words in ((file, what), ("a.py", "noticed"), ("a.py", "not run"))
+    )
+    judged = {harmless: judge(harmless, SURVIVED), noticed: judge(noticed, "killed by test_it")}
+    text = table([harmless, noticed, lost], judged, "make mutants")
+    assert "1 killed, 1 equivalent, 0 survived, 1 not judged of 3." in text
+    assert "| a.py | 1 | 0 | 0 | 1 |" in text
+    assert f"- `{known}`: equivalent: {EQUIVALENT[known]}" in text
+    assert "- `a.py: not run`: not judged" in text
