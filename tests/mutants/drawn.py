@@ -92,8 +92,8 @@ def _places(node: ast.AST, place: str) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(child, ast.Call) and ast.unparse(child.func).startswith(("logger.", "print")):
             continue
         yield place, child
-        is_named = isinstance(child, ast.FunctionDef | ast.ClassDef)
-        yield from _places(child, f"{place}.{child.name}".lstrip(".") if is_named else place)
+        inside = f"{place}.{child.name}".lstrip(".") if isinstance(child, ast.FunctionDef | ast.ClassDef) else place
+        yield from _places(child, inside)
 
 
 def _changes(node: ast.AST, old: str) -> list[str]:
@@ -114,8 +114,8 @@ def _changes(node: ast.AST, old: str) -> list[str]:
     if isinstance(node, ast.Raise):
         return ["pass"]
     if isinstance(node, ast.Return) and node.value is not None and old != "return None":
-        is_flag = isinstance(node.value, ast.Constant) and type(node.value.value) is bool
-        return [f"return {not node.value.value}" if is_flag else "return None"]
+        flag = node.value.value if isinstance(node.value, ast.Constant) else None
+        return [f"return {not flag}" if isinstance(flag, bool) else "return None"]
     if isinstance(node, ast.If):
         return [old.replace(f"if {ast.unparse(node.test)}", "if True", 1)] if ast.unparse(node.test) in old else []
     return []

@@ -185,6 +185,14 @@ def test_a_file_listed_under_a_rank_that_does_not_load_it_is_refused(
     assert "actor/extra_state_world_size_2_rank_1.pt is listed under rank 0" in reason
 
 
+@pytest.mark.parametrize(("sizes", "said"), [((2, 4), "2 and 4"), ((), "no")])
+def test_shards_that_were_not_saved_together_are_no_checkpoint(sizes: tuple[int, ...], said: str) -> None:
+    names = ["data.pt", *(f"actor/model_world_size_{size}_rank_0.pt" for size in sizes)]
+    files = tuple(FileEntry(path=name, size=1, sha256="", rank=0) for name in names)
+    gaps = Manifest(step=1, attempt=1, spec_hash="h", files=files).find_gaps()
+    assert gaps == [f"it lists shards saved by {said} ranks, expected one number"]
+
+
 def test_a_manifest_that_claims_a_million_ranks_costs_nothing() -> None:
     entries = tuple(
         FileEntry(path=f"actor/{part}_world_size_9999999_rank_0.pt", size=1, sha256="", rank=0)
