@@ -115,7 +115,7 @@ test-placement: setup ## ranks, queue and workers on a real Ray with logical nod
 chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name); table in tests/chaos/RESULTS.md
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
-mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1")
+mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1 --results tests/mutants/RESULTS.md")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 test-gpu: setup ## the tests that need a Hopper GPU

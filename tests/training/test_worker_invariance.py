@@ -67,7 +67,7 @@ def one_rank(folders) -> dict[str, dict]:
         "8 micro-batches": _case(folders, rows=uneven_rows(), micro_batch=1),
         "twice the weights": _case(folders, rows=[r | {"weight": 2 * r["weight"]} for r in uneven_rows()]),
         "token budget": _case(folders, rows=uneven_rows(), overrides=DYNAMIC),
-        "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3", "opd.activation_budget=0.35"]),
+        "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
         "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(
@@ -170,10 +170,6 @@ def test_cutting_the_batch_does_not_change_loss_or_gradient(one_rank, cut):
     _same(one_rank[cut], one_rank["heads untied-untied"])
 
 
-def test_the_share_of_activations_that_is_kept_reaches_the_worker(one_rank):
-    assert (one_rank["chunk of 3"]["activation_share"], one_rank["offload"]["activation_share"]) == (0.35, 1.0)
-
-
 def test_rows_count_by_their_weights_in_loss_and_gradient(one_rank):
     once, twice = one_rank["heads untied-untied"]["metrics"], one_rank["twice the weights"]["metrics"]
     for key in ("opd/loss", "opd/grad_norm"):
@@ -194,8 +190,6 @@ def test_a_second_step_on_one_worker_begins_with_no_hidden_states_of_the_first(o
     assert "error" not in second
     assert second["metrics"]["perf/teacher_cache_mb"] == first["metrics"]["perf/teacher_cache_mb"]
     assert second["metrics"]["opd/num_tokens"] == first["metrics"]["opd/num_tokens"]
-    assert second["keeps_cache"], "its pinned memory is for every step"
-    assert [note["phase"] for note in second["residency"]] == ["teacher", "student", "done"] * 2
 
 
 @pytest.mark.parametrize("heads", HEADS)

@@ -166,10 +166,8 @@ def run_case(case: Case) -> dict[str, Any]:
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     gradients = _keep_gradients(worker.student_engine)
-    caches = []
     for _ in range(case.num_steps - 1):
         worker.update_opd(data.clone())
-        caches.append(worker._cache)
     before = _weights(worker)
     with Collectives() as collectives, _nan_from_teacher(case):
         output = worker.update_opd(data)
@@ -185,8 +183,6 @@ def run_case(case: Case) -> dict[str, Any]:
         "gradients": gradients,
         "residency": worker.read_residency(),
         "collectives": dict(collectives.counts),
-        "keeps_cache": all(cache is worker._cache for cache in caches),
-        "activation_share": torch._functorch.config.activation_memory_budget,
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
 
