@@ -61,15 +61,29 @@ def test_non_finite_tokens_are_summed_over_all_micro_batches():
     assert reduce(_raw(**{"sum/nonfinite": [[1.0, 0.0], [4.0]]}))["opd/nonfinite_tokens"] == 5.0
 
 
+OUTPUT = SimpleNamespace(
+    divergence=torch.zeros(3), loss_sum=torch.zeros(()), student_entropy=torch.zeros(3), teacher_entropy=torch.zeros(3),
+    nonfinite=torch.tensor([True, False, True]), student_log_prob=torch.tensor([0.25, 0.5, 1.0]).log(),
+)  # fmt: skip
+TASK = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, own=None)
+
+
 def test_a_micro_batch_counts_its_non_finite_tokens():
-    nonfinite = torch.tensor([True, False, True])
-    output = SimpleNamespace(
-        divergence=torch.zeros(3), loss_sum=torch.zeros(()), student_entropy=torch.zeros(3),
-        teacher_entropy=torch.zeros(3), nonfinite=nonfinite,
-    )  # fmt: skip
-    task = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, own=None)
     rows = {"loss_mask": torch.ones(1, 3)}
-    assert micro_batch_counts(rows, task, output, first_update=False)["sum/nonfinite"] == 2.0
+    assert micro_batch_counts(rows, TASK, OUTPUT, first_update=False)["sum/nonfinite"] == 2.0
+
+
+def test_before_the_first_update_a_micro_batch_compares_the_probabilities_of_rollout_and_actor():
+    mask = torch.tensor([[1, 0, 1, 1]])  # the second token is a tool's
+    rollout = torch.tensor([[0.5, 1.0, 0.25, 1.0]]).log()
+    rows = {"loss_mask": mask, "response_mask": mask, "rollout_log_probs": rollout}
+    assert "sum/p_diff" not in micro_batch_counts(rows, TASK, OUTPUT, first_update=False)
+    counts = micro_batch_counts(rows, TASK, OUTPUT, first_update=True)
+    found = {name: counts[f"sum/{name}"] for name in ("p_tokens", "p_x", "p_y", "p_xx", "p_yy", "p_xy", "p_diff")}
+    assert found == pytest.approx(
+        {"p_tokens": 3, "p_x": 1.75, "p_y": 1.75, "p_xx": 1.3125, "p_yy": 1.3125, "p_xy": 1.25, "p_diff": 0.5}, rel=1e-6
+    )
+    assert counts["max/p_diff"] == pytest.approx(0.25)
 
 
 def test_no_counts_at_all_is_an_error():
