@@ -205,9 +205,12 @@ def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loade
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
         save(run, ranks, 1, config)
+    loads = []
 
     def load():
-        raise RuntimeError("size mismatch for lm_head")
+        loads.append(config.trainer.resume_from_path)
+        if len(loads) == 1:
+            raise RuntimeError("size mismatch for lm_head")
 
     with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
         checkpointing.resume(config, run, ranks, load)
