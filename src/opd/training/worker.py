@@ -201,7 +201,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         self._row_names, self._nonfinite_rows = row_names(data), set()
-        rows, selection, chosen = batch.rows, self._selection, {}
+        rows, selection = batch.rows, self._selection
+        chosen: dict[str, Any] = {}
         self._choice_seed = step_seed(*(tu.get_non_tensor_data(data, key, 0) for key in ("seed", "training_step")))
         cache = self._hidden_cache()
         started = time.perf_counter()

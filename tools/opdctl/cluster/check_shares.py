@@ -105,13 +105,11 @@ def check_kueue(groups: Sequence[Group], queue: Tree, cluster_queue: Tree, names
             f"{said}: its namespaceSelector does not select this namespace",
             "have the namespace labelled as it wants",
         )
-    active = next(
-        (item for item in (cluster_queue.get("status") or {}).get("conditions") or () if item["type"] == "Active"), {}
-    )
-    if active.get("status") == "False":
-        return bad(
-            "queue", f"{said} admits nothing: {active.get('message', '')}", f"kubectl describe clusterqueue {name}"
-        )
+    conditions = (cluster_queue.get("status") or {}).get("conditions") or ()
+    stopped = [item for item in conditions if item["type"] == "Active" and item.get("status") == "False"]
+    if stopped:
+        reason = stopped[0].get("message", "")
+        return bad("queue", f"{said} admits nothing: {reason}", f"kubectl describe clusterqueue {name}")
     asked: Amounts = {}
     for group in groups:
         asked = add(asked, requests(group.spec), times=group.count)

@@ -40,7 +40,7 @@ def is_reachable(server: Server, labels: Mapping[str, str], policies: Sequence[T
         for spec in mine
         for rule in spec.get("egress") or ()
         if _has_port(rule, server.port)
-        for peer in rule.get("to") or ({},)
+        for peer in rule.get("to") or [{}]
     ]
     return True if True in found else None if None in found else False
 

@@ -23,7 +23,7 @@ def selects(selector: Tree | None, labels: Mapping[str, str]) -> bool:
 
 def matches(expression: Tree, labels: Mapping[str, str]) -> bool:
     """Whether labels meet one expression of a selector or of a node affinity."""
-    value, wanted = labels.get(expression["key"]), expression.get("values") or ()
+    value, wanted = labels.get(expression["key"]), expression.get("values") or []
     match expression["operator"]:
         case "In":
             return value in wanted
