@@ -65,7 +65,7 @@ helm: ## build helm, unless one is on PATH (Go; cached outside the work tree, by
 tools: ## build helm and what the chart tests need
 	$(PYTHON) tools/gotools.py install
 
-tools-fast-tier: ## build what the fast tier runs: etcd, Kubernetes, KubeRay's operator, kwok (minutes, once a version)
+tools-fast-tier: ## build what the fast tier runs: etcd, Kubernetes, KubeRay's operator, Kueue, kwok (minutes, once a version)
 	$(PYTHON) tools/gotools.py install fast-tier
 
 check: setup ## lint and types; never edits

@@ -86,6 +86,7 @@ PROGRAMS = {
     "ray-operator": Program(package="github.com/ray-project/kuberay/ray-operator", lock=f"{GO_LOCKS}/ray-operator"),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", lock=f"{GO_LOCKS}/kwok"),
     "coredns": Program(package="github.com/coredns/coredns", lock=f"{GO_LOCKS}/coredns"),
+    "kueue": Program(package="sigs.k8s.io/kueue/cmd/kueue", lock=f"{GO_LOCKS}/kueue"),
     "netpol-analyzer": Program(
         package="github.com/np-guard/netpol-analyzer/cmd/netpolicy", lock=f"{GO_LOCKS}/netpol-analyzer"
     ),
@@ -96,7 +97,7 @@ _CONTROL_PLANE = ("etcd", "kubectl", "kube-apiserver", "kube-controller-manager"
 # What a make target needs; a group's name stands for its programs on the command line.
 GROUPS = {
     "charts": ("helm", "kubeconform", "netpol-analyzer"),
-    "fast-tier": ("helm", *_CONTROL_PLANE, "kwok", "registry"),
+    "fast-tier": ("helm", *_CONTROL_PLANE, "kueue", "kwok", "registry"),
     "cluster": ("helm", *_CONTROL_PLANE, "kubelet", "kube-proxy", "coredns", "versitygw", "netpol-analyzer"),
     "sbom": ("syft",),
 }
@@ -105,6 +106,7 @@ MODULES = {
     "ray-operator": PROGRAMS["ray-operator"].locked(),
     "prometheus-operator": ("github.com/prometheus-operator/prometheus-operator", "v0.85.0"),
     "kubernetes": PROGRAMS["kube-apiserver"].locked(),
+    "kueue": PROGRAMS["kueue"].locked(),
     "kwok": PROGRAMS["kwok"].locked(),
 }
 

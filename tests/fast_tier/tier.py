@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,8 @@ class FastTier:
             self._users[namespace] = self.plane.user(namespace)
         return self._users[namespace]
 
-    def namespace(self, name: str, *, quota: Mapping[str, str] | None = None) -> Kube:
-        """manifests/cluster with quota and claims, under another namespace's name; returns its `opd-user`.
+    def namespace(self, name: str, *, quota: Mapping[str, str] | None = None, components: Sequence[str] = ()) -> Kube:
+        """manifests/cluster with quota, claims and more components, under another namespace's name; returns its `opd-user`.
 
         `quota` replaces values of the ResourceQuota. Returns once quota, service account and claims are ready.
         """
@@ -78,7 +78,7 @@ class FastTier:
             }
             patches.append({"target": {"kind": "ResourceQuota"}, "patch": json.dumps(patch)})
         base = os.path.relpath(CLUSTER_MANIFESTS, folder.resolve())
-        components = [os.path.relpath(COMPONENTS / part, folder.resolve()) for part in ("quota", "claims")]
+        components = [os.path.relpath(COMPONENTS / part, folder.resolve()) for part in ("quota", "claims", *components)]
         text = yaml.safe_dump({"namespace": name, "resources": [base], "components": components, "patches": patches})
         (folder / "kustomization.yaml").write_text(text)
         self.admin.create(nodes.volume(f"{name}-{number}") for number in range(_VOLUMES_PER_NAMESPACE))

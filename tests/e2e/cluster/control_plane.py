@@ -17,6 +17,7 @@ from gotools import find
 SERVICE_CIDR, POD_CIDR = "10.96.0.0/16", "10.244.0.0/16"
 KUBERNETES_SERVICE_IP = "10.96.0.1"
 CLUSTER_DOMAIN = "cluster.local"
+_TOKEN_LIFE = "24h"
 USER_GROUP = "opd-users"  # what manifests/cluster binds its Role to
 
 
@@ -57,6 +58,12 @@ class ControlPlane:
         return write_kubeconfig(
             path, server=self.server, authority=self.authority.certificate, identity=identity, namespace=namespace
         )
+
+    def account_kubeconfig(self, account: str, *, namespace: str) -> Path:
+        """A kubeconfig of a service account that is there."""
+        token = self.admin.run("create", "token", account, "-n", namespace, f"--duration={_TOKEN_LIFE}").strip()
+        path = self.folder / f"{account}.kubeconfig"
+        return write_kubeconfig(path, server=self.server, authority=self.authority.certificate, token=token)
 
     def user(self, namespace: str) -> Kube:
         """A person of the group that manifests/cluster gives the Role `opd-user`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from tests.e2e.cluster.control_plane import ControlPlane
-from tests.e2e.cluster.kube import write_kubeconfig
 from tests.e2e.cluster.probes import answers
 from tests.ports import free_ports
 
@@ -14,8 +13,7 @@ import kubeschemas
 
 NAMESPACE = "kuberay-system"
 _ACCOUNT = "kuberay-operator"
-_CRDS_TIMEOUT_S = 300  # over a minute on a machine that has much else to do
-_TOKEN_LIFE = "24h"
+CRDS_TIMEOUT_S = 300  # over a minute on a machine that has much else to do
 
 
 def install_crds(plane: ControlPlane) -> None:
@@ -24,8 +22,8 @@ def install_crds(plane: ControlPlane) -> None:
     Before the controller manager starts, so that its quota controller counts these kinds from the beginning.
     """
     # Created, not applied: the server takes seconds to merge schemas of this size.
-    plane.admin.run("create", *(f"--filename={path}" for path in kubeschemas.crd_files()), timeout_s=_CRDS_TIMEOUT_S)
-    plane.admin.until("all CRDs are established", lambda: _are_crds_served(plane))
+    plane.admin.run("create", *(f"--filename={path}" for path in kubeschemas.crd_files()), timeout_s=CRDS_TIMEOUT_S)
+    plane.admin.until("all CRDs are established", lambda: are_crds_served(plane))
 
 
 def start_operator(plane: ControlPlane) -> None:
@@ -34,10 +32,6 @@ def start_operator(plane: ControlPlane) -> None:
     It runs outside the cluster, so it reaches Ray's dashboard through the API server.
     """
     _grant_role(plane)
-    token = plane.admin.run("create", "token", _ACCOUNT, "-n", NAMESPACE, f"--duration={_TOKEN_LIFE}").strip()
-    kubeconfig = write_kubeconfig(
-        plane.folder / "operator.kubeconfig", server=plane.server, authority=plane.authority.certificate, token=token
-    )
     [probe] = free_ports(1)
     plane.processes.start(
         "ray-operator",
@@ -48,13 +42,13 @@ def start_operator(plane: ControlPlane) -> None:
             "--metrics-addr=0",
             f"--health-probe-bind-address=127.0.0.1:{probe}",
         ],
-        KUBECONFIG=str(kubeconfig),
+        KUBECONFIG=str(plane.account_kubeconfig(_ACCOUNT, namespace=NAMESPACE)),
     )
     plane.processes.wait_for("ray-operator", lambda: answers(f"http://127.0.0.1:{probe}/readyz"))
 
 
-def _are_crds_served(plane: ControlPlane) -> bool:
-    """`kubectl wait` fails on a CRD that has no conditions yet."""
+def are_crds_served(plane: ControlPlane) -> bool:
+    """Whether every CRD is; `kubectl wait` fails on a CRD that has no conditions yet."""
     for crd in plane.admin.items("crd"):
         conditions = {one["type"]: one["status"] for one in crd.get("status", {}).get("conditions") or ()}
         if conditions.get("Established") != "True":

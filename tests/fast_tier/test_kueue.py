@@ -1,0 +1,110 @@
+"""Kueue's own manager with the queue of manifests/cluster: admission, quota, preemption, and what a person is told."""
+
+import json
+
+import pytest
+from tests.charts.helm import rayjob
+from tests.e2e.cluster.kube import KubeError
+from tests.e2e.cluster.kueue import Kueue
+from tests.fast_tier.opdctl import Tool
+from tests.fast_tier.runs import installed, pods, reached
+from tests.fast_tier.tier import FastTier
+
+NAMESPACE, EXPERIMENT, QUEUE = "queued", "quickstart", "training"
+# Of the queue's 512 CPUs one such run takes more than half.
+QUEUED = {
+    "trainer": {"nnodes": 2},
+    "actor": {"ppo_micro_batch_size_per_gpu": 64},
+    "cluster": {
+        "lifecycle": "suspendable",
+        "queue": {"manager": "kueue", "name": QUEUE},
+        "checkpoints": {"accessMode": "ReadWriteMany"},
+        "worker": {"requests": {"cpu": 150}},
+    },
+}
+URGENT = {"cluster": {"queue": {"priorityClass": "urgent"}}}
+PRIORITY = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "WorkloadPriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+}
+
+
+@pytest.fixture(scope="module", name="tier")
+def tier_with_kueue(tier, tmp_path_factory):
+    """A tier of its own (the shared one has seen to its parts): Kueue's webhooks answer for every RayJob of a cluster."""
+    own = FastTier(tmp_path_factory.mktemp("fast-tier-kueue"))
+    try:
+        own.start()
+        Kueue(own.plane).start()
+        yield own
+        own.processes.check()
+    finally:
+        own.stop()
+
+
+@pytest.fixture(scope="module")
+def tool(tier, tmp_path_factory):
+    """opdctl in a namespace with the queue, which is ready."""
+    # The pods of who goes and who comes overlap: what admits is the queue, not the namespace's own quota.
+    tier.namespace(NAMESPACE, quota={"requests.cpu": "1024"}, components=["kueue"])
+    tier.admin.create([PRIORITY])
+    tier.admin.until("the queue is active", lambda: is_active(tier.admin.get("localqueue", QUEUE, namespace=NAMESPACE)))
+    return Tool(tier, NAMESPACE, tmp_path_factory.mktemp("kueue"))
+
+
+def is_active(queue):
+    return any(
+        one["type"] == "Active" and one["status"] == "True" for one in queue.get("status", {}).get("conditions", ())
+    )
+
+
+def says(tier, tool, run, *words):
+    """Waits until `opdctl status` of a run holds all words."""
+
+    def told():
+        text = tool("status", run).stdout
+        return text if all(word in text for word in words) else None
+
+    return tier.admin.until(f"status of {run} says {words}", told)
+
+
+@pytest.mark.timeout(600, func_only=True)
+def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes_the_place(tier, tool):
+    with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="first"):
+        before = reached(tier, NAMESPACE, "first", "Running")
+        [workload] = tier.user(NAMESPACE).items("workloads", namespace=NAMESPACE)
+        assert workload["metadata"]["ownerReferences"][0]["name"] == "first"
+        assert "Admitted" in [one["type"] for one in workload["status"]["conditions"] if one["status"] == "True"]
+        sizes = {one["name"]: one["count"] for one in workload["spec"]["podSets"]}
+        assert sizes == {"head": 1, "worker": 2, "submitter": 1}
+
+        with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="second"):
+            reached(tier, NAMESPACE, "second", "Suspended")
+            assert tier.admin.get("rayjob", "second", namespace=NAMESPACE)["spec"]["suspend"] is True
+            says(tier, tool, "second", f"suspended by Kueue: waits in queue {QUEUE}", "insufficient", "quota for cpu")
+            assert not pods(tier, NAMESPACE, "second")
+
+        with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, URGENT, run="third"):
+            reached(tier, NAMESPACE, "third", "Running")
+            reached(tier, NAMESPACE, "first", "Suspended")
+            says(tier, tool, "first", f"waits in queue {QUEUE}", "it was evicted (Preempted)")
+            tier.admin.until("its pods are gone", lambda: not pods(tier, NAMESPACE, "first"))
+
+        after = reached(tier, NAMESPACE, "first", "Running")
+        assert after["rayClusterName"] != before["rayClusterName"], "it goes on in a Ray cluster of its own"
+
+
+@pytest.mark.parametrize("labels", [{"kueue.x-k8s.io/queue-name": QUEUE}, {}], ids=["queued", "without a queue"])
+def test_deletion_rules_are_refused_beside_this_kueue_and_never_parked_for_good(tier, tool, labels):
+    """Its webhook writes every RayJob with KubeRay 1.5's types: an empty jobStatus beside a rule's jobDeploymentStatus."""
+    spec = rayjob("opd", experiment=EXPERIMENT)
+    tree = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": "by-hand", "labels": labels},
+        "spec": spec,
+    }
+    with pytest.raises(KubeError, match=r"deletionRules\[3\]\.condition\.jobStatus: Unsupported value"):
+        tier.user(NAMESPACE).run("create", "-n", NAMESPACE, "--dry-run=server", "-f", "-", stdin=json.dumps(tree))
