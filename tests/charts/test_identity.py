@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.charts.helm import EXPERIMENTS, objects, pod_templates, refusal
-from tests.charts.policies import one_way
+from tests.charts.policies import Traffic
 
 from opd.spec import SpecError, load_text
 from opd.spec.cluster.rules import load_cluster
@@ -24,8 +24,20 @@ def opened(trees: list[dict[str, Any]]) -> set[tuple[str, int]]:
     """Which of the clouds' addresses the workers may ask."""
     policies = [tree for tree in trees if tree["kind"] == "NetworkPolicy"]
     labels = dict(pod_templates(trees))["worker"]["metadata"]["labels"]
-    pod = {"namespace": "opd", "labels": labels}
-    return {(ip, port) for ip, port in EVERY_ADDRESS if one_way(policies, "Egress", pod, {"ip": ip}, port)}
+    traffic = Traffic(policies, {"worker": ("opd", labels)}, {ip: ip for ip, _ in EVERY_ADDRESS if ":" not in ip})
+    named = {
+        (peer["ipBlock"]["cidr"], port["port"])
+        for policy in policies
+        for rule in policy["spec"].get("egress", [])
+        for peer in rule["to"]
+        for port in rule.get("ports", [])
+        if "ipBlock" in peer
+    }  # the analyser knows no IPv6
+    return {
+        (ip, port)
+        for ip, port in EVERY_ADDRESS
+        if ((f"{ip}/128", port) in named if ":" in ip else traffic.allows("worker", ip, port))
+    }
 
 
 def account(**values: Any) -> list[dict[str, Any]]:
