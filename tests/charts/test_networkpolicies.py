@@ -49,6 +49,21 @@ def test_the_metadata_server_is_open_to_ray_pods_of_a_workload_identity_that_ask
     assert not seen.allows("worker", "metadata", 22)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"store": {"url": "s3://runs/opd", "endpoint": "http://minio.example"}},
+        {"cluster": {"networkPolicy": {"egress": [{"ports": [80]}]}}},
+        {"cluster": {"networkPolicy": {"egress": [{"cidr": "0.0.0.0/0", "ports": [80]}]}}},
+    ],
+    ids=["store over http", "port 80", "every address"],
+)
+def test_a_way_out_to_any_address_does_not_lead_to_the_node_s_credentials(values):
+    seen = traffic(values)
+    assert seen.allows("worker", "internet", 80)
+    assert not seen.allows("worker", "metadata", 80)
+
+
 def test_metrics_are_open_to_the_namespace_that_is_named():
     seen = traffic({"cluster": {"networkPolicy": {"metricsNamespace": "monitoring"}}})
     assert seen.allows("prometheus", "worker", 8080)

@@ -14,7 +14,10 @@ EXPECTED = {
     "AWS_DEFAULT_REGION": "eu-1",
     "OPD_S3_ADDRESSING": "virtual",
 }
-ANYWHERE = [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}]
+ANYWHERE = [
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::/32"]}},
+]
 
 
 def containers(tree: Any) -> list[dict[str, Any]]:
@@ -99,7 +102,7 @@ def test_egress_may_name_pods_of_a_namespace() -> None:
             ],
             "ports": [{"protocol": "TCP", "port": 9000}],
         },
-        {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"protocol": "TCP", "port": 8443}]},
+        {"to": ANYWHERE[:1], "ports": [{"protocol": "TCP", "port": 8443}]},
     ]
 
 

@@ -51,8 +51,7 @@ spec:
         {{- if or .namespace .podLabels }}
         - {{ include "opd.podPeer" . | nindent 10 | trim }}
         {{- else }}
-        - ipBlock:
-            cidr: {{ .cidr | default (include "opd.constants" $ | fromJson).allAddresses }}
+        - ipBlock: {{ include "opd.addresses" (list $ .cidr) }}
         {{- end }}
       ports:
         {{- range .ports }}
@@ -103,6 +102,16 @@ spec:
     - {protocol: TCP, port: 5353}
 {{- end -}}
 
+{{- /* (list $ cidr): an ipBlock. Of all addresses, which is also what no cidr means, those of a node's own link stay closed:
+     there a cloud gives out the node's credentials, over plain http. */ -}}
+{{- define "opd.addresses" -}}
+{{- $all := (include "opd.constants" (index . 0) | fromJson).allAddresses -}}
+{{- $cidr := index . 1 | default $all -}}
+{{- $block := dict "cidr" $cidr -}}
+{{- with get (dict $all "169.254.0.0/16" "::/0" "fd00:ec2::/32") $cidr -}}{{- $_ := set $block "except" (list .) -}}{{- end -}}
+{{- toJson $block -}}
+{{- end -}}
+
 {{- /* (dict "namespace" ... "podLabels" ...): pods of a namespace, or of the run's own. */ -}}
 {{- define "opd.podPeer" -}}
 {{- with .namespace -}}
@@ -130,7 +139,7 @@ podSelector: {{ with .podLabels }}{matchLabels: {{ toJson . }}}{{ else }}{}{{ en
     - {{ include "opd.podPeer" (dict "namespace" ($isService | ternary (regexReplaceAll "^[^.]+\\.([^.]+)\\.svc.*" $host "${1}") "")) | nindent 6 | trim }}
   {{- else }}
     {{- range $cidrs }}
-    - ipBlock: {cidr: {{ . | quote }}}
+    - ipBlock: {{ include "opd.addresses" (list $ .) }}
     {{- end }}
   ports:
     - {protocol: TCP, port: {{ $port }}}

@@ -42,6 +42,8 @@ def pods(namespace: str | None, **labels: str) -> dict[str, Any]:
         ([policy(selector={"matchLabels": {"other": "x"}})], OUTSIDE, True),
         ([policy(), policy(rule(block("0.0.0.0/0"), ports=(443,)))], OUTSIDE, True),
         ([policy(rule(block("0.0.0.0/0"), ports=(80,)))], OUTSIDE, False),
+        ([policy(rule(block("0.0.0.0/0", "169.254.0.0/16"), ports=(443,)))], OUTSIDE, True),
+        ([policy(rule(block("0.0.0.0/0", "10.0.0.0/8"), ports=(443,)))], OUTSIDE, None),
         ([policy(rule(block("10.0.0.0/8"), ports=(443,)))], OUTSIDE, None),
         ([policy(rule(ports=(443,)))], OUTSIDE, True),
         ([policy(rule(block("10.0.0.0/8"), ports=(9000,)))], ADDRESS, True),
