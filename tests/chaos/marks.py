@@ -44,7 +44,7 @@ def _marking(owner, name: str, phase: str, step_of) -> None:
 
 
 def _poison(module) -> None:
-    original = module.OPDTrainer._put_sample_weights
+    original = module.OPDTrainer._put_row_facts
 
     @functools.wraps(original)
     def poisoned(self, batch, metrics) -> None:
@@ -55,7 +55,7 @@ def _poison(module) -> None:
                 keys=batch.keys[:1], partition_id=batch.partition_id, fields=module.TensorDict(weight, batch_size=1)
             )
 
-    module.OPDTrainer._put_sample_weights = poisoned
+    module.OPDTrainer._put_row_facts = poisoned
 
 
 def _watch(module) -> None:
