@@ -12,7 +12,7 @@ from opd.runs.access import STORE_VARIABLES
 from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
 from opd.spec.cluster import podspec
 from opd.spec.cluster.identity import IDENTITIES
-from opd.spec.cluster.lifecycle import ALL_ADDRESSES
+from opd.spec.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
 from opd.spec.defaults import DEFAULTS, Lookup
 from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
 from opd.spec.needs import (
@@ -49,6 +49,7 @@ def constants(lock: Path) -> dict[str, Any]:
         "rayVersion": locked_version(lock, "ray"),
         "secretName": _SECRET_NAME.pattern,
         "allAddresses": ALL_ADDRESSES,
+        "ownLinks": OWN_LINKS,
         "identities": {
             name: {
                 "annotation": item.annotation,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from opd.runs.access import S3_PROTOCOLS, STORE_VARIABLES, StoreAddress, under
+from opd.runs.access import S3_PROTOCOLS, StoreAddress, said_of, under
 from opd.runs.errors import StoreError
 from opd.spec import SpecError
 from opdctl.errors import ToolError
@@ -108,8 +108,7 @@ def _not_from_here(at: str | StoreAddress) -> Check | None:
         )
     if scheme not in S3_PROTOCOLS:
         return None
-    variables = under(said, os.environ)
-    endpoint = next((variables[name] for name in STORE_VARIABLES["endpoint"] if variables.get(name)), "")
+    endpoint = said_of("endpoint", under(said, os.environ)) or ""
     if service_of(endpoint) is not None:
         return unseen("store", f"{url} on {endpoint}, a server inside the cluster", FORWARD)
     from botocore.session import Session

@@ -6,6 +6,10 @@
  "rayVersion": "2.60.0",
  "secretName": "^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$",
  "allAddresses": "0.0.0.0/0",
+ "ownLinks": {
+  "0.0.0.0/0": "169.254.0.0/16",
+  "::/0": "fd00:ec2::/32"
+ },
  "identities": {
   "gke": {
    "annotation": "iam.gke.io/gcp-service-account",

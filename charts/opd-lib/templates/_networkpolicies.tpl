@@ -105,10 +105,10 @@ spec:
 {{- /* (list $ cidr): an ipBlock. Of all addresses, which is also what no cidr means, those of a node's own link stay closed:
      there a cloud gives out the node's credentials, over plain http. */ -}}
 {{- define "opd.addresses" -}}
-{{- $all := (include "opd.constants" (index . 0) | fromJson).allAddresses -}}
-{{- $cidr := index . 1 | default $all -}}
+{{- $constants := include "opd.constants" (index . 0) | fromJson -}}
+{{- $cidr := index . 1 | default $constants.allAddresses -}}
 {{- $block := dict "cidr" $cidr -}}
-{{- with get (dict $all "169.254.0.0/16" "::/0" "fd00:ec2::/32") $cidr -}}{{- $_ := set $block "except" (list .) -}}{{- end -}}
+{{- with get $constants.ownLinks $cidr -}}{{- $_ := set $block "except" (list .) -}}{{- end -}}
 {{- toJson $block -}}
 {{- end -}}
 
@@ -130,7 +130,7 @@ podSelector: {{ with .podLabels }}{matchLabels: {{ toJson . }}}{{ else }}{}{{ en
 {{- $url := urlParse $store.endpoint -}}
 {{- $host := regexReplaceAll ":[0-9]+$" $url.host "" -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (eq $url.scheme "https" | ternary "443" "80") -}}
-{{- $cidrs := list (include "opd.constants" . | fromJson).allAddresses "::/0" -}}
+{{- $cidrs := keys (include "opd.constants" . | fromJson).ownLinks | sortAlpha -}}
 {{- $isService := regexMatch "^[^.]+\\.[^.]+\\.svc(\\.|$)" $host -}}
 {{- if regexMatch "^[0-9.]+$" $host -}}{{- $cidrs = list (printf "%s/32" $host) -}}{{- end -}}
 {{- if hasPrefix "[" $host -}}{{- $cidrs = list (printf "%s/128" (trimAll "[]" $host)) -}}{{- end -}}

@@ -76,8 +76,7 @@ def q3_scores(entropy: Tensor, divergence: Tensor, *, mask: Tensor, entropy_clip
     Args and Returns: as of `soft_or_scores`, not bounded above.
     """
     sure = 1.0 - normalised(entropy, mask=mask, clip_q=entropy_clip_q)
-    scores = _wide(divergence) * sure
-    return torch.where(torch.isfinite(scores), scores, torch.inf).masked_fill(~mask, 0.0)
+    return _finite_or_first(_wide(divergence) * sure).masked_fill(~mask, 0.0)
 
 
 def places(row_index: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,11 @@ def store_variables(store: Mapping[str, Any]) -> dict[str, str]:
     return {names[0]: store[key] for key, names in STORE_VARIABLES.items() if store.get(key)}
 
 
+def said_of(key: str, environment: Mapping[str, str]) -> str | None:
+    """What the variables say of a key of `store`, under the first of its names that is set."""
+    return next((value for name in STORE_VARIABLES[key] if (value := environment.get(name))), None)
+
+
 def under(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with an experiment's variables below it: what it says of the same thing, under any name, wins."""
     same = {name: names for names in STORE_VARIABLES.values() for name in names}
@@ -106,16 +111,12 @@ def storage_options(url: str, environment: Mapping[str, str] | None = None) -> d
     if url.partition("://")[0] not in S3_PROTOCOLS:
         return {}
     environment = os.environ if environment is None else environment
-
-    def said(key: str) -> str | None:
-        return next((value for name in STORE_VARIABLES[key] if (value := environment.get(name))), None)
-
     config: dict[str, Any] = dict(S3_CLIENT_CONFIG)
-    if addressing := said("addressing"):
+    if addressing := said_of("addressing", environment):
         config["s3"] = {"addressing_style": addressing}
     options: dict[str, Any] = {"config_kwargs": config}
-    if endpoint := said("endpoint"):
+    if endpoint := said_of("endpoint", environment):
         options["endpoint_url"] = endpoint
-    if region := said("region"):
+    if region := said_of("region", environment):
         options["client_kwargs"] = {"region_name": region}
     return options

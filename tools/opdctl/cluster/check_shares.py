@@ -19,6 +19,8 @@ PLURALS = {
     "ServiceAccount": "serviceaccounts",
     "NetworkPolicy": "networkpolicies.networking.k8s.io",
     "PersistentVolumeClaim": "persistentvolumeclaims",
+    "PodDisruptionBudget": "poddisruptionbudgets.policy",
+    "PodMonitor": "podmonitors.monitoring.coreos.com",
 }
 MADE_LATER = {"rayclusters.ray.io": 1, "services": 1, "secrets": 2}
 # These count without `count/` too.

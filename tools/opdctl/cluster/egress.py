@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opd.spec.cluster.lifecycle import OWN_LINKS
 from opdctl.cluster.selecting import selects
 
 Tree = Mapping[str, Any]
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-ALL_CIDRS = ("0.0.0.0/0", "::/0")
 # What clouds and nodes keep for themselves; no name of a server leads there.
-OWN_LINK = {"169.254.0.0/16", "fd00:ec2::/32", "fe80::/10"}
+OWN_LINK = {*OWN_LINKS.values(), "fe80::/10"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def _is_in(block: Tree, host: str) -> bool | None:
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return True if block["cidr"] in ALL_CIDRS and OWN_LINK.issuperset(block.get("except") or ()) else None
+        return True if block["cidr"] in OWN_LINKS and OWN_LINK.issuperset(block.get("except") or ()) else None
     return address in ipaddress.ip_network(block["cidr"], strict=False) and not any(
         address in ipaddress.ip_network(out, strict=False) for out in block.get("except") or ()
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from opd.runs.access import S3_PROTOCOLS, StoreAddress
+from opd.runs.access import S3_PROTOCOLS, StoreAddress, said_of
 from opdctl.checks import Check, bad, good, service_of, unseen, warning
 from opdctl.cluster.client import KubeApi
 from opdctl.cluster.egress import Server, is_reachable
@@ -50,9 +50,9 @@ def _server(api: KubeApi, store: StoreAddress | None) -> tuple[Server | None, li
     """The store's server as the pods' policies see it, and what is wrong with it itself."""
     if store is None or not is_s3(store):
         return None, []
-    endpoint = store.variables.get("AWS_ENDPOINT_URL_S3") or store.variables.get("AWS_ENDPOINT_URL") or ""
+    endpoint = said_of("endpoint", store.variables)
     if not endpoint:
-        region = store.variables.get("AWS_DEFAULT_REGION") or store.variables.get("AWS_REGION")
+        region = said_of("region", store.variables)
         return Server(host=f"s3.{region + '.' if region else ''}amazonaws.com", port=443), []
     parts = urlsplit(endpoint)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

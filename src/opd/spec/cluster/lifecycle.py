@@ -82,6 +82,8 @@ class Auth(ClusterSection):
 
 
 ALL_ADDRESSES = "0.0.0.0/0"
+# All addresses -> those of a node's own link among them: clouds give out the node's credentials there, over plain http.
+OWN_LINKS = {ALL_ADDRESSES: "169.254.0.0/16", "::/0": "fd00:ec2::/32"}
 
 
 class Egress(ClusterSection):

@@ -1,4 +1,4 @@
-"""Owns the sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption."""
+"""The sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption."""
 
 from __future__ import annotations
 
