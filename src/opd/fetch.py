@@ -1,4 +1,4 @@
-"""Owns what a run reads from a store URL: models, teachers and data sets, fetched once into a local cache and verified.
+"""Fetches what a run reads from a store URL (models, teachers, data sets) once into a local cache, and verifies it.
 
 A folder of the cache mirrors one URL. `.opd-fetched.json` in it says which version of each object it holds, so that a later
 start downloads only what is missing or has changed, and an interrupted one goes on file by file. A folder in the store may

@@ -1,4 +1,4 @@
-"""Owns the processes of a local run: whatever ends it, nothing that was started outlives it.
+"""Runs a local experiment in a child process and ends everything that it started, however the run itself ends.
 
 The run happens in a forked child of its own session; the parent stays small, forwards signals and cleans up. On Linux the
 parent is the "subreaper": processes whose own parent has died (Ray's daemons and workers after a kill -9) become its

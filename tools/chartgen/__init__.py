@@ -1,1 +1,1 @@
-"""Owns what the charts take from `opd.spec`: values.yaml, values.schema.json, README.md and the library's constants."""
+"""Generates what the charts take from `opd.spec`: values, their schema, READMEs and the library's constants."""

@@ -1,4 +1,4 @@
-"""Owns the tree a chart is generated from: the JSON Schema of its values and their defaults, cluster part included."""
+"""Builds the tree that a chart is generated from: its values' JSON Schema and defaults, `cluster` included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the library's constants: what its templates need from Python and must not say a second time."""
+"""Generates the library chart's constants: what its templates need from Python and must not say a second time."""
 
 from __future__ import annotations
 

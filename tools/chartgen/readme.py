@@ -1,4 +1,4 @@
-"""Owns the text of a chart's README.md: what it is for, how to install it, one table of all values."""
+"""Writes the text of a chart's README.md: what it is for, how to install it, one table of all values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the text of values.yaml: every key with its description, defaults written out, the rest as comments."""
+"""Writes the text of values.yaml: every key with its description, defaults written out, the rest as comments."""
 
 from __future__ import annotations
 

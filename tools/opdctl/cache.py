@@ -1,4 +1,4 @@
-"""Owns what was read once: each run's record and merged metrics, kept by the fingerprint of its listing."""
+"""Keeps each run's record and merged metrics on disk, by the fingerprint of the run's listing."""
 
 from __future__ import annotations
 

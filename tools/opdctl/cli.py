@@ -1,4 +1,4 @@
-"""Owns the command line: which commands there are, and how an end of any of them becomes an exit code."""
+"""Puts the commands together, and turns the end of any of them into an exit code."""
 
 from __future__ import annotations
 

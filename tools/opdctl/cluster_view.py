@@ -1,4 +1,4 @@
-"""Owns what a person sees of a run in its cluster: alarms first, then the phase, what is in the way, and every pod."""
+"""Shows a run in its cluster: alarms first, then the phase, what is in the way, and every pod."""
 
 from __future__ import annotations
 

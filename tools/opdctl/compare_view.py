@@ -1,4 +1,4 @@
-"""Owns how a comparison is shown: the runs, then for each other group what differs and the paired differences."""
+"""Shows a comparison: the runs, then for each other group what differs and the paired differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the comparison of runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
+"""Compares runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
 
 What the numbers rest on is always said: problems (each problem's mean accuracy in both runs), or seeds (one value a run).
 Without either there is no standard error, and none is made up from steps, which are not independent.

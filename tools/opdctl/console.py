@@ -1,4 +1,4 @@
-"""Owns how the tool speaks: tables on stdout, progress and errors on stderr, one clear block an error, exit codes."""
+"""Prints for the whole tool: tables on stdout, progress and errors on stderr; defines the exit codes."""
 
 from __future__ import annotations
 

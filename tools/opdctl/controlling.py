@@ -1,4 +1,4 @@
-"""Owns ending and pausing a run on its cluster: what is allowed in which phase, and waiting until it is so."""
+"""Cancels, suspends and resumes a run on its cluster: checks that its phase allows it, and waits until it is done."""
 
 from __future__ import annotations
 

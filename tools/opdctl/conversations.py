@@ -1,4 +1,4 @@
-"""Owns the pages of agent runs' conversations, written beside a report and linked from it."""
+"""Writes the pages of agent runs' conversations beside a report, which links to them."""
 
 from __future__ import annotations
 

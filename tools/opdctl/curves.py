@@ -1,4 +1,4 @@
-"""Owns the curves of a report: one small SVG picture a quantity, every run a line, of many runs a few named."""
+"""Draws the curves of a report: one small SVG picture a quantity, one line a run; of many runs only a few are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what deleting a run takes away, and that a live run is not deleted."""
+"""Deletes a run: says what will be taken away, and refuses while the run is live."""
 
 from __future__ import annotations
 

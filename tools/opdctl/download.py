@@ -1,4 +1,4 @@
-"""Owns bringing a run's files to this machine: checkpoints by their manifest and hashes, other folders by size."""
+"""Downloads a run's files: checkpoints are verified by their manifest and hashes, other folders by size."""
 
 from __future__ import annotations
 

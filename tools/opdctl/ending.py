@@ -1,4 +1,4 @@
-"""Owns waiting for a RayJob's end: a run in its cluster is over when KubeRay says so, however quiet its store is."""
+"""Waits for a RayJob's end: a run in its cluster is over when KubeRay says so, even if its store stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the tool's own error: one clear block, and the exit code that it ends with."""
+"""Defines the tool's own error: one block of text, and the exit code that the tool ends with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how collected runs are written: tables for people, JSON, CSV and Parquet for programs, files only when whole."""
+"""Writes collected runs as tables for people, as JSON, CSV and Parquet for programs; files appear when complete."""
 
 from __future__ import annotations
 

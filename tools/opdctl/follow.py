@@ -1,4 +1,4 @@
-"""Owns reading a growing log from the store: over attempts, without a gap or a repeat, whole lines only."""
+"""Reads a growing log from the store: over attempts, without a gap or a repeat, whole lines only."""
 
 from __future__ import annotations
 

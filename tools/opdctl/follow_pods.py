@@ -1,4 +1,4 @@
-"""Owns following a run's log from its pods while they live: over reconnects, new pods and new Ray clusters, then the store.
+"""Follows a run's log from its pods over reconnects, new pods and new Ray clusters, then from the store.
 
 A pod that went before it was read to its end leaves a gap that the store's copy of the driver's log fills: what lies
 there behind the last line that was printed.

@@ -1,4 +1,4 @@
-"""Owns a local port whose connections go somewhere else: one thread a direction, until either side is done."""
+"""Forwards the connections of a local port: one thread a direction, until either side is done."""
 
 from __future__ import annotations
 

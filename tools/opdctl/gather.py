@@ -1,4 +1,4 @@
-"""Owns reading many runs at once: listed, read and parsed in threads, cached, in a bounded amount of memory."""
+"""Reads many runs at once: lists, reads and parses them in threads, caches them, in a bounded amount of memory."""
 
 from __future__ import annotations
 

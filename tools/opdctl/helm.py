@@ -1,4 +1,4 @@
-"""Owns calling Helm: where it and the charts are, what it is given, and its errors as one clear block."""
+"""Calls Helm: finds it and the charts, passes the values, and turns its errors into one block of text."""
 
 from __future__ import annotations
 

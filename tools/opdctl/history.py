@@ -1,4 +1,4 @@
-"""Owns a run's metrics as columns: attempts parsed by Arrow and merged by numpy, exactly as `opd.runs.metrics` merges rows.
+"""Reads a run's metrics as columns: attempts parsed by Arrow and merged by numpy, by the rule of `opd.runs.metrics`.
 
 `opd.runs.metrics.parse_metrics` stays the rule of what a row is. Arrow only takes files in which every line is an object
 of plain numbers; any other file (a corrupt line, "NaN") goes through `parse_metrics`, which skips and counts.

@@ -1,4 +1,4 @@
-"""Owns one look at a run directory: everything that lies there from a single listing, without reading any object."""
+"""Describes a run directory from a single listing, without reading any object."""
 
 from __future__ import annotations
 

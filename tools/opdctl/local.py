@@ -1,4 +1,4 @@
-"""Owns starting the trainer's launcher as a child of the tool: signals passed on, its exit code returned."""
+"""Starts the trainer's launcher as a child of the tool: passes signals on and returns its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns finding a run from what a person typed, on both sides: in its cluster, and in its store."""
+"""Finds a run from what a person typed, on both sides: in its cluster, and in its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the report page: gathers what the template shows, all of it escaped, under a policy that runs no script."""
+"""Writes the report page: gathers what the template shows, all of it escaped, under a policy that runs no script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what the tool knows about one run: its state, progress, checkpoints and results, from what lies in the store."""
+"""Reads one run's record from the store: its state, progress, checkpoints and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns sending experiments to a cluster: every one is decided on, rendered and tried before the first is installed."""
+"""Sends experiments to a cluster: every one is decided on, rendered and tried before the first is installed."""
 
 from __future__ import annotations
 

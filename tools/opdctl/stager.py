@@ -1,4 +1,4 @@
-"""Owns running a staging Job: one at a time for the same work, followed to its end."""
+"""Runs a staging Job: one at a time for the same work, followed to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how a run stands right now: one look at the store, every attempt's outcome, and when the run is over."""
+"""Says how a run is doing right now: reads the store once, every attempt's outcome, and whether the run is over."""
 
 from __future__ import annotations
 

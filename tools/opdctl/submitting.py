@@ -1,4 +1,4 @@
-"""Owns what `opdctl submit` decides about a name: start it, resume it, or refuse because it is taken."""
+"""Decides for `opdctl submit` about a name: start it, resume it, or refuse because it is taken."""
 
 from __future__ import annotations
 

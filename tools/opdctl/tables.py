@@ -1,4 +1,4 @@
-"""Owns the tables that people read: runs side by side, a run's checkpoints, its evaluation."""
+"""Builds the tables that people read: runs side by side, a run's checkpoints, its evaluation."""
 
 from __future__ import annotations
 

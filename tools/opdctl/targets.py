@@ -1,4 +1,4 @@
-"""Owns what a person types for a run: a name below the store, a run's own path or URL, or an experiment file."""
+"""Understands what a person types for a run: a name below the store, a run's own path or URL, or an experiment file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the values that a chart gets: the experiment file as the house's reader reads it, with what the front door changes."""
+"""Makes the values that a chart gets: the experiment file with environment variables and `--set` applied."""
 
 from __future__ import annotations
 

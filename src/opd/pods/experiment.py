@@ -1,4 +1,4 @@
-"""Owns how the programs in pods read the mounted experiment: quickly, so without the schema that the trainer applies."""
+"""Reads the mounted experiment for the programs in pods: quickly, so without the schema that the trainer applies."""
 
 from __future__ import annotations
 

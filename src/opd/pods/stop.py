@@ -1,4 +1,4 @@
-"""Owns the request to save: a pod that has to go asks the trainer through files in the run's folder, and waits.
+"""Asks the trainer to save: a pod that has to go writes a request into the run's folder and waits for the answer.
 
 `python -m opd.pods.stop EXP.json` is the preStop hook of every Ray pod. The trainer answers at its next step's end, with
 `serve`, and then holds still, so that nothing is trained that would be lost. Whoever asks first checks that a trainer

@@ -1,4 +1,4 @@
-"""Owns the sections of the update: optimizer and batches, GRPO, distillation, evaluation, conversion."""
+"""Defines the sections of the update: optimizer and batches, GRPO, distillation, evaluation, conversion."""
 
 from __future__ import annotations
 

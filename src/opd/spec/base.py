@@ -1,4 +1,4 @@
-"""Owns what every section of the spec shares: strictness, field helpers and the reusable value types."""
+"""Defines what every section of the spec shares: the strict base class, field helpers and reusable value types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the canonical form of a spec and the hash of its identity."""
+"""Computes the canonical form of a spec and the hash of its identity."""
 
 from __future__ import annotations
 

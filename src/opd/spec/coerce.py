@@ -1,4 +1,4 @@
-"""Owns turning text from outside a file (environment, --set, Hydra overrides) into a value of the key's type."""
+"""Turns text from outside a file (environment, --set, Hydra overrides) into a value of the key's type."""
 
 from __future__ import annotations
 

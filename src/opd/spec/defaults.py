@@ -1,4 +1,4 @@
-"""Owns the defaults that differ by kind, recipe or device, or follow from another key: the original's tables as data.
+"""Fills in defaults that differ by kind, recipe or device, or follow from another key: the original's tables as data.
 
 Static defaults live on their fields. A default here is filled into the plain tree before it is validated, in the order of
 the table, so a validated spec always holds concrete values.

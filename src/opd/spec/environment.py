@@ -1,4 +1,4 @@
-"""Owns the original's environment variables: which key each one overrides, for which kinds, applied once at the front door."""
+"""Applies the original's environment variables to a spec: which key each one overrides, and for which kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the one exception of a bad experiment spec: what is wrong, where, by which rule, and how to mend it."""
+"""The one exception of a bad experiment spec: it says what is wrong, where, by which rule, and what mends it."""
 
 from __future__ import annotations
 

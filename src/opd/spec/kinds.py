@@ -1,4 +1,4 @@
-"""Owns the five kinds of experiment: which sections each one has."""
+"""Defines the five kinds of experiment and the sections that each one has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns loading a spec from a file: file < environment < `--set` and Hydra overrides, each value with its source."""
+"""Loads a spec from a file; environment variables win over it, `--set` and Hydra overrides win over both."""
 
 from __future__ import annotations
 

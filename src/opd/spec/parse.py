@@ -1,4 +1,4 @@
-"""Owns the way from a plain tree to a validated spec: refusals, defaults, fields, then the rules between keys."""
+"""Makes a validated spec from a plain tree: refusals, defaults, fields, then the rules between keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns raw Hydra overrides: refuses what cannot work and folds those that name a key of the spec back into it."""
+"""Reads raw Hydra overrides: refuses what cannot work, and writes those that name a key of the spec into the spec."""
 
 from __future__ import annotations
 

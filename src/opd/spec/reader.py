@@ -1,4 +1,4 @@
-"""Owns reading YAML and JSON into a plain tree so that Helm's reader (YAML 1.1) and ours (1.2) can never disagree.
+"""Reads YAML and JSON into a plain tree, and refuses what Helm (YAML 1.1) would read differently from us (1.2).
 
 Helm reads values through sigs.k8s.io/yaml, whose scalars are YAML 1.1: an unquoted `no` is false, `010` is 8, `1_000` is
 1000, and even the *key* `n` becomes "false". Where the two readings differ, the scalar is refused with "quote it";

@@ -1,4 +1,4 @@
-"""Owns what is refused with a reason: features that cannot work here, and secrets written into a spec."""
+"""Refuses, with the reason, features that cannot work here and secrets written into a spec."""
 
 from __future__ import annotations
 

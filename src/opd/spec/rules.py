@@ -1,4 +1,4 @@
-"""Owns the rules between keys of a valid spec: what verl or the trainer would only notice in the middle of a run."""
+"""Checks the rules between keys of a spec, which verl or the trainer would only notice in the middle of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the sections of the run itself: trainer, profiler, checkpoints, store, output."""
+"""Defines the sections of the run itself: trainer, profiler, checkpoints, store, output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what is generated from the schema: JSON Schema, default values and field documentation of each kind."""
+"""Generates from the schema each kind's JSON Schema, default values and field documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the sections that say what runs on what data: model, teacher, data, rollout, reward, agent."""
+"""Defines the sections that say what runs on what data: model, teacher, data, rollout, reward, agent."""
 
 from __future__ import annotations
 

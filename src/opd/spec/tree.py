@@ -1,4 +1,4 @@
-"""Owns dotted paths: reading and writing them in a plain tree, and finding the field they name in a kind's schema."""
+"""Reads and writes dotted paths in a plain tree, and finds the field that a path names in a kind's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns which verl key carries which key of the spec unchanged: read forwards to make overrides, backwards to check raw ones."""
+"""Lists the keys of verl that carry a key of the spec unchanged, to make overrides and to check raw ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns talking to the API server: where it is, plain JSON in and out, one clear error for whatever it refuses.
+"""Talks to the API server: finds it, sends and receives plain JSON, and raises one error for whatever it refuses.
 
 The client library supplies kubeconfig, credentials, TLS and transport; objects stay plain trees, because the code that
 reads them is pure and its tests hold recorded ones.

@@ -1,4 +1,4 @@
-"""Owns reaching a run's Ray head: its pod, the token that Ray asks for, and connections to its dashboard."""
+"""Reaches a run's Ray head: finds its pod, reads Ray's token, and opens connections to its dashboard."""
 
 from __future__ import annotations
 

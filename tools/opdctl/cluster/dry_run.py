@@ -1,4 +1,4 @@
-"""Owns the server-side dry run: every rendered object goes through the real API server, and nothing is stored.
+"""Sends every rendered object through the real API server as a dry run: nothing is stored.
 
 `helm install --dry-run=server` only renders. Here validation, admission (Pod Security, policies, quota) and unknown
 fields are judged by the server that the run is for. KubeRay makes the pods later, as another user, and would only leave

@@ -1,4 +1,4 @@
-"""Owns how the API server's refusals become the tool's own error: one clear block with what mends it."""
+"""Turns the API server's refusals into the tool's own error: one block that says what mends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns events as the tool reads them: what stands in the way of objects that were never made, and of pods that wait."""
+"""Reads Kubernetes' events: what stands in the way of objects that were never made, and of pods that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a run's log as its pods print it: which container holds it, and a stream that survives reconnects exactly.
+"""Streams a run's log as its pods print it: finds the container, and reconnects without losing or repeating a line.
 
 The kubelet stamps every line. The API server ends a stream after a while; it is opened again a few seconds before the
 last stamp, and what was given out before is left out by stamp and text.

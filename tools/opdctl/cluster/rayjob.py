@@ -1,4 +1,4 @@
-"""Owns reading a RayJob: one phase out of KubeRay's two status fields, and what must be shouted about.
+"""Reads a RayJob: one phase out of KubeRay's two status fields, and the alarms that `status` shows first.
 
 Field names and values are those of KubeRay 1.6.1's RayJobStatus. `jobStatus` is Ray's word for the job,
 `jobDeploymentStatus` the operator's for everything around it; neither alone says how a run stands.

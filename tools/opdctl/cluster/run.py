@@ -1,4 +1,4 @@
-"""Owns one look at a run in its namespace: RayJob, pods, what stands in the way, and the experiment that was sent."""
+"""Reads a run in its namespace once: RayJob, pods, what stands in the way, and the experiment that was sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the Job that fills a claim: its manifest, as restricted as a run's pods, and the policy that lets it out."""
+"""Makes the Job that fills a claim, as restricted as a run's pods, and the network policy that lets it out."""
 
 from __future__ import annotations
 

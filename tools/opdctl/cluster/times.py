@@ -1,4 +1,4 @@
-"""Owns Kubernetes' time stamps as Unix seconds."""
+"""Reads Kubernetes' time stamps as Unix seconds."""
 
 from __future__ import annotations
 

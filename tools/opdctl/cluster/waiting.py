@@ -1,4 +1,4 @@
-"""Owns why a pod is not running: image, scheduling, volumes, secrets, crashes, in words that say what to mend."""
+"""Explains why a pod is not running (image, scheduling, volumes, secrets, crashes), in words that say what to mend."""
 
 from __future__ import annotations
 

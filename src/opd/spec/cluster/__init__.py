@@ -1,4 +1,4 @@
-"""Owns `cluster`, the part of an experiment file that says how a run meets Kubernetes: read by charts and tool only.
+"""Defines `cluster`, the part of an experiment file about Kubernetes; only charts and tool read it.
 
 The trainer never reads it. Rules between its keys live in the charts (charts/opd-lib), which see the release too.
 """

@@ -1,4 +1,4 @@
-"""Owns what the sections of `cluster` share: camelCase keys, Kubernetes quantities and the objects passed through."""
+"""Defines what `cluster`'s sections share: camelCase keys, Kubernetes quantities and the objects passed through."""
 
 from __future__ import annotations
 

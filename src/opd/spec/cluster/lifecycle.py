@@ -1,4 +1,4 @@
-"""Owns the sections of `cluster` about a run's life: clean-up, retries, deadlines, stopping, queues."""
+"""Defines the sections of `cluster` about a run's life: clean-up, retries, deadlines, stopping, queues."""
 
 from __future__ import annotations
 

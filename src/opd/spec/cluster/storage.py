@@ -1,4 +1,4 @@
-"""Owns the sections of `cluster` about volumes and secrets: the run's claim, caches, mounted claims, tool database."""
+"""Defines `cluster`'s sections about volumes and secrets: the run's claim, caches, mounted claims, tool database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns `python -m opd.launch EXP.yaml --plan`: the residency plan of a spec, with nothing started and no weights read."""
+"""Prints the memory plan of a spec (`opd.launch EXP.yaml --plan`), with nothing started and no weights read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how much memory a GPU has: as declared, by the name of its product, or as the driver says."""
+"""Says how much memory a GPU has: as declared, by the name of its product, or as the driver reports it."""
 
 from __future__ import annotations
 

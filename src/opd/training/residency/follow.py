@@ -1,4 +1,4 @@
-"""Owns the plan of a running worker: made from its own config and device, the same on every rank, printed by the first."""
+"""Makes a running worker's memory plan from its own config and device: equal on every rank, printed by the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the facts that a residency plan is made from: two models, one rank's share of the batch, the device."""
+"""Defines the facts that a memory plan is made from: two models, one rank's share of the batch, the device."""
 
 from __future__ import annotations
 

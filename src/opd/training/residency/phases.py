@@ -1,4 +1,4 @@
-"""Owns the bytes of each part in each phase of a step, for one choice of what is offloaded: pure arithmetic."""
+"""Computes the bytes of each part in each phase of a step, for one choice of what is offloaded: pure arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the choice: everything stays on the device while it fits, and what costs least to move goes first when it does not."""
+"""Chooses what stays on the device: all of it while it fits; else what costs least to move is offloaded first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns a model's sizes from its config.json alone: parameters, layers, and bytes of activations a token."""
+"""Computes a model's sizes from its config.json alone: parameters, layers, and bytes of activations a token."""
 
 from __future__ import annotations
 

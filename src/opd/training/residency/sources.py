@@ -1,4 +1,4 @@
-"""Owns where a residency job's facts come from: a spec before anything starts, or the worker's composed config."""
+"""Gathers the facts of a memory plan: from a spec before anything starts, or from the running worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how a residency plan looks in a terminal: GiB a phase, part by part, and what is decided."""
+"""Draws a memory plan as a table for a terminal: GiB a phase, part by part, and what is offloaded."""
 
 from __future__ import annotations
 
