@@ -1,0 +1,7 @@
+"""What verl gets for every shipped experiment and for many that users write, byte for byte."""
+
+from tests.golden import experiments
+
+
+def test_verls_overrides_equal_the_golden_ones(tmp_path):
+    experiments.check(experiments.overrides, experiments.GOLDEN / "overrides", tmp_path)
