@@ -57,6 +57,13 @@ class Empty:
         return True
 
 
+class EmptyServer:
+    """The body of a rollout server: verl's has coroutines, for which `max_concurrency` makes no threads."""
+
+    async def is_up(self) -> bool:
+        return True
+
+
 def node_options(num_cpus: int, num_gpus: int) -> dict[str, Any]:
     """A Ray node with logical resources."""
     return {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_store_memory": OBJECT_STORE_BYTES}
@@ -109,7 +116,7 @@ def other_actors(config: Any) -> list[Any]:
     num_servers = config.trainer.nnodes * config.trainer.n_gpus_per_node
     # As verl starts vLLM's (test_verl_s_facts holds that): bound to the node of their ranks, no resources named.
     servers = [
-        ray.remote(Empty)
+        ray.remote(EmptyServer)
         .options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False),
             max_concurrency=1000,
