@@ -121,8 +121,9 @@ mutants: setup ## break the code itself, one place at a time, and show which bre
 test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-bench-gpu: setup ## fused divergence against its floor and its peers, whole update against the original; tables and JSON
+bench-gpu: setup ## fused divergence against its floor and its peers, chosen tokens against all, whole update against the original; tables and JSON
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
+	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 # vLLM comes with the `gpu` extra, which `setup` would take away again.
@@ -130,7 +131,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@
 
-gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, five runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, eight runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency

@@ -14,10 +14,20 @@ from opd.evaluation.samples import Sample, read_generations
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
-MIN_PEARSON = {"opd": 0.999, "toy": 0.98, "grpo": 0.98, "agent": 0.98}
+MIN_PEARSON = {
+    "opd": 0.999,
+    "soft-or": 0.999,
+    "soft-or-micro": 0.999,
+    "entropy": 0.999,
+    "toy": 0.98,
+    "grpo": 0.98,
+    "agent": 0.98,
+}
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
 vLLM's and the trainer's, differ by that much."""
 MAX_DIVERGENCE_RATIO = 0.9
+MAX_ROUNDED_OFF = 0.01
+"""Of the share of chosen tokens: each answer's is rounded down, by less than one of some hundred tokens."""
 TOY_STUDENT_ACCURACY = (0.15, 0.7)
 """Of sampled answers (0.455 seen): greedy it is right in 0.31 by its provenance.json, a model whose weights did not arrive never."""
 NUM_ENDS = 3
@@ -68,6 +78,18 @@ def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterat
         last < MAX_DIVERGENCE_RATIO * first,
     )
     yield from accuracy_promises(rows)
+
+
+def choice_promises(rows: list[Row], ratio: float) -> Iterator[Promise]:
+    """Of a run that trains on chosen tokens: their share, and that they hold more than it of the divergence where that is known."""
+    steps = training_rows(rows)
+    shares = [row["opd/importance/selected"] for row in steps]
+    right = ratio - MAX_ROUNDED_OFF <= min(shares) and max(shares) <= ratio
+    yield Promise(f"{ratio} of the tokens chosen", f"{min(shares):.4f} to {max(shares):.4f}", right)
+    covered = [row["opd/importance/divergence_covered"] for row in steps if "opd/importance/divergence_covered" in row]
+    if covered:
+        observed = f"{min(covered):.3f} to {max(covered):.3f}"
+        yield Promise("they hold more than that of the divergence", observed, min(covered) > ratio)
 
 
 def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:

@@ -1,5 +1,5 @@
-"""`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, the toy task, GRPO,
-conversations with tools, an evaluation.
+"""`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
+chosen ones, the toy task, GRPO, conversations with tools, an evaluation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.facts import machine
-from tests.gpu_smoke.promises import Promise, agent_promises, eval_promises, promises, step_parts
+from tests.gpu_smoke.promises import Promise, agent_promises, choice_promises, eval_promises, promises, step_parts
 
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
@@ -37,6 +37,13 @@ SPECS = {
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
     "eval": HERE / "specs/eval.yaml",
 }
+# The first run on chosen tokens: chosen among all of a step, within micro-batches, and by the student alone.
+CHOICES = {
+    "soft-or": ("score=soft_or", "ratio=0.2"),
+    "soft-or-micro": ("score=soft_or", "ratio=0.2", "normalize=micro"),
+    "entropy": ("score=entropy", "ratio=0.5"),
+}
+SPECS |= dict.fromkeys(CHOICES, SPECS["opd"])
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
 QUICKSTARTS = ("toy", "agent")
 ON_A_GPU = (
@@ -85,8 +92,9 @@ def environment() -> dict[str, str]:
 
 def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
-    sets = [*((*ON_A_GPU, f"name={name}") if name in QUICKSTARTS else ()), *extra]
-    if name == "opd":
+    sets = [*(ON_A_GPU if name in QUICKSTARTS else ()), f"name={name}", *extra]
+    sets += [f"opd.importance.tokens.{item}" for item in CHOICES.get(name, ())]
+    if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
     for item in sets:
@@ -136,6 +144,8 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         yield Promise("at least one step", "none", False)
         return
     yield from promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)
+    if name in CHOICES:
+        yield from choice_promises(rows, spec.opd.importance.tokens.ratio)
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
 
@@ -180,7 +190,7 @@ def main() -> int:
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
-    if "opd" in names:
+    if any(SPECS[name] == SPECS["opd"] for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
     facts = machine(*PACKAGES)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from opd.losses.divergence import compute_dtype, tempered_log_probs
-from opd.losses.padded_head import PaddedHead
+from opd.losses.padded_head import PaddedHead, padded_entries
 from opd.losses.rows import row_dot
 
 
@@ -27,6 +27,19 @@ def next_token_entropy(
     with torch.autocast(hidden.device.type, enabled=False):
         head = PaddedHead(counted if multiplies_halves else counted.to(dtype))
         for states in hidden.detach().split(chunk_size):
-            log_p = tempered_log_probs(head.logits(states.to(head.dtype), dtype), temperature)
-            parts.append(-row_dot(log_p.exp(), log_p))
+            parts.append(_row_entropies(head.logits(states.to(head.dtype), dtype), valid_vocab, temperature))
     return torch.cat(parts)
+
+
+def rows_in(workspace_gib: float, valid_vocab: int) -> int:
+    """Rows of float32 logits that fit into a workspace: the chunk of a CUDA device, which keeps nothing beside them."""
+    return max(1, int(workspace_gib * 2**30) // (4 * padded_entries(valid_vocab)))
+
+
+def _row_entropies(logits: Tensor, vocab: int, temperature: float) -> Tensor:
+    if logits.device.type == "cuda" and logits.dtype == torch.float32:
+        from opd.losses.cuda.entropy_kernel import row_entropies
+
+        return row_entropies(logits, vocab, temperature)
+    log_p = tempered_log_probs(logits, temperature)
+    return -row_dot(log_p.exp(), log_p)
