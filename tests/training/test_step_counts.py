@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from opd.training.step_counts import micro_batch_counts, reduce
+from opd.training.step_counts import micro_batch_counts, reduce, skipped_last
 
 
 def _raw(**extra):
@@ -41,6 +41,11 @@ def test_a_skipped_update_is_counted_and_kept_out_of_the_norm():
     metrics = reduce(_raw(grad_norm=[1.0, math.nan]))
     assert metrics["opd/skipped_step"] == 1
     assert metrics["opd/grad_norm"] == 1.0
+
+
+def test_updates_skipped_in_a_row_are_those_after_the_last_good_one():
+    norms = {(1.0, math.nan): 1, (math.nan, 1.0): 0, (math.nan, 1.0, math.inf, math.nan): 2, (math.nan,) * 3: 3}
+    assert {key: skipped_last(_raw(grad_norm=list(key))) for key in norms} == norms
 
 
 @pytest.mark.parametrize("values", [[math.inf, -math.inf], [-math.inf, math.nan], [1e308, 1e308]])

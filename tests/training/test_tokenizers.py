@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tests.training.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, R1_QWEN, num_pieces, save_tokenizer
+from transformers import AutoTokenizer
 
 from opd.training.errors import Unfit
 from opd.training.tokenizers import SharedTokens, shared_tokens
@@ -44,15 +45,17 @@ def test_a_qwen3_student_learns_from_a_qwen2_5_teacher_while_its_prompts_hold_no
 
 
 def test_a_template_of_the_runs_own_is_the_one_that_counts(qwen2_5, qwen3):
-    plain = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    found = shared_tokens(qwen3, qwen2_5, chat_template=plain, template_kwargs={"enable_thinking": False})
+    tokenizer = AutoTokenizer.from_pretrained(qwen3)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    found = shared_tokens(qwen3, qwen2_5, tokenizer=tokenizer, template_kwargs={"enable_thinking": False})
     assert found.beyond() == {"student": SHARED + 4}
 
 
 def test_a_tokenizer_kept_elsewhere_is_the_students(tmp_path, qwen2_5, qwen3):
     # The way out of renamed ids: the student's weights, read with the teacher's tokenizer.
     teacher = save_tokenizer(tmp_path / "r1", R1_QWEN, eos="<｜end▁of▁sentence｜>")
-    assert shared_tokens(qwen2_5, teacher, tokenizer_path=teacher) == SharedTokens(SHARED, SHARED, SHARED)
+    read_with = AutoTokenizer.from_pretrained(teacher)
+    assert shared_tokens(qwen2_5, teacher, tokenizer=read_with) == SharedTokens(SHARED, SHARED, SHARED)
 
 
 def test_equal_tokenizers_share_all_and_nobody_has_more(tmp_path, qwen2_5):

@@ -218,10 +218,11 @@ def prepare(config: DictConfig) -> dict[str, str]:
     check_reward(config)
     model, teacher = config.actor_rollout_ref.model, config.opd.teacher
     check_loadable("model", model)
-    check_chat_template(config, load_tokenizer("model", model))
+    tokenizer = load_tokenizer("model", model)
+    check_chat_template(config, tokenizer)
     if distils:
         check_loadable("teacher", teacher)
-        _settle_vocabularies(config)
+        _settle_vocabularies(config, tokenizer)
     return models
 
 
@@ -243,8 +244,8 @@ def _inputs(config: DictConfig) -> Inputs:
     )
 
 
-def _settle_vocabularies(config: DictConfig) -> None:
-    """Fill in which tokens count, from both models' tokenizers."""
+def _settle_vocabularies(config: DictConfig, tokenizer: Any) -> None:
+    """Fill in which tokens count, from the student's tokenizer and the teacher's."""
     from opd.training.tokenizers import shared_tokens
 
     model, opd = config.actor_rollout_ref.model, config.opd
@@ -253,8 +254,7 @@ def _settle_vocabularies(config: DictConfig) -> None:
         opd.teacher.path,
         trust_student=model.trust_remote_code,
         trust_teacher=opd.teacher.trust_remote_code,
-        tokenizer_path=model.get("tokenizer_path"),
-        chat_template=model.get("custom_chat_template"),
+        tokenizer=tokenizer,
         template_kwargs=config.data.get("apply_chat_template_kwargs"),
     )
     opd.valid_vocab, opd.student_vocab, opd.teacher_vocab = found

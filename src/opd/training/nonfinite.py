@@ -40,13 +40,13 @@ class SkippedUpdates:
         self._in_a_row = 0
         self._rows: dict[str, None] = {}
 
-    def see(self, norms: Iterable[float], rows: Sequence[str] = ()) -> None:
-        """Take note of a step: the gradient norm of each of its updates, and the rows whose loss was not finite."""
-        for norm in norms:
-            self._in_a_row = 0 if math.isfinite(norm) else self._in_a_row + 1
-            if not self._in_a_row:
-                self._rows.clear()
-        if self._in_a_row:
+    def see(self, made: int, skipped_last: int, rows: Iterable[str] = ()) -> None:
+        """Take note of a step: its updates, how many of them were skipped after the last good one, and the rows that made it so."""
+        if skipped_last < made:
+            self._in_a_row = 0
+            self._rows.clear()
+        self._in_a_row += skipped_last
+        if skipped_last:
             self._rows.update(dict.fromkeys(rows))
 
     def check(self) -> None:

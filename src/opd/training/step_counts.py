@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -151,7 +152,12 @@ def _max(values: Iterable[float]) -> float:
     return math.nan if any(map(math.isnan, values)) else max(values)
 
 
-def grad_norms(raw: Mapping[str, Any]) -> list[float]:
+def skipped_last(raw: Mapping[str, Any]) -> int:
+    """How many updates were skipped after the last one of the step that was made."""
+    return sum(1 for _ in takewhile(lambda norm: not math.isfinite(norm), reversed(_grad_norms(raw))))
+
+
+def _grad_norms(raw: Mapping[str, Any]) -> list[float]:
     """One gradient norm an update, in their order; not finite where the update was skipped."""
     return list(_flatten(raw["grad_norm"]))
 
@@ -167,7 +173,7 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError("the student phase returned no counts: no mini-batch ran")
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
-    norms = grad_norms(raw)
+    norms = _grad_norms(raw)
     finite = [norm for norm in norms if math.isfinite(norm)]
     metrics |= {
         "opd/num_tokens": tokens,

@@ -49,8 +49,7 @@ def shared_tokens(
     *,
     trust_student: bool = False,
     trust_teacher: bool = False,
-    tokenizer_path: str | None = None,
-    chat_template: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> SharedTokens:
     """What two models' tokenizers have in common, if that is enough to distil one into the other.
@@ -61,8 +60,8 @@ def shared_tokens(
     Args:
         student, teacher: folders or hub ids.
         trust_student, trust_teacher: run code that the model's repository ships.
-        tokenizer_path: where the student's tokenizer is, if not beside its model.
-        chat_template: the student's, if not its tokenizer's; it must write none of the student's own tokens.
+        tokenizer: the student's, if not the one beside its model; its chat template must write none of the student's own
+            tokens.
         template_kwargs: the template's arguments.
 
     Raises:
@@ -71,27 +70,27 @@ def shared_tokens(
     """
     paths = f"model.path={student} and teacher.path={teacher}"
     tokenizers, tokens = [], []
-    for key, path, trust in (("model.path", student, trust_student), ("teacher.path", teacher, trust_teacher)):
+    for key, path, trust, known in (
+        ("model.path", student, trust_student, tokenizer),
+        ("teacher.path", teacher, trust_teacher, None),
+    ):
         with reading(key, path):
-            where = tokenizer_path if key == "model.path" and tokenizer_path else path
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust)
+            found = known or AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
-        tokenizers.append(tokenizer)
+        tokenizers.append(found)
         # A token without a row in its model's embedding can neither be read nor written.
         num_rows = int(config.get_text_config().vocab_size)
-        tokens.append({index: token for token, index in tokenizer.get_vocab().items() if index < num_rows})
+        tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
     entries = [max(found) + 1 for found in tokens]
     if tokens[0] == tokens[1]:
         return SharedTokens(entries[0], *entries)
     _refuse_other_meanings(paths, *tokens)
-    if found := _text_differences(*tokenizers):
+    if differences := _text_differences(*tokenizers):
         raise Unfit(
-            f"{paths} cut ordinary text into different tokens ({'; '.join(found)}): the teacher would read what the "
+            f"{paths} cut ordinary text into different tokens ({'; '.join(differences)}): the teacher would read what the "
             "student writes as it never writes itself; choose a teacher of the same family"
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
-    if chat_template is not None:
-        tokenizers[0].chat_template = chat_template
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
     return SharedTokens(shared, *entries)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +188,8 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._update_actor(batch, metrics)
-        skipped, made = (round(metrics.get(f"actor/{name}", 0)) for name in ("skipped", "num_updates"))
-        self._skipped.see([math.nan] * skipped if skipped == made else [0.0])
+        made, skipped = (round(metrics.get(f"actor/{name}", 0)) for name in ("num_updates", "skipped"))
+        self._skipped.see(made, skipped if skipped == made else 0)  # their order is not known here
         return batch
 
     def _seal_saved(self) -> None:
@@ -302,7 +301,9 @@ class OPDTrainer(OrderedTrainer):
         metrics.update(self._update_metrics)
         rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
         self._skipped.see(
-            step_counts.grad_norms(output["metrics"]), sorted({row for of_rank in rows for row in of_rank})
+            made=round(metrics["opd/num_updates"]),
+            skipped_last=step_counts.skipped_last(output["metrics"]),
+            rows=sorted({row for of_rank in rows for row in of_rank}),
         )
         return batch
 
