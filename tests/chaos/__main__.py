@@ -1,6 +1,6 @@
 """`python -m tests.chaos [NAME ...]`: break real runs in every promised way, print progress, write the table.
 
-Exits 1 if a promise was not kept. What a failed scenario left lies in build/chaos/NAME.
+Exits 1 if a promise was not kept. What a failed scenario left lies in build/chaos/NAME. With `--jobs` scenarios run side by side.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +25,7 @@ from tests.chaos import (  # noqa: F401 - the scenarios enter themselves
     poison,
     ranks,
     report,
+    side_by_side,
     stalls,
 )
 from tests.chaos.attempt import ROOT, Broken
@@ -44,6 +46,8 @@ def main() -> int:
         "--reference", type=Path, help="an earlier call's build/chaos/shared/reference, moved elsewhere"
     )
     parser.add_argument("--table", type=Path, default=report.TABLE, help="the Markdown file (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of everything else (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time, 2 cores each (default: %(default)s)")
     args = parser.parse_args()
     unknown = sorted(set(args.names) - SCENARIOS.keys())
     if unknown:
@@ -51,19 +55,17 @@ def main() -> int:
     chosen = [SCENARIOS[name] for name in args.names or SCENARIOS]
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    summary = FOLDER / "summary.json"
+    args.folder.mkdir(parents=True, exist_ok=True)
+    summary = args.folder / "summary.json"
     rows = report.read_rows(summary) if args.names else {}
-    shared = Shared(folder=_emptied(FOLDER / "shared"), seed=args.seed, say=_say)
+    shared = Shared(folder=_emptied(args.folder / "shared"), seed=args.seed, say=_say)
     if args.reference:
         shared.adopt_reference(args.reference.absolute())
     try:
-        for number, one in enumerate(chosen, start=1):
-            _say(f"[{number}/{len(chosen)}] {one.name}: {one.done}")
-            rows[one.name] = row = play(one, shared, FOLDER / one.name)
-            _say(
-                f"[{number}/{len(chosen)}] {one.name}: {'ok' if row.ok else 'FAILED'} in {row.seconds:.0f} s: {row.observed}"
-            )
+        for number, row in enumerate(_played(chosen, shared, args.folder, args.jobs), start=1):
+            rows[row.scenario] = row
+            verdict = "ok" if row.ok else "FAILED"
+            _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
             not_run = [name for name in SCENARIOS if name not in rows]
             report.write([rows[name] for name in SCENARIOS if name in rows], summary, args.table, not_run=not_run)
     finally:
@@ -71,6 +73,19 @@ def main() -> int:
     failed = [one.name for one in chosen if not rows[one.name].ok]
     _say(f"{len(chosen) - len(failed)} of {len(chosen)} ok" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
+
+
+def _played(chosen: list[Scenario], shared: Shared, folder: Path, jobs: int) -> Iterator[Row]:
+    """The rows of the scenarios, one after another or as they end side by side."""
+    if jobs > 1:
+        options = ["--seed", str(shared.seed)]
+        if not all(one.has_own_reference for one in chosen):
+            options += ["--reference", str(shared.reference().folder.absolute())]
+        yield from side_by_side.play([one.name for one in chosen], jobs=jobs, folder=folder.absolute(), options=options)
+        return
+    for one in chosen:
+        _say(f"{one.name}: {one.done}")
+        yield play(one, shared, folder / one.name)
 
 
 def play(one: Scenario, shared: Shared, folder: Path) -> Row:

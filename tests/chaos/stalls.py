@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 from tests.chaos.attempt import Attempt, require
 from tests.chaos.context import Case, Context, last_lines
@@ -12,24 +13,27 @@ from tests.chaos.scenario import scenario
 from opd.runs.stream import read_streamed
 from opd.stacks import FILE as STACKS_FILE
 
-# Far above what a phase takes here on a busy machine.
-FLOOR_S = 60.0
+# Far above what a phase takes here on a busy machine; only for the start that stalls, the next one has the default.
+FLOOR_S = 90.0
+_FLOOR = f"trainer.stall_floor_s={FLOOR_S:.0f}"
 PROMISED = f"exit 1 once it has been silent for {FLOOR_S:.0f} s, the stacks of all its processes on the disk and later in the store; {EQUAL}"
 _SERVER = "RolloutServer"
+# A look every 5 s, then up to 60 s for what is left to close; the rest is for a busy machine.
+GCS_BOUND_S = 180.0
 
 
 @scenario(done="SIGSTOP of the driver before the generation of step 4", promised=PROMISED)
 def stopped_driver(context: Context) -> str:
-    case = _watched(context)
-    attempt = case.start(freeze_at="generation:4")
+    case = context.case("run")
+    attempt = case.start(_FLOOR, freeze_at="generation:4")
     attempt.must_freeze_at("generation", 4)
     return _ended_and_continued(context, case, attempt, "state T")
 
 
 @scenario(done="SIGSTOP of the rollout server before the generation of step 4", promised=PROMISED)
 def silent_server(context: Context) -> str:
-    case = _watched(context)
-    attempt = case.start(freeze_at="generation:4")
+    case = context.case("run")
+    attempt = case.start(_FLOOR, freeze_at="generation:4")
     attempt.must_freeze_at("generation", 4)
     driver = attempt.driver()
     assert driver is not None
@@ -40,8 +44,32 @@ def silent_server(context: Context) -> str:
     return _ended_and_continued(context, case, attempt, _SERVER)
 
 
-def _watched(context: Context) -> Case:
-    return context.case("run", sets=(f"trainer.stall_floor_s={FLOOR_S:.0f}",))
+@scenario(
+    done="SIGKILL of the embedded Ray's gcs_server before the generation of step 4",
+    promised=f"exit 1 within {GCS_BOUND_S:.0f} s and one line that names it; {EQUAL}",
+)
+def dead_gcs(context: Context) -> str:
+    case = context.case("run")
+    attempt = case.start(freeze_at="generation:4")
+    attempt.must_freeze_at("generation", 4)
+    driver = attempt.driver()
+    assert driver is not None
+    stores = [process for process in driver.children() if process.name() == "gcs_server"]
+    require(len(stores) == 1, f"{len(stores)} processes are called gcs_server")
+    stores[0].kill()
+    started_s = time.monotonic()
+    driver.send_signal(signal.SIGCONT)
+    code = attempt.wait(GCS_BOUND_S)
+    seconds = time.monotonic() - started_s
+    require(code == 1, f"exit {code}: {last_lines(attempt)}")
+    wanted = f"opd.launch: the run has lost Ray's gcs_server (process {stores[0].pid}), ended by SIGKILL"
+    said = [line for line in attempt.output.splitlines() if line.startswith(wanted)]
+    require(len(said) == 1, f"{len(said)} lines name the dead gcs_server: {last_lines(attempt)}")
+    attempt.must_leave_nothing()
+    newest = case.newest_complete()
+    case.must_have_resumed(case.finish(), newest)
+    context.must_equal_reference(case)
+    return f"named and ended after {seconds:.0f} s, resumed from {newest}; equal"
 
 
 def _ended_and_continued(context: Context, case: Case, attempt: Attempt, *in_stacks: str) -> str:

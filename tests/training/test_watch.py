@@ -1,4 +1,4 @@
-"""A run that has lost an actor ends by itself, wherever it waits."""
+"""A run that has lost an actor or its Ray ends by itself, wherever it waits."""
 
 import os
 import signal
@@ -10,9 +10,10 @@ import pytest
 
 _PROGRAM = """
     import os, signal, sys, threading, time
+    import psutil
     import ray
     from opd.training.errors import PartLost
-    from opd.training.lost import look_for_lost_parts, lost_parts
+    from opd.training.lost import look_for_lost_daemons, look_for_lost_parts, lost_parts
     from opd.training.ray_start import patient_start
     from opd.training.watch import Watch
 
@@ -28,14 +29,15 @@ _PROGRAM = """
             time.sleep(3600)
 
     kept, ended, dropped, lost = (ray.remote(num_cpus=0)(Queue).remote() for _ in range(4))
+    store, = (child.pid for child in psutil.Process().children() if child.name() == "gcs_server")
     pid = ray.get([one.pid.remote() for one in (kept, ended, dropped, lost)])[-1]
     ray.kill(ended)
     del dropped
     hang = threading.Event()
     try:
-        with Watch([look_for_lost_parts(patience_s=0.2)], poll_s=0.1, end_s=end_s):
+        with Watch([look_for_lost_daemons(), look_for_lost_parts(patience_s=0.2)], poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
-            os.kill(pid, signal.SIGKILL)
+            os.kill(store if where == "store" else pid, signal.SIGKILL)
             try:
                 # As the queue's client waits for a peer that is gone, or as the driver waits for a rank that waits for it.
                 hang.wait() if where == "lock" else ray.get(kept.hang.remote())
@@ -48,8 +50,16 @@ _PROGRAM = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "end_s"), [("lock", "60"), ("ray.get", "60"), ("closing", "0.5")])
-def test_a_wait_for_a_lost_actor_ends_with_its_name(where, end_s):
+@pytest.mark.parametrize(
+    ("where", "end_s", "lost", "why"),
+    [
+        ("lock", "60", "Queue at ", "its process is gone"),
+        ("ray.get", "60", "Queue at ", "its process is gone"),
+        ("closing", "0.5", "Queue at ", "its process is gone"),
+        ("store", "60", "Ray's gcs_server (process ", "ended by SIGKILL"),
+    ],
+)
+def test_a_wait_for_what_is_lost_ends_with_its_name(where, end_s, lost, why):
     environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     environment.pop("RAY_ADDRESS", None)
     command = [sys.executable, "-c", textwrap.dedent(_PROGRAM), where, end_s]
@@ -63,6 +73,6 @@ def test_a_wait_for_a_lost_actor_ends_with_its_name(where, end_s):
             os.killpg(process.pid, signal.SIGKILL)
     assert out.startswith("nothing lost\n"), (out, errors)
     said = errors if where == "closing" else out
-    assert "the run has lost Queue at " in said, (out, errors)
-    assert "its process is gone. The next attempt resumes from the newest checkpoint" in said
+    assert f"the run has lost {lost}" in said, (out, errors)
+    assert f"{why}. The next attempt resumes from the newest checkpoint" in said
     assert process.returncode == (1 if where == "closing" else 0)

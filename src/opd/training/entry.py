@@ -134,7 +134,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     models = prepare(config)
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
-    from opd.training.lost import look_for_lost_parts
+    from opd.training.lost import look_for_lost_daemons, look_for_lost_parts
     from opd.training.nodes import fetch_on_nodes, wait_for_nodes
     from opd.training.task_runner import TaskRunner
     from opd.training.unplaced import look_for_unplaced_parts
@@ -149,7 +149,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
             wait_for_nodes(sizes, is_alone=embedded)
             fetch_on_nodes(models)
             print("starting trainer, queue and rollout server", flush=True)
-            with Watch([look_for_lost_parts(), look_for_unplaced_parts(sizes)]):
+            with Watch([look_for_lost_daemons(), look_for_lost_parts(), look_for_unplaced_parts(sizes)]):
                 return TaskRunner().run(config, claimed)
         finally:
             if embedded:

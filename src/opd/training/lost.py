@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+
 import ray
+from ray._private import ray_constants
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
@@ -17,11 +21,33 @@ _WHY = {
     ActorDiedErrorContext.WORKER_DIED: "its process is gone",
     _OOM: "killed by Ray, its node was short of memory",
 }
+# Without either of them nothing of Ray works; a run does not need the others (dashboard, log monitor).
+_DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
 
 
 def look_for_lost_parts(*, patience_s: float = PATIENCE_S) -> Look:
     """For `Watch`."""
     return Look(find=lost_parts, patience_s=patience_s, error=PartLost)
+
+
+def look_for_lost_daemons() -> Look:
+    """For `Watch`. Ray itself ends this process after a minute without its control store, with nothing closed."""
+    return Look(find=lost_daemons, patience_s=0.0, error=PartLost)
+
+
+def lost_daemons() -> dict[str, str]:
+    """The daemons of an embedded Ray that have ended, a line each; none of a cluster's, which are no children of ours."""
+    node = ray._private.worker._global_node
+    return {
+        name: f"Ray's {name} (process {process.pid}), {_ended(process)}"
+        for name, process in (node.dead_processes() if node is not None else ())
+        if name in _DAEMONS
+    }
+
+
+def _ended(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"which ended with {code}"
 
 
 def lost_parts() -> dict[str, str]:

@@ -18,8 +18,8 @@ from opd.runs.errors import RunError
 
 # A node counts as dead after 15 to 30 s without a word; looking more often finds nothing sooner.
 POLL_S = 5.0
-# Closing what is left may wait for the lost part too.
-END_S = 60.0
+# Closing what is left may wait for the lost part too. Without its control store Ray ends this process after 60 s, unasked.
+END_S = 40.0
 _JOIN_S = 1.0
 _SIGNAL = signal.SIGUSR2
 
@@ -51,42 +51,48 @@ class Watch:
         self._over = threading.Event()
         self._error: RunError | None = None
         self._before: Any = None
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._first = threading.Lock()
 
     def __enter__(self) -> Watch:
         if threading.current_thread() is threading.main_thread():
             for look in self.looks:
                 look.find()  # a Ray that cannot be asked is an error here, not in a thread
             self._before = signal.signal(_SIGNAL, self._wake)
-            self._thread = threading.Thread(target=self._watch, name="opd-watch", daemon=True)
-            self._thread.start()
+            # A thread each: of a Ray that is gone one look waits for an answer while another sees why none comes.
+            self._threads = [
+                threading.Thread(target=self._watch, args=(look,), name="opd-watch", daemon=True) for look in self.looks
+            ]
+            for thread in self._threads:
+                thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)  # it may be asking a GCS that is away
+        for thread in self._threads:
+            thread.join(_JOIN_S)  # it may be asking a GCS that is away
+        if self._threads:
             signal.signal(_SIGNAL, self._before)
         if self._error is not None and isinstance(error, KeyboardInterrupt):
             raise self._error from error
 
-    def _watch(self) -> None:
-        since_s: list[dict[str, float]] = [{} for _ in self.looks]
+    def _watch(self, look: Look) -> None:
+        since_s: dict[str, float] = {}
         while not self._over.wait(self.poll_s):
-            for look, since in zip(self.looks, since_s, strict=True):
-                try:
-                    lines = look.find()
-                except (ray.exceptions.RayError, OSError) as error:
-                    print(f"cannot ask Ray how the run is, trying again: {error}", file=sys.stderr, flush=True)
-                    continue
-                now_s = time.monotonic()
-                for gone in since.keys() - lines.keys():
-                    del since[gone]
-                if any(now_s - since.setdefault(key, now_s) >= look.patience_s for key in lines):
+            try:
+                lines = look.find()
+            except (ray.exceptions.RayError, OSError) as error:
+                print(f"cannot ask Ray how the run is, trying again: {error}", file=sys.stderr, flush=True)
+                continue
+            now_s = time.monotonic()
+            for gone in since_s.keys() - lines.keys():
+                del since_s[gone]
+            if any(now_s - since_s.setdefault(key, now_s) >= look.patience_s for key in lines):
+                if self._first.acquire(blocking=False):
                     self._end(look.error(sorted(lines.values())))
-                    return
+                return
 
     def _end(self, error: RunError) -> None:
         self._error = error
