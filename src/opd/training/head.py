@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from opd.losses import DivergenceKind
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.entropy import next_token_entropy, rows_in
+from opd.losses.entropy import next_token_entropy
 from opd.losses.fused import HeadDivergence, head_divergence
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
@@ -44,7 +44,7 @@ class EntropyTask(NamedTuple):
     def entropy(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """[N] of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
         on_gpu = hidden.device.type == "cuda"
-        rows = rows_in(self.workspace_gib, self.valid_vocab) if on_gpu else self.chunk_size
+        rows = chunk_rows(self.workspace_gib, self.valid_vocab) if on_gpu else self.chunk_size
         return next_token_entropy(
             hidden, weight, temperature=self.temperature, valid_vocab=self.valid_vocab, chunk_size=rows
         )

@@ -1,6 +1,6 @@
 """What the head costs where it trains on chosen tokens only, against all of them, on a CUDA device: a table and a JSON file.
 
-The head's own code (`DivergenceTask`), one forward and backward of four rollouts. `random` and `position` choose before the
+The head's own code (`DivergenceTask`), one forward and backward of rollouts of 2,048 tokens. `random` and `position` choose before the
 teacher's phase; the others score every token in the head (`normalize: micro`; `global` makes the same products).
 """
 
@@ -23,7 +23,8 @@ from opd.losses.storage import StorageMemory
 from opd.training.head import Choice, DivergenceTask
 from opd.training.hidden_cache import Fetch
 
-NUM_ROLLOUTS = 4
+ROLLOUT_TOKENS = 2048
+NUM_TOKENS = (8192, 32768)  # of a micro-batch
 RATIOS = (0.2, 0.5)
 # Of the full head's time at ratio 0.2: scores that need no teacher to choose, and those that need both models' logits once.
 BOUNDS: dict[Score, float] = {
@@ -38,7 +39,7 @@ class Chosen:
         self.batch, self.selection, self.workspace_gib = batch, selection, workspace_gib
         self.memory = StorageMemory()
         self.positions = torch.arange(len(batch.student_hidden), device="cuda")
-        rows = self.positions // (len(self.positions) // NUM_ROLLOUTS)
+        rows = self.positions // ROLLOUT_TOKENS
         self.choose = functools.partial(choose_tokens, selection, rows, seed=0)
 
     def __call__(self) -> tuple[Tensor, Tensor]:
@@ -84,14 +85,21 @@ def measured(batch: Batch, floor: Floor, flop: float, workspace_gib: float, roun
     rows = []
     for name, numbers in times.items():
         score, _, ratio = name.partition(" ")
-        row = {"name": name, "workspace_gib": workspace_gib, **numbers, "peak_gib": memory[name], "floor_tflops": rate}
+        row = {
+            "tokens": len(batch.student_hidden),
+            "name": name,
+            "workspace_gib": workspace_gib,
+            **numbers,
+            "peak_gib": memory[name],
+            "floor_tflops": rate,
+        }
         row["time_ratio"] = numbers["floor_ratio"] / times["full"]["floor_ratio"]
         row["memory_ratio"] = memory[name] / memory["full"]
         row["bound"] = BOUNDS[score] if ratio == "0.2" else None  # type: ignore[index]
         rows.append(row)
         shown = "" if row["bound"] is None else f"at most {row['bound']}"
         print(
-            f"{workspace_gib:5.2f} GiB  {name:16s} {row['ms']:7.2f} ms  {row['time_ratio']:.3f}x  {row['peak_gib']:.2f} GiB"
+            f"{row['tokens']:6d} tokens {workspace_gib:5.2f} GiB  {name:16s} {row['ms']:7.2f} ms  {row['time_ratio']:.3f}x  {row['peak_gib']:.2f} GiB"
             f"  {row['memory_ratio']:.3f}x  {shown}", flush=True
         )  # fmt: skip
     return rows
@@ -104,10 +112,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu: no CUDA device here")
-    facts, floor, shape = machine("torch", "triton", "cuda-bindings"), Floor(), Shape()
+    facts, floor, largest = machine("torch", "triton", "cuda-bindings"), Floor(), Shape(tokens=max(NUM_TOKENS)).batch()
     print(facts, flush=True)
-    batch = shape.batch()
-    rows = [row for gib in (SMALL_GIB, LARGE_GIB) for row in measured(batch, floor, shape.flop, gib, arguments.rounds)]
+    rows = []
+    for tokens in NUM_TOKENS:
+        batch, flop = largest.head(tokens), Shape(tokens=tokens).flop
+        for gib in (SMALL_GIB, LARGE_GIB):
+            rows += measured(batch, floor, flop, gib, arguments.rounds)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
 
