@@ -111,6 +111,12 @@ ROWS = (
         then="exit 1; the next start resumes",
     ),
     Row(
+        fault="a process of the run is gone, or gcs_server or raylet of a Ray that the run started itself",
+        error="PartLost",
+        tried_again="no",
+        then="exit 1 with its name; the next start resumes",
+    ),
+    Row(
         fault="an update whose loss or gradient is not finite on any rank",
         error="opd/skipped, then NonFinite",
         tried_again="no; it is skipped on all ranks",
