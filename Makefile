@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && command -v $$p && break; done)
 SEED ?= 1
 EXP ?= manifests/experiments/quickstart.yaml
-# A site file, for every command of the tool: what all runs on a cluster share (manifests/sites).
+# A site file, for `run` and every command of the tool: what all runs on a cluster share (manifests/sites).
 ifdef SITE
 export OPDCTL_SITE := $(SITE)
 endif
@@ -48,7 +48,7 @@ $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 quickstart: setup ## distil a teacher into a student on this machine, table and learning curve (SEED=7)
 	$(BIN)/python -m opd.quickstart --seed $(SEED)
 
-run: setup ## run an experiment on this machine (EXP=file.yaml ARGS="--set key=value")
+run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set key=value")
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
 # The tool on EXP, a run's name, or a run's path: make logs EXP=my-run ARGS="-f -n opd"

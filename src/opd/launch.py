@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from opd.claim import refuse
@@ -29,6 +29,7 @@ from opd.spec import (
     spec_hash,
 )
 from opd.spec.naming import FORMER_DEFAULT_NAME
+from opd.spec.site import SITE_VARIABLE
 from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 
 EXIT_BAD_SPEC = SpecError.exit_code
@@ -38,10 +39,11 @@ examples:
   python -m opd.launch manifests/experiments/quickstart.yaml
   python -m opd.launch exp.yaml --set actor.learning_rate=3e-6 --seed 7 --dry-run
   python -m opd.launch exp.yaml --plan
+  python -m opd.launch exp.yaml --site site.yaml
   MODEL_PATH=models/student TEACHER_MODEL_PATH=models/teacher python -m opd.launch exp.yaml
   python -m opd.launch exp.yaml -- actor_rollout_ref.rollout.enable_prefix_caching=false
 
-precedence: file < environment variables of the original < --set < Hydra overrides after --
+precedence: site file < file < environment variables of the original < --set < Hydra overrides after --
 exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not fit (nothing was started), 130 interrupted
 """
 
@@ -56,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     out.add_argument("spec", metavar="EXP.yaml", help="experiment file (.json: as Helm writes it)")
+    out.add_argument(
+        "--site",
+        metavar="FILE",
+        help=f"what all runs on a cluster share, such as the store's server (default: ${SITE_VARIABLE})",
+    )
     out.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
@@ -73,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, hydra = parser().parse_args(words[:split]), words[split + 1 :]
     sets = [*args.set, *(f"{key}={value}" for key in ("name", "seed") if (value := getattr(args, key)) is not None)]
     try:
-        loaded = load_spec(args.spec, env={} if args.no_env else os.environ, sets=sets, overrides=hydra)
+        env: Mapping[str, str] = {} if args.no_env else os.environ
+        site = args.site or env.get(SITE_VARIABLE) or None
+        loaded = load_spec(args.spec, site=site, env=env, sets=sets, overrides=hydra)
     except SpecError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_SPEC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of, rayjob
 
-from opd.spec import SpecError
+from opd.spec import SpecError, load_spec
 from opd.spec.cluster import parse_cluster
 from opd.spec.reader import read_text
 from opdctl.values import load_experiments
@@ -38,10 +39,12 @@ def test_a_shipped_experiment_holds_nothing_of_any_cluster(name: str) -> None:
     tree = yaml.safe_load({**EXPERIMENTS, **SWEEPS}[name].read_text())
     cluster = tree.get("cluster", {})
     assert not set(cluster).intersection(OF_A_CLUSTER)
-    assert not {"endpoint", "region", "addressing"}.intersection(tree.get("store", {}))
+    assert set(tree.get("store", {})) <= {"url"}
+    assert tree.get("store", {"url": "build/"})["url"].startswith("build/"), "a folder of the person's own machine"
     assert "storageClass" not in cluster.get("checkpoints", {})
     for group in ("head", "worker", "submitter"):
         assert not set(cluster.get(group, {})).intersection(PLACEMENT)
+        assert "cpu" not in cluster.get(group, {}).get("requests", {}), "what the run needs follows from its sizes"
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -61,13 +64,14 @@ def test_two_files_one_file_and_the_tool_render_the_same_objects(name: str, tmp_
     two = rendered(kind_of(name), site, file)
     assert rendered(kind_of(name), one_file) == two
     assert rendered(kind_of(name), file, site) == two, "an experiment and a site have no key in common"
+    assert "s3://experiments/opd" in two
     assert "endpoint" in two
 
 
 def test_the_experiment_s_key_wins_over_the_site_s(tmp_path: Path) -> None:
     exp = tmp_path / "exp.yaml"
     tree = read_text(EXPERIMENTS["opd-qwen3-8b-to-1.7b"].read_text(), origin="x").tree
-    tree["store"]["region"] = "mine-1"
+    tree["store"] = {"region": "mine-1"}
     exp.write_text(json.dumps(tree))
     [found] = load_experiments(exp, site=SITES["eks"], env={})
     assert found.spec.store.region == "mine-1"
@@ -75,13 +79,28 @@ def test_the_experiment_s_key_wins_over_the_site_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["kind", "model", "name", "trainer"])
-def test_a_site_file_with_a_key_of_an_experiment_is_refused(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [load_experiments, load_spec], ids=["tool", "launcher"])
+def test_a_site_file_with_a_key_of_an_experiment_is_refused(load: Callable, key: str, tmp_path: Path) -> None:
     site = tmp_path / "site.yaml"
     values: dict[str, Any] = {"cluster": {}, key: "x"}
     site.write_text(json.dumps(values))
     with pytest.raises(SpecError) as caught:
-        load_experiments(EXPERIMENTS["quickstart"], site=site, env={})
-    assert caught.value.problems[0].path == key
+        load(EXPERIMENTS["quickstart"], site=site, env={})
+    assert (caught.value.origin, caught.value.problems[0].path) == (str(site), key)
+
+
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_a_start_on_this_machine_reads_a_site_file_as_the_tool_does(site: Path) -> None:
+    file = EXPERIMENTS["opd-qwen3-8b-to-1.7b"]
+    [found] = load_experiments(file, site=site, env={})
+    assert load_spec(file, site=site).spec == found.spec
+
+
+def test_a_value_of_a_site_file_that_cannot_be_is_named_with_its_file_and_line(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("store:\n  endpoint: minio:9000\n")
+    with pytest.raises(SpecError, match=r"store.endpoint \(.*site.yaml, line 2\)"):
+        load_spec(EXPERIMENTS["quickstart"], site=site)
 
 
 def test_a_run_without_gpus_asks_for_none_of_a_site_s_devices() -> None:

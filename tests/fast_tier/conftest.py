@@ -1,12 +1,14 @@
-"""The fixture `tier`, one for the whole session; every test in this folder is marked `fasttier`."""
+"""The fixtures `tier` and `kueue_tier`, one each for the whole session; every test in this folder is marked `fasttier`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.e2e.cluster.kueue import Kueue
 from tests.fast_tier.tier import FastTier
 
 import gotools
@@ -14,7 +16,7 @@ import gotools
 # Set by CI: what cannot be tested is a failure there, not a skip.
 NO_SKIP_VARIABLES = ("OPD_NO_SKIP", "CI")
 _TEST_TIMEOUT_S = 180
-_LOGS = pytest.StashKey[Path]()
+_LOGS = pytest.StashKey[list[Path]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,18 +43,34 @@ def parts() -> None:
 @pytest.fixture(scope="session")
 def tier(parts: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[FastTier]:
     """A running fast tier."""
-    running = FastTier(tmp_path_factory.mktemp("fast-tier"))
-    request.config.stash[_LOGS] = running.logs
+    with _running(tmp_path_factory.mktemp("fast-tier"), request.config) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def kueue_tier(
+    parts: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[FastTier]:
+    """A tier of its own with Kueue's manager, whose webhooks answer for every RayJob of a cluster."""
+    with _running(tmp_path_factory.mktemp("fast-tier-kueue"), request.config) as found:
+        Kueue(found.plane).start()
+        yield found
+
+
+@contextmanager
+def _running(folder: Path, config: pytest.Config) -> Iterator[FastTier]:
+    found = FastTier(folder)
+    config.stash.setdefault(_LOGS, []).append(found.logs)
     try:
-        running.start()
-        yield running
-        running.processes.check()  # a part that died while the tests passed is a finding
+        found.start()
+        yield found
+        found.processes.check()  # a part that died while the tests passed is a finding
     finally:
-        running.stop()
+        found.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Where the parts' logs are, when something failed."""
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     if _LOGS in config.stash and any("fast_tier" in report.nodeid for report in failed):
-        terminalreporter.write_line(f"logs of the fast tier's parts: {config.stash[_LOGS]}")
+        terminalreporter.write_line(f"logs of the fast tier's parts: {', '.join(map(str, config.stash[_LOGS]))}")

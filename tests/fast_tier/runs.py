@@ -69,3 +69,21 @@ def reached(tier: FastTier, namespace: str, run: str, *states: str, timeout_s: f
         return seen if seen.get("jobDeploymentStatus") in states else None
 
     return tier.admin.until(f"{run} is {' or '.join(states)}", look, timeout_s=timeout_s)
+
+
+def is_active(tier: FastTier, namespace: str, queue: str) -> bool:
+    """Whether Kueue admits to a LocalQueue."""
+    return "Active" in _true_conditions(tier.admin.get("localqueue", queue, namespace=namespace))
+
+
+def admitted(tier: FastTier, namespace: str, run: str) -> dict[str, int]:
+    """The pods that Kueue has admitted of a run, by its pod sets' names; empty as long as it has not."""
+    for workload in tier.user(namespace).items("workloads", namespace=namespace):
+        owner = workload["metadata"]["ownerReferences"][0]
+        if (owner["kind"], owner["name"]) == ("RayJob", run) and "Admitted" in _true_conditions(workload):
+            return {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    return {}
+
+
+def _true_conditions(tree: Tree) -> set[str]:
+    return {one["type"] for one in tree.get("status", {}).get("conditions", ()) if one["status"] == "True"}

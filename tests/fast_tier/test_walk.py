@@ -1,7 +1,8 @@
-"""A newcomer's way from an empty namespace to a run of 2 x 8 GPUs, by the commands of README.md alone, and ten wrong turns of it.
+"""A newcomer's way from an empty namespace to a run of 2 x 8 GPUs that Kueue admits, by the commands of README.md alone, and the
+wrong turns of it.
 
-Here the operator runs already and nothing can be fetched or built, so the commands of `ELSEWHERE` are left out. The namespace's
-share is the ResourceQuota of manifests/cluster.
+Here the operators run already and nothing can be fetched or built, so the commands of `ELSEWHERE` are left out. The site file is
+k3s' with what its remarks offer: pull secret, the hub's cache, Kueue's queue of manifests/cluster.
 """
 
 import os
@@ -14,14 +15,20 @@ import yaml
 from tests.charts.helm import CHARTS, ROOT
 from tests.fast_tier.nodes import volume
 from tests.fast_tier.patients import RUN, nodes_of
-from tests.fast_tier.runs import nodes_by_role, pods, status
+from tests.fast_tier.runs import admitted, is_active, nodes_by_role, pods, status
 
 import gotools
 from opdctl.values import merge
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 NAMESPACE = "opd"
-ELSEWHERE = ("helm repo add", "helm install kuberay-operator", "make setup-tool", "images/build.sh")
+ELSEWHERE = (
+    "helm repo add",
+    "helm install kuberay-operator",
+    "helm install kueue",
+    "make setup-tool",
+    "images/build.sh",
+)
 NAME = "two-nodes"
 
 
@@ -36,6 +43,11 @@ def readme():
 def only(commands, words):
     [command] = [command for command in commands if words in command]
     return command
+
+
+@pytest.fixture(scope="module", name="tier")
+def tier_with_kueue(kueue_tier):
+    return kueue_tier
 
 
 class Walker:
@@ -120,7 +132,7 @@ def walker(tier, rack, readme, tmp_path_factory):
     (found.folder / "hugging-face.token").write_text("hf_x")
     (found.folder / "wandb.key").write_text("w")
     uncomment(
-        found.folder / "manifests/cluster/kustomization.yaml", "components:", "components/quota", "components/claims"
+        found.folder / "manifests/cluster/kustomization.yaml", "components:", "components/claims", "components/kueue"
     )
     before = readme[: readme.index(only(readme, "opdctl doctor"))]
     for command in before:
@@ -130,12 +142,13 @@ def walker(tier, rack, readme, tmp_path_factory):
         assert done.returncode == 0, (command, done.stderr)
     tier.admin.until("the claims are bound", lambda: all(
         claim["status"].get("phase") == "Bound" for claim in tier.admin.items("pvc", namespace=NAMESPACE)))  # fmt: skip
+    tier.admin.until("the queue is active", lambda: is_active(tier, NAMESPACE, "training"))
     experiment = yaml.safe_load(RUN.read_text())
     image = experiment.pop("cluster")["image"]
-    # What images/build.sh prints, written into site.yaml as README says.
-    found.edit(
-        "site.yaml", {"cluster": {"image": {**image, "pullSecrets": ["registry"]}, "cache": {"claim": "hub-cache"}}}
-    )
+    # What images/build.sh prints, written into site.yaml as README says, and what the remarks of manifests/sites/k3s.yaml offer.
+    queue = {"lifecycle": "suspendable", "queue": {"manager": "kueue", "name": "training"}}
+    mine = {"image": {**image, "pullSecrets": ["registry"]}, "cache": {"claim": "hub-cache"}, **queue}
+    found.edit("site.yaml", {"cluster": mine})
     found.edit("exp.yaml", experiment)
     return found
 
@@ -158,7 +171,8 @@ MISTAKES = {
     "toleration": ("site", {"cluster": {"gpu": {"type": "NVIDIA-H200"}}}, ["worker", "nvidia.com/gpu=present:NoSchedule", "cluster.worker.tolerations"]),
     "storage class": ("site", {"cluster": {"checkpoints": {"storageClass": "longhron"}}}, ["longhron", "longhorn", "cluster.checkpoints.storageClass"]),
     "endpoint without egress": ("site", {"store": {"endpoint": None}, "env": {"AWS_ENDPOINT_URL": "http://minio.minio.svc:9000"}}, ["minio.minio.svc", "cluster.networkPolicy.egress"]),
-    "queue": ("site", {"cluster": {"lifecycle": "suspendable", "queue": {"manager": "kueue", "name": "trainig"}}}, ["queue"]),
+    "queue's name": ("site", {"cluster": {"queue": {"name": "trainig"}}}, ["LocalQueue trainig", "there is training", "cluster.queue.name"]),
+    "no queue beside Kueue": ("site", {"cluster": {"queue": None, "lifecycle": None}}, ["RayJob", "jobStatus", "cluster.lifecycle: suspendable"]),
     "CPU request": ("site", {"cluster": {"worker": {"requests": {"cpu": 16}}}}, ["cluster.worker.requests.cpu", "27"]),
     "bucket": ("exp", {"store": {"url": "experiments/opd"}}, ["store.url"]),
 }  # fmt: skip
@@ -183,18 +197,20 @@ def test_a_silent_mistake_is_one_clear_line_before_anything_is_scheduled(tier, w
     assert not tier.admin.items("rayjobs", namespace=NAMESPACE)
 
 
-def test_the_commands_of_the_readme_end_in_a_run_of_two_times_eight_gpus(tier, walker, readme, rack):
+def test_the_commands_of_the_readme_end_in_an_admitted_run_of_two_times_eight_gpus(tier, walker, readme, rack):
     done = walker.do(only(readme, "opdctl doctor"))
     assert done.returncode == 0, done.stdout + done.stderr
     done = walker.do(only(readme, "opdctl submit"))
     assert done.returncode == 0, done.stdout + done.stderr
+    sizes = tier.admin.until("Kueue has admitted the run", lambda: admitted(tier, NAMESPACE, NAME))
+    assert sizes == {"head": 1, "worker": 2, "submitter": 1}
     tier.admin.until("all pods are bound", lambda: sorted(
         (role, len(names)) for role, names in nodes_by_role(tier, NAMESPACE, NAME).items() if all(names)
     ) == [("head", 1), ("submitter", 1), ("worker", 2)])  # fmt: skip
     assert set(nodes_by_role(tier, NAMESPACE, NAME)["worker"]) == {"k3s-box-0", "k3s-box-1"}
     assert status(tier, NAMESPACE, NAME)["rayClusterName"]
     assert {pod["spec"]["imagePullSecrets"][0]["name"] for pod in pods(tier, NAMESPACE, NAME)} == {"registry"}
-    used = tier.admin.get("resourcequota", "opd", namespace=NAMESPACE)["status"]["used"]
-    assert used["requests.nvidia.com/gpu"] == "16"
+    reserved = tier.admin.get("localqueue", "training", namespace=NAMESPACE)["status"]["flavorsReservation"]
+    assert {"name": "nvidia.com/gpu", "total": "16"} in reserved[0]["resources"]
     done = tier.helm(NAMESPACE, "uninstall", NAME)
     assert done.returncode == 0, done.stderr

@@ -129,16 +129,18 @@ def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     assert "make tools" in done.stderr
 
 
-def test_run_gives_the_launchers_overrides(call: Callable) -> None:
-    file = ROOT / "manifests" / "experiments" / "quickstart.yaml"
-    through_tool = call("run", file, "--set", "seed=7", "--dry-run")
+def test_run_gives_the_launchers_overrides_with_the_site_s_store(call: Callable, tmp_path: Path) -> None:
+    file, site = ROOT / "manifests" / "experiments" / "opd-qwen3-8b-to-1.7b.yaml", tmp_path / "site.yaml"
+    site.write_text("store: {url: s3://team/runs, endpoint: https://minio.example:9000}\ncluster: {gpu: {type: A}}\n")
+    through_tool = call("run", file, "--site", site, "--set", "seed=7", "--dry-run")
     direct = subprocess.run(
         [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"],
-        capture_output=True, text=True, check=True, timeout=120, env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True, timeout=120,
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OPDCTL_SITE": str(site)},
     )  # fmt: skip
     assert through_tool.returncode == 0, through_tool.stderr
     assert through_tool.stdout == direct.stdout
-    assert through_tool.stdout.count("\n") > 20
+    assert "run.store='s3://team/runs'" in through_tool.stdout.splitlines()
 
 
 def test_a_bad_spec_starts_nothing_and_is_exit_2(call: Callable) -> None:

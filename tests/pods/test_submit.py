@@ -134,7 +134,7 @@ def dashboard():
 def test_a_real_job_server_runs_the_command_and_its_log_comes_through(dashboard):
     code = "import os; print('quoted words', os.environ['RAY_ADDRESS'] != '')"
     command = [sys.executable, "-m", "opd.pods.submit", "--", sys.executable, "-c", code]
-    done = subprocess.run(command, env={**dashboard, "RAY_JOB_SUBMISSION_ID": "job-1"}, capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(command, env={**dashboard, "RAY_JOB_SUBMISSION_ID": "job-1"}, capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("quoted words True") == 1
     assert "job job-1: SUCCEEDED" in done.stderr

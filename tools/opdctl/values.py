@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.spec import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_text
+from opd.spec import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_spec, load_text
 from opd.spec.cluster.rules import load_cluster
-from opd.spec.reader import read_text
+from opd.spec.load import read_document
+from opd.spec.site import SITE_VARIABLE, merge
 from opd.spec.tree import get_path, set_path
-from opdctl.errors import usage_error
 from opdctl.sweep import expand
 
 NAME_VARIABLE = "RUN_ID"
-SITE_VARIABLE = "OPDCTL_SITE"
-SITE_KEYS = ("cluster", "store", "env")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +53,12 @@ def load_experiments(
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec cannot be used (every problem of the first bad cell), or two cells are one experiment.
+        SpecError: the spec cannot be used (every problem of the first bad cell), two cells are one experiment, or the site
+            file holds something of an experiment.
     """
-    tree = read_experiment(file, site)
+    tree = read_document(file, site=site).tree
     for overlay in overlays:
-        tree = merge(tree, _read(overlay))
+        tree = merge(tree, read_document(overlay).tree)
     if image is not None:
         tree = merge(tree, {"cluster": {"image": {"ref": image}}})
     sets = list(sets)
@@ -72,41 +71,13 @@ def load_experiments(
     return found
 
 
-def read_experiment(file: Path, site: Path | None) -> dict[str, Any]:
-    """The file's tree, over the site's.
-
-    Raises:
-        SpecError: the site file holds something of an experiment.
-    """
-    if site is None:
-        return _read(file)
-    common = _read(site)
-    for key in common:
-        if key not in SITE_KEYS:
-            rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
-            fix = "move the key into the experiment; a file whose keys go over the experiment's is given by -f"
-            raise SpecError([Problem(path=key, value=common[key], rule=rule, fix=fix)], origin=str(site))
-    return merge(common, _read(file))
-
-
 def load_one(file: str | Path) -> AnySpec:
     """The spec of an experiment file that names a run, with the shell's variables and its site file ($OPDCTL_SITE).
 
     Raises:
         SpecError: the spec cannot be used.
     """
-    site = os.environ.get(SITE_VARIABLE)
-    tree = read_experiment(Path(file), Path(site) if site else None)
-    return _loaded(tree, os.environ, [], origin=str(file)).spec
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps merged key by key, everything else replaced."""
-    out = dict(below)
-    for key, value in above.items():
-        old = out.get(key)
-        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return out
+    return load_spec(file, site=os.environ.get(SITE_VARIABLE) or None, env=os.environ).spec
 
 
 def _name_first(
@@ -145,11 +116,3 @@ def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, orig
         set_path(tree, path, get_path(resolved, path))
     applied = [f"environment {item.name}: {item.path} = {item.value}" for item in loaded.env_applied]
     return Experiment(spec=loaded.spec, values=tree, notes=(*applied, *loaded.notes), is_named=loaded.is_named)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise usage_error(f"{file} cannot be read: {error}") from error
-    return read_text(text, origin=str(file), is_json=file.suffix == ".json").tree

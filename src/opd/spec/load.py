@@ -14,7 +14,8 @@ from opd.spec.errors import Problem, SpecError, located
 from opd.spec.kinds import SPEC_CLASSES, AnySpec
 from opd.spec.parse import explain_unknown, kind_of, parse_tree
 from opd.spec.raw import fold
-from opd.spec.reader import read_text
+from opd.spec.reader import Document, read_text
+from opd.spec.site import over_site
 from opd.spec.tree import field_at, section_of, set_path
 
 MAX_FILE_BYTES = 4 * 2**20
@@ -44,6 +45,7 @@ class Loaded:
 def load_spec(
     path: str | Path,
     *,
+    site: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
     overrides: Iterable[str] = (),
@@ -52,6 +54,7 @@ def load_spec(
 
     Args:
         path: the file.
+        site: a file with what every run on a cluster has in common, which goes under the experiment's.
         env: variables to apply (`os.environ` at the front door); None or empty: the file is final.
         sets: `spec.path=value`, last wins.
         overrides: raw Hydra overrides, applied after `sets`.
@@ -59,9 +62,18 @@ def load_spec(
     Raises:
         SpecError: for a file that cannot be read or a spec that cannot be used.
     """
+    return _load(read_document(path, site=site), origin=str(path), env=env, sets=sets, overrides=overrides)
+
+
+def read_document(path: str | Path, *, site: str | Path | None = None) -> Document:
+    """The tree of an experiment file, over its site file's; nothing but the site's keys is validated.
+
+    Raises:
+        SpecError: for a file that cannot be read, or a site file that holds something of an experiment.
+    """
     file = Path(path)
-    return load_text(_read_file(file), origin=str(path), is_json=file.suffix == ".json", env=env, sets=sets,
-                     overrides=overrides)  # fmt: skip
+    document = read_text(_read_file(file), origin=str(path), is_json=file.suffix == ".json")
+    return document if site is None else over_site(document, read_document(site), origin=str(site))
 
 
 def load_text(
@@ -74,7 +86,19 @@ def load_text(
     overrides: Iterable[str] = (),
 ) -> Loaded:
     """`load_spec` for a text in memory."""
-    document = read_text(text, origin=origin, is_json=is_json)
+    return _load(
+        read_text(text, origin=origin, is_json=is_json), origin=origin, env=env, sets=sets, overrides=overrides
+    )
+
+
+def _load(
+    document: Document,
+    *,
+    origin: str,
+    env: Mapping[str, str] | None,
+    sets: Iterable[str],
+    overrides: Iterable[str],
+) -> Loaded:
     tree, sources = document.tree, document.sources
     problems: list[Problem] = []
     try:

@@ -128,6 +128,10 @@ def _mend(who: str, message: str, limit_ranges: Collection[str]) -> str:
         return f"LimitRange {names} says so: ask for other cluster.{who}.requests and limits, or have it changed"
     if "must specify" in message:
         return f"a ResourceQuota wants them: set cluster.{who}.requests and cluster.{who}.limits"
+    if "deletionRules" in message and "jobStatus" in message:
+        return (
+            "set cluster.lifecycle: suspendable: a webhook (Kueue's up to 0.16) writes RayJobs with KubeRay 1.5's types"
+        )
     if "no PriorityClass" in message:
         return f"make the PriorityClass, or correct cluster.{who}.priorityClassName"
     if "RuntimeClass" in message:

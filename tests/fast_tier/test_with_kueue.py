@@ -5,10 +5,8 @@ import json
 import pytest
 from tests.charts.helm import rayjob
 from tests.e2e.cluster.kube import KubeError
-from tests.e2e.cluster.kueue import Kueue
 from tests.fast_tier.opdctl import Tool
-from tests.fast_tier.runs import installed, pods, reached
-from tests.fast_tier.tier import FastTier
+from tests.fast_tier.runs import admitted, installed, is_active, pods, reached
 
 NAMESPACE, EXPERIMENT, QUEUE = "queued", "quickstart", "training"
 # Of the queue's 512 CPUs one such run takes more than half.
@@ -32,16 +30,8 @@ PRIORITY = {
 
 
 @pytest.fixture(scope="module", name="tier")
-def tier_with_kueue(tier, tmp_path_factory):
-    """A tier of its own (the shared one has seen to its parts): Kueue's webhooks answer for every RayJob of a cluster."""
-    own = FastTier(tmp_path_factory.mktemp("fast-tier-kueue"))
-    try:
-        own.start()
-        Kueue(own.plane).start()
-        yield own
-        own.processes.check()
-    finally:
-        own.stop()
+def tier_with_kueue(kueue_tier):
+    return kueue_tier
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +40,8 @@ def tool(tier, tmp_path_factory):
     # The pods of who goes and who comes overlap: what admits is the queue, not the namespace's own quota.
     tier.namespace(NAMESPACE, quota={"requests.cpu": "1024"}, components=["kueue"])
     tier.admin.create([PRIORITY])
-    tier.admin.until("the queue is active", lambda: is_active(tier.admin.get("localqueue", QUEUE, namespace=NAMESPACE)))
+    tier.admin.until("the queue is active", lambda: is_active(tier, NAMESPACE, QUEUE))
     return Tool(tier, NAMESPACE, tmp_path_factory.mktemp("kueue"))
-
-
-def is_active(queue):
-    return any(
-        one["type"] == "Active" and one["status"] == "True" for one in queue.get("status", {}).get("conditions", ())
-    )
 
 
 def says(tier, tool, run, *words):
@@ -74,11 +58,7 @@ def says(tier, tool, run, *words):
 def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes_the_place(tier, tool):
     with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="first"):
         before = reached(tier, NAMESPACE, "first", "Running")
-        [workload] = tier.user(NAMESPACE).items("workloads", namespace=NAMESPACE)
-        assert workload["metadata"]["ownerReferences"][0]["name"] == "first"
-        assert "Admitted" in [one["type"] for one in workload["status"]["conditions"] if one["status"] == "True"]
-        sizes = {one["name"]: one["count"] for one in workload["spec"]["podSets"]}
-        assert sizes == {"head": 1, "worker": 2, "submitter": 1}
+        assert admitted(tier, NAMESPACE, "first") == {"head": 1, "worker": 2, "submitter": 1}
 
         with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="second"):
             reached(tier, NAMESPACE, "second", "Suspended")
