@@ -21,7 +21,7 @@ from opd.runs.store_local import LocalStore
 # Loading shards warns of what `torch.compile` could not do with their device mesh.
 logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
 # What a clock or the machine's load decides.
-_MEASURED = ("time", "timing", "perf/")
+_MEASURED_FROM_START, _MEASURED_WITHIN = ("time", "timing", "perf/"), ("/timing", "/seconds_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +120,14 @@ def _rows(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
         yield f"metrics: steps {steps}"
         return
     for mine, theirs in zip(found, wanted, strict=True):
-        a, b = (
-            {key: value for key, value in row.items() if not key.startswith(_MEASURED) and "/timing" not in key}
-            for row in (mine, theirs)
-        )
+        a, b = ({key: value for key, value in row.items() if not _is_measured(key)} for row in (mine, theirs))
         keys = sorted(key for key in a.keys() | b.keys() if repr(a.get(key)) != repr(b.get(key)))
         if keys:
             yield f"metrics of step {mine['step']}: {keys[0]} is {a.get(keys[0])}, was {b.get(keys[0])} ({len(keys)} differ)"
+
+
+def _is_measured(key: str) -> bool:
+    return key.startswith(_MEASURED_FROM_START) or any(part in key for part in _MEASURED_WITHIN)
 
 
 def _result(reference: Store, store: Store, *, same_spec: bool) -> Iterator[str]:

@@ -42,14 +42,17 @@ def test_a_broken_run_ends_as_promised(name: str, shared: Shared, tmp_path: Path
 # ---- the harness itself -------------------------------------------------------------------------------------------
 
 
-def finished_run(folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = (1, 2), loss: float = 0.5) -> Places:
+def finished_run(
+    folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = (1, 2), loss: float = 0.5, seconds: float = 1.0
+) -> Places:
     """What a finished run leaves, in small."""
     local, store = LocalStore(folder / "local"), LocalStore(folder / "store")
     for place in (local, store):
         owner = {"attempt": 1, "token": "t", "started_at_s": 0.0, "lease_ttl_s": 60.0, "spec_hash": "h"}
         process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
         place.put_json("attempts/0001/owner.json", {**owner, "process": process})
-    rows = [{"step": step, "time": 1.0 * step, "timing/step_s": weight, "opd/loss": loss} for step in steps]
+    measured = {"time": seconds, "timing/step_s": seconds, "agent/tool/get_price/seconds_max": seconds}
+    rows = [{"step": step, **measured, "opd/loss": loss} for step in steps]
     store.put("attempts/0001/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     checkpoints = Checkpoints(local=local, remote=store, attempt=1, token="t", spec_hash="h")
     checkpoints.begin(2)
@@ -65,12 +68,12 @@ def finished_run(folder: Path, *, weight: float = 1.0, steps: tuple[int, ...] = 
         for rank in (DRIVER_RANK, 0)
     ]
     checkpoints.finalise(2, reports)
-    store.put_json("result.json", {"attempt": 1, "finished_at_s": weight, "run_id": "r", "steps": 2})
+    store.put_json("result.json", {"attempt": 1, "finished_at_s": seconds, "run_id": "r", "steps": 2})
     return Places(local=local, store=store)
 
 
 def test_two_runs_that_differ_in_times_only_are_equal(tmp_path: Path) -> None:
-    one, other = finished_run(tmp_path / "one"), finished_run(tmp_path / "other")
+    one, other = finished_run(tmp_path / "one"), finished_run(tmp_path / "other", seconds=2.0)
     assert differences(one, other, num_starts=1) == []
 
 
