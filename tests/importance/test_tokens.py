@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import tensor
 
-from opd.importance import TokenSelection, choose_tokens, select_tokens, soft_or_scores, token_scores
+from opd.importance import choose_tokens, select_tokens, soft_or_scores, token_scores
 from opd.importance.counter import step_seed
 from opd.importance.tokens import normalised, quantile
+from opd.spec.algorithm import TokenImportance
 
 ALL = torch.ones(5, dtype=torch.bool)
 
@@ -126,8 +127,8 @@ def test_among_equal_scores_the_earlier_token_is_kept(mode):
 
 def test_position_keeps_the_first_or_the_last_share():
     row = tensor([0] * 4 + [1] * 6)
-    first = choose_tokens(TokenSelection(score="position", ratio=0.5), row, seed=0)
-    last = choose_tokens(TokenSelection(score="position", ratio=0.5, position="last"), row, seed=0)
+    first = choose_tokens(TokenImportance(score="position", ratio=0.5), row, seed=0)
+    last = choose_tokens(TokenImportance(score="position", ratio=0.5, position="last"), row, seed=0)
     assert first.nonzero().flatten().tolist() == [0, 1, 4, 5, 6]
     assert last.nonzero().flatten().tolist() == [2, 3, 7, 8, 9]
 
@@ -136,14 +137,14 @@ def test_entropy_length_keeps_the_earliest_tokens_at_or_above_the_median_entropy
     # The median of 0 ... 7 is 3.5: the tokens of 4, 5, 6, 7 come first, then the earliest of the others.
     entropy, row = tensor([0.0, 7.0, 1.0, 6.0, 2.0, 5.0, 3.0, 4.0]), torch.zeros(8, dtype=torch.int64)
     for ratio, places in ((0.25, [1, 3]), (0.5, [1, 3, 5, 7]), (0.75, [0, 1, 2, 3, 5, 7])):
-        kept = choose_tokens(TokenSelection(score="entropy_length", ratio=ratio), row, seed=0, entropy=entropy)
+        kept = choose_tokens(TokenImportance(score="entropy_length", ratio=ratio), row, seed=0, entropy=entropy)
         assert kept.nonzero().flatten().tolist() == places
 
 
 def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
     # h = 0, .5, 1: d (1 - h) = 2, 2, 0.
     scores = token_scores(
-        TokenSelection(score="q3", entropy_clip_q=None),
+        TokenImportance(score="q3", entropy_clip_q=1.0),
         mask=ALL[:3],
         row_index=torch.zeros(3, dtype=torch.int64),
         entropy=tensor([0.0, 1.0, 2.0]),
@@ -155,18 +156,18 @@ def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
 @pytest.mark.parametrize("score", ["entropy", "divergence"])
 def test_the_plain_scores_rank_by_what_they_are_named_after(score):
     values = {score: tensor([1.0, 3.0, 2.0, 0.0])}
-    kept = choose_tokens(TokenSelection(score=score), torch.zeros(4, dtype=torch.int64), seed=0, **values)
+    kept = choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0, **values)
     assert kept.nonzero().flatten().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("score", ["entropy", "entropy_length", "divergence", "soft_or", "q3"])
 def test_a_score_without_what_it_needs_is_refused(score):
     with pytest.raises(ValueError, match=f"score='{score}'"):
-        choose_tokens(TokenSelection(score=score), torch.zeros(4, dtype=torch.int64), seed=0)
+        choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0)
 
 
 def test_none_keeps_all_whatever_the_ratio():
-    assert choose_tokens(TokenSelection(score="none", ratio=0.1), torch.zeros(4, dtype=torch.int64), seed=0).all()
+    assert choose_tokens(TokenImportance(score="none", ratio=0.1), torch.zeros(4, dtype=torch.int64), seed=0).all()
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(-0.1, "ratio=-0.1"), (1.1, "ratio=1.1")])
@@ -214,7 +215,7 @@ def test_a_token_of_score_0_is_sampled_only_where_no_other_is_left():
 
 def test_random_keeps_each_place_equally_often():
     row = torch.arange(4000).repeat_interleave(4)
-    kept = choose_tokens(TokenSelection(score="random", ratio=0.25), row, seed=5).view(4000, 4)
+    kept = choose_tokens(TokenImportance(score="random", ratio=0.25), row, seed=5).view(4000, 4)
     assert kept.sum(dim=1).eq(1).all()
     torch.testing.assert_close(kept.double().mean(dim=0), torch.full((4,), 0.25).double(), rtol=0, atol=0.03)
 

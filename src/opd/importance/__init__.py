@@ -2,11 +2,9 @@
 
 from opd.importance.metrics import selection_metrics
 from opd.importance.problems import competence_weights, hard_filter, moment_matched
-from opd.importance.settings import TokenSelection
 from opd.importance.tokens import choose_tokens, select_tokens, soft_or_scores, token_scores
 
 __all__ = [
-    "TokenSelection",
     "choose_tokens",
     "competence_weights",
     "hard_filter",

@@ -4,11 +4,13 @@ TIP, https://arxiv.org/abs/2604.14084. Each function takes the tokens over which
 all of a global batch, gathered from its ranks, or those of one micro-batch.
 """
 
+from fractions import Fraction
+
 import torch
 from torch import Tensor
 
 from opd.importance.counter import uniform
-from opd.importance.settings import Mode, Scope, TokenSelection, num_kept
+from opd.spec.algorithm import Mode, Scope, TokenImportance
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def token_scores(
-    selection: TokenSelection,
+    selection: TokenImportance,
     *,
     mask: Tensor,
     row_index: Tensor,
@@ -101,7 +103,7 @@ def token_scores(
     """[T] scores of a selection: the higher, the rather a token is kept.
 
     Args:
-        entropy: [T] the student's, for the scores that need it (`settings.NEED_ENTROPY`).
+        entropy: [T] the student's, for the scores that need it (`entropy`, `entropy_length`, `soft_or`, `q3`).
         divergence: [T], for the scores that need it; KL(p_T || p_S) for `q3`, the loss's own for the others.
 
     Raises:
@@ -130,7 +132,7 @@ def token_scores(
 
 
 def choose_tokens(
-    selection: TokenSelection,
+    selection: TokenImportance,
     row_index: Tensor,
     *,
     seed: int,
@@ -213,3 +215,14 @@ def _sampling_keys(scores: Tensor, row_index: Tensor, seed: int) -> Tensor:
     rows, place = row_index.cpu(), places(row_index)[0].cpu()
     noise = -torch.log(-torch.log(torch.from_numpy(uniform(seed, rows.numpy(), place.numpy()))))
     return scores.double().clamp(min=0.0).log() + noise.to(scores.device)
+
+
+def num_kept(ratio: float, num_tokens: int) -> int:
+    """floor(ratio * num_tokens) for the ratio as it was written: 0.29 of 100 is 29, which floats would make 28.
+
+    Raises:
+        ValueError: the ratio is not between 0 and 1.
+    """
+    if not 0.0 <= ratio <= 1.0:
+        raise ValueError(f"ratio={ratio!r}: must lie between 0 and 1; it is the share of the tokens that is kept")
+    return int(Fraction(str(ratio)) * num_tokens)

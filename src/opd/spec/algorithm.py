@@ -73,10 +73,17 @@ class Grpo(Section):
     norm_adv_by_std: bool = Field(default=True, description="Divide a group's advantages by their standard deviation.")
 
 
-class TokenImportance(Section):
-    """Which of a response's tokens are trained on."""
+Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
+Mode = Literal["topk", "bottomk", "sample"]
+Scope = Literal["rollout", "batch"]
+_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
+_NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
 
-    score: Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"] = Field(
+
+class TokenImportance(Section):
+    """Which of a response's tokens are trained on; src/opd/importance/README.md has the scores."""
+
+    score: Score = Field(
         default="none",
         description="What a token must have to be kept: `none` keeps all, `random` and `position` are controls, the others go "
         "by the student's entropy and the divergence (TIP).",
@@ -84,11 +91,11 @@ class TokenImportance(Section):
     ratio: float = Field(
         default=0.5, ge=0, le=1, description="Share of the tokens that is kept, rounded down for each response."
     )
-    mode: Literal["topk", "bottomk", "sample"] = Field(
+    mode: Mode = Field(
         default="topk",
         description="Keep the highest scores, the lowest, or draw without replacement in proportion to them; `random` draws.",
     )
-    scope: Literal["rollout", "batch"] = Field(
+    scope: Scope = Field(
         default="rollout", description="What the share is taken of: each response, or all of a step together."
     )
     position: Literal["first", "last"] = Field(
@@ -106,6 +113,21 @@ class TokenImportance(Section):
     divergence_clip_q: Quantile | None = Field(
         default=None, description="Quantile that cuts off the divergence before `soft_or` scales it; unset: uncut."
     )
+
+    @property
+    def in_head(self) -> bool:
+        """Whether the choice is made within each micro-batch, by the student's head."""
+        return self.normalize == "micro" and self.needs_student
+
+    @property
+    def needs_student(self) -> bool:
+        """Whether the student must have read the tokens before any is chosen."""
+        return self.score in _NEED_ENTROPY or self.needs_teacher
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the teacher must have read them too."""
+        return self.score in _NEED_DIVERGENCE
 
 
 class Importance(Section):

@@ -244,7 +244,7 @@ def _distillation(spec: OpdSpec | OpdAgentSpec) -> Iterator[Problem]:
             fix="remove opd.beta, or set opd.loss_type: jsd",
         )
     tokens = opd.importance.tokens
-    if tokens.normalize == "micro" and tokens.score not in ("none", "random", "position"):
+    if tokens.in_head:
         if tokens.scope == "batch":
             yield Problem(
                 path="opd.importance.tokens.scope",

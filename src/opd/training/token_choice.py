@@ -10,8 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from opd.importance import TokenSelection, choose_tokens, selection_metrics
-from opd.importance.settings import num_kept
+from opd.importance import choose_tokens, selection_metrics
+from opd.importance.tokens import num_kept
+from opd.spec.algorithm import TokenImportance
 
 
 class TokenScores:
@@ -49,7 +50,7 @@ class TokenScores:
 
 
 def choose_among_ranks(
-    selection: TokenSelection,
+    selection: TokenImportance,
     row_ids: Tensor,
     counts: Tensor,
     scores: dict[str, Tensor],
@@ -97,7 +98,7 @@ def train_only(data: TensorDict, kept: Tensor) -> None:
         data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
 
 
-def count_only(data: TensorDict, counts: Tensor, selection: TokenSelection) -> None:
+def count_only(data: TensorDict, counts: Tensor, selection: TokenImportance) -> None:
     """Give `loss_mask` as many tokens of each row as the head will keep of them: verl sums them up, and reads no more.
 
     A choice within micro-batches is made after verl has counted the update's tokens. Which they are is not known here.

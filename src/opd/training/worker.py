@@ -21,10 +21,11 @@ from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
-from opd.importance import TokenSelection, choose_tokens
+from opd.importance import choose_tokens
 from opd.importance.counter import step_seed
 from opd.losses import DivergenceKind, token_weights
 from opd.losses.vocab_parallel import vocab_shard
+from opd.spec.algorithm import TokenImportance
 from opd.training import engines
 from opd.training.checkpointing import ShardUploads
 from opd.training.engines import DivergenceLoss, StudentEngine, TeacherEngine
@@ -127,7 +128,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self._nonfinite_rows: set[str] = set()
         self._vocab_group: ProcessGroup | None = None
         tokens: Any = OmegaConf.to_container(self.opd.importance.tokens, resolve=True)
-        self._selection = TokenSelection(**tokens)
+        self._selection = TokenImportance(**tokens)
         self._choice_seed = 0
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:

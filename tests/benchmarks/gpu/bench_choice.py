@@ -17,9 +17,9 @@ from tests.benchmarks.gpu.measure import Floor, peak_gib, round_robin
 from tests.gpu.facts import machine
 from torch import Tensor
 
-from opd.importance import TokenSelection, choose_tokens
-from opd.importance.settings import Score
+from opd.importance import choose_tokens
 from opd.losses.storage import StorageMemory
+from opd.spec.algorithm import Score, TokenImportance
 from opd.training.head import Choice, DivergenceTask
 from opd.training.hidden_cache import Fetch
 
@@ -35,7 +35,7 @@ BOUNDS: dict[Score, float] = {
 class Chosen:
     """The divergence of the tokens that a selection keeps, and its gradients."""
 
-    def __init__(self, batch: Batch, selection: TokenSelection, workspace_gib: float) -> None:
+    def __init__(self, batch: Batch, selection: TokenImportance, workspace_gib: float) -> None:
         self.batch, self.selection, self.workspace_gib = batch, selection, workspace_gib
         self.memory = StorageMemory()
         self.positions = torch.arange(len(batch.student_hidden), device="cuda")
@@ -74,8 +74,8 @@ class Chosen:
 
 def measured(batch: Batch, floor: Floor, flop: float, workspace_gib: float, rounds: int) -> list[dict[str, Any]]:
     """A row for each score and ratio, times taken in turns with the full head's."""
-    selections = {"full": TokenSelection()} | {
-        f"{score} {ratio}": TokenSelection(score=score, ratio=ratio, normalize="micro")
+    selections = {"full": TokenImportance()} | {
+        f"{score} {ratio}": TokenImportance(score=score, ratio=ratio, normalize="micro")
         for ratio in RATIOS
         for score in BOUNDS
     }
