@@ -21,6 +21,8 @@ from tensordict import TensorDict
 from tests.ports import free_ports
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import opd
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -285,7 +287,7 @@ def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) ->
     """
     [port] = free_ports(1)
     environment = os.environ | {
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{Path(opd.__file__).parents[1]}:{ROOT}",  # the sources under test, also where they are a copy
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONWARNINGS": "ignore",
