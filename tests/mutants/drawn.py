@@ -54,7 +54,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "tests/runs/s3/test_faults.py",
         "tests/runs/s3/test_spec_endpoint.py",
     ),
-    "training/worker.py": ("tests/training/test_worker_invariance.py",),
+    "training/worker.py": ("tests/training/test_token_choice.py", "tests/training/test_worker_invariance.py"),
 }
 _TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
            ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip
