@@ -127,13 +127,18 @@ def check_claim(claim: Tree, *, name: str, path: str, num_pods: int, nodes: Coll
     )
 
 
+def is_default(storage_class: Tree) -> bool:
+    """Whether claims that name no StorageClass get this one."""
+    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+
+
 def check_class(claim: Tree, classes: Sequence[Tree], *, path: str) -> Check:
     """Whether the StorageClass of a claim that the run brings can make its volume."""
     spec = claim["spec"]
     names = sorted(item["metadata"]["name"] for item in classes)
     wanted = spec.get("storageClassName")
     if wanted is None:
-        default = [item for item in classes if (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
+        default = [item for item in classes if is_default(item)]
         if not default:
             text = "cluster.checkpoints.storageClass is not set, and no StorageClass is the default"
             return bad("storage", text, f"set it to one of: {', '.join(names) or '(there is none)'}")

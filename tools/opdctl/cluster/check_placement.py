@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opdctl.checks import Check, bad, good, warning
+from opdctl.checks import Check, bad, good, unseen, warning
 from opdctl.cluster.nodes import Node, Obstacle
 from opdctl.cluster.placement import COMMON, Placement, describe, devices, relevant
 
@@ -22,6 +22,10 @@ def check_placement(
         autoscaler: what may add nodes here, empty where nothing is known to.
     """
     text = describe(placement, nodes)
+    if placement.is_whole and (unjudged := placement.group.unjudged()):
+        return unseen(
+            NAME, f"{text}; not judged: {', '.join(unjudged)}", "the scheduler has the last word: opdctl status"
+        )
     if placement.is_whole:
         return good(NAME, text)
     if autoscaler and placement.could_grow:
@@ -55,6 +59,10 @@ def _fix(item: Obstacle, role: str, nodes: Sequence[Node], gpu: Mapping[str, Any
         return f"lower cluster.{role}.requests.{item.subject} (a node keeps part of its own for the system), or use larger nodes"
     if item.kind == "size":
         return "lower trainer.gpus_per_node" if item.subject == gpu.get("resource") else f"ask for less {item.subject}"
+    if item.kind == "port":
+        return f"one pod a node has port {item.subject}: use another, or drop hostNetwork or hostPort, in cluster.{role}.podSpec"
+    if item.kind == "volume":
+        return f"use nodes where claim {item.subject} can be mounted, or one on storage that all zones share"
     if item.kind == "rule":
         return f"relax cluster.{role}.{item.subject}"
     if item.kind == "state":

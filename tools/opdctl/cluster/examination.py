@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,12 @@ from opdctl.cluster.nodes import Node, read_nodes
 from opdctl.cluster.placement import Placement, place
 from opdctl.cluster.queues import look_at_queue
 from opdctl.cluster.rendered import Reference, groups_of, wanted, where
+from opdctl.cluster.volumes import CLASSES, mounts_of
 from opdctl.cluster.way_out import is_s3, look_at_way_out
 from opdctl.values import Experiment
 
 Tree = dict[str, Any]
 DEPLOYMENTS = "/apis/apps/v1/deployments"
-CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 AUTOSCALER = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 PATHS = {"Secret": "secrets", "PullSecret": "secrets", "ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts",
@@ -96,7 +97,8 @@ class Examination:
             ]
             pods = self.api.list(self.api.path("pods"))
         nodes = read_nodes(self.api.list("/api/v1/nodes"), pods)
-        self.placements = place(self.groups, nodes)
+        groups = [replace(group, mounts=tuple(mounts_of(self.api, group.spec, self.objects))) for group in self.groups]
+        self.placements = place(groups, nodes)
         autoscaler = "" if all(item.is_whole for item in self.placements) else self._autoscaler(nodes)
         gpu = self.cluster.gpu.model_dump(by_alias=True) if isinstance(self.cluster, RunCluster) else None
         return [*(check_placement(item, nodes, gpu, autoscaler=autoscaler) for item in self.placements), *out]

@@ -8,19 +8,27 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-from opdctl.cluster.selecting import Amounts, Tree, add, amounts, in_words, matches, requests, selects, tolerates
+from opdctl.cluster.selecting import Amounts, Tree, add, amounts, in_words, matches, requests, tolerates
 
 HOST_LABEL = "kubernetes.io/hostname"
+ANY_ADDRESS = "0.0.0.0"
 # The node controller's taints for what `is_cordoned` and `is_ready` say already.
 _STATE_TAINTS = tuple(f"node.kubernetes.io/{word}" for word in ("unschedulable", "not-ready", "unreachable"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guest:
-    """A pod on a node, as far as spreading and affinity rules look at it."""
+    """A pod, as far as the others on its node, or in its zone, look at it."""
 
     namespace: str
     labels: Mapping[str, str]
+    spec: Tree
+
+    @classmethod
+    def of(cls, pod: Tree) -> Guest:
+        """That of a pod."""
+        about = pod["metadata"]
+        return cls(namespace=about["namespace"], labels=about.get("labels") or {}, spec=pod["spec"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +49,9 @@ class Node:
         """What a pod could still get."""
         return add(self.allocatable, self.used, times=-1)
 
-    def with_pod(self, spec: Tree, guest: Guest) -> Node:
+    def with_pod(self, guest: Guest) -> Node:
         """The same with one more pod on it."""
-        used = add(self.used, {**requests(spec), "pods": Decimal(1)})
+        used = add(self.used, {**requests(guest.spec), "pods": Decimal(1)})
         return dataclasses.replace(self, used=used, guests=(*self.guests, guest))
 
     def emptied(self) -> Node:
@@ -61,7 +69,7 @@ class Obstacle:
         subject: the taint itself, the label's key, or the resource.
     """
 
-    kind: Literal["state", "taint", "label", "size", "use", "rule"]
+    kind: Literal["state", "taint", "label", "size", "use", "port", "volume", "rule"]
     text: str
     subject: Any = ""
 
@@ -89,14 +97,13 @@ def _read(node: Tree, pods: Iterable[Tree]) -> Node:
         guests=(),
     )
     for pod in pods:
-        about = pod["metadata"]
-        found = found.with_pod(pod["spec"], Guest(namespace=about["namespace"], labels=about.get("labels") or {}))
+        found = found.with_pod(Guest.of(pod))
     return found
 
 
 def obstacles(spec: Tree, node: Node) -> list[Obstacle]:
     """Everything about the node itself that keeps a pod of this spec off it; empty where it fits now."""
-    return [*_state(node), *_taints(spec, node), *_labels(spec, node), *_room(spec, node)]
+    return [*_state(node), *_taints(spec, node), *_labels(spec, node), *_room(spec, node), *_ports(spec, node)]
 
 
 def is_chosen(spec: Tree, node: Node) -> bool:
@@ -127,16 +134,16 @@ def _labels(spec: Tree, node: Node) -> list[Obstacle]:
         if node.labels.get(key) != wanted:
             has = f"is {node.labels[key]}" if key in node.labels else "is not there"
             out.append(Obstacle(kind="label", text=f"its label {key} {has}, the pod wants {wanted}", subject=key))
-    required = _required(spec, "nodeAffinity") or {}
-    terms = required.get("nodeSelectorTerms")
-    if terms is not None and not any(_meets(term, node) for term in terms):
+    terms = (required(spec, "nodeAffinity") or {}).get("nodeSelectorTerms")
+    if terms is not None and not any(meets(term, node) for term in terms):
         keys = [item["key"] for term in terms for item in term.get("matchExpressions") or ()]
         text = f"the pod's node affinity ({', '.join(dict.fromkeys(keys))}) does not choose it"
         out.append(Obstacle(kind="label", text=text, subject="affinity"))
     return out
 
 
-def _meets(term: Tree, node: Node) -> bool:
+def meets(term: Tree, node: Node) -> bool:
+    """Whether a node is one that a node selector's term chooses; an empty term chooses none."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     return (
         bool(expressions or fields)
@@ -145,7 +152,8 @@ def _meets(term: Tree, node: Node) -> bool:
     )
 
 
-def _required(spec: Tree, kind: str) -> Any:
+def required(spec: Tree, kind: str) -> Any:
+    """The part of a pod's nodeAffinity, podAffinity or podAntiAffinity that must hold; None where there is none."""
     return ((spec.get("affinity") or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
 
 
@@ -164,38 +172,25 @@ def _room(spec: Tree, node: Node) -> list[Obstacle]:
     return out
 
 
-def spreads(spec: Tree, labels: Mapping[str, str], namespace: str, node: Node, nodes: Iterable[Node]) -> list[Obstacle]:
-    """The rules between pods that keep one with these labels off a node: spread constraints that must hold, and required pod
-    anti-affinity. Required pod affinity is not looked at."""
-    out = []
-    everywhere = list(nodes)
-    for rule in spec.get("topologySpreadConstraints") or ():
-        if rule.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
-            continue
-        counts = _by_domain(rule, namespace, [one for one in everywhere if is_chosen(spec, one)])
-        own = counts.get(node.labels.get(rule["topologyKey"], ""))
-        selected = selects(rule.get("labelSelector"), labels)
-        if own is None or own + selected - min(counts.values()) > rule.get("maxSkew", 1):
-            text = f"its spread constraint over {rule['topologyKey']} allows no more there"
-            out.append(Obstacle(kind="rule", text=text, subject="topologySpreadConstraints"))
-    for rule in _required(spec, "podAntiAffinity") or ():
-        counts = _by_domain(rule, namespace, everywhere)
-        if counts.get(node.labels.get(rule["topologyKey"], ""), 0):
-            text = f"its pod anti-affinity over {rule['topologyKey']} keeps it away from a pod that is there"
-            out.append(Obstacle(kind="rule", text=text, subject="affinity"))
-    return out
+def _ports(spec: Tree, node: Node) -> list[Obstacle]:
+    taken = [port for guest in node.guests for port in _host_ports(guest.spec)]
+    return [
+        Obstacle(kind="port", text=f"its port {number}/{protocol} is taken", subject=number)
+        for protocol, number, address in _host_ports(spec)
+        if any((protocol, number) == other[:2] and _overlap(address, other[2]) for other in taken)
+    ]
 
 
-def _by_domain(rule: Tree, namespace: str, nodes: Iterable[Node]) -> dict[str, int]:
-    """Value of the rule's topology label -> how many pods of the namespace its selector selects there."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        domain = node.labels.get(rule["topologyKey"])
-        if domain is not None:
-            here = [
-                one
-                for one in node.guests
-                if one.namespace == namespace and selects(rule.get("labelSelector"), one.labels)
-            ]
-            counts[domain] = counts.get(domain, 0) + len(here)
-    return counts
+def _host_ports(spec: Tree) -> list[tuple[str, int, str]]:
+    """(protocol, port, address) that a pod takes of its node: with hostNetwork every port of a container is one."""
+    side_cars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    ports = [port for one in [*side_cars, *spec["containers"]] for port in one.get("ports") or ()]
+    own = spec.get("hostNetwork", False)
+    numbers = [(port, port.get("hostPort") or (port["containerPort"] if own else 0)) for port in ports]
+    return [
+        (port.get("protocol") or "TCP", number, port.get("hostIP") or ANY_ADDRESS) for port, number in numbers if number
+    ]
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or ANY_ADDRESS in (one, other)

@@ -1,8 +1,7 @@
 """Whether a run's pods find nodes as these are now: they are placed one after the other, and who is left over says why.
 
 The scheduler chooses among the nodes that fit by scores, which are not copied here: the smaller pods go where they take no
-worker's place, so what is refused here has no place at all. Required pod affinity, volumes' zones, host ports and dynamic
-resource claims are not looked at.
+worker's place, so what is refused here has no place at all. What is not judged is named (`Group.unjudged`).
 """
 
 from __future__ import annotations
@@ -12,21 +11,41 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from opdctl.cluster.nodes import Guest, Node, Obstacle, is_chosen, obstacles, spreads
+from opdctl.cluster.neighbours import between_pods, unread_rules
+from opdctl.cluster.nodes import Guest, Node, Obstacle, is_chosen, meets, obstacles
 from opdctl.cluster.selecting import Tree, in_words, requests
 
 # What every node has some of; anything else a pod asks for is a device.
 COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
 MAX_NAMED = 3
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A claim of a pod and the node selector's terms of which one must hold; `terms` is None where nobody could look."""
+
+    claim: str
+    by: str
+    terms: tuple[Tree, ...] | None
+
+    def obstacle(self, node: Node) -> Obstacle | None:
+        """Why the node cannot mount it."""
+        if not self.terms or any(meets(term, node) for term in self.terms):
+            return None
+        places = [f"{item['key']} {', '.join(item.get('values') or ())}" for term in self.terms for item in term.get("matchExpressions") or ()]  # fmt: skip
+        text = f"{self.by} of claim {self.claim} is for {' or '.join(dict.fromkeys(places)) or 'other nodes'}"
+        return Obstacle(kind="volume", text=text, subject=self.claim)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Equal pods of a run; `pod` is one of them, with metadata and spec."""
+    """Equal pods of a run; `pod` is one of them, with metadata and spec, `mounts` what its claims say of nodes."""
 
     role: str
     count: int
     pod: Tree
+    mounts: tuple[Mount, ...] = ()
 
     @property
     def spec(self) -> Any:
@@ -34,8 +53,15 @@ class Group:
 
     @property
     def guest(self) -> Guest:
-        metadata = self.pod["metadata"]
-        return Guest(namespace=metadata["namespace"], labels=metadata.get("labels") or {})
+        return Guest.of(self.pod)
+
+    def unjudged(self) -> list[str]:
+        """What else decides where such a pod may go, and is not looked at here."""
+        found = [f"{name} of its rules" for name in unread_rules(self.spec)]
+        found += [f"where claim {mount.claim} can be mounted" for mount in self.mounts if mount.terms is None]
+        found += ["resourceClaims"] if self.spec.get("resourceClaims") else []
+        scheduler = self.spec.get("schedulerName") or DEFAULT_SCHEDULER
+        return found + ([f"the rules of scheduler {scheduler}"] if scheduler != DEFAULT_SCHEDULER else [])
 
     def asks(self) -> str:
         """`cpu 27, memory 213Gi, nvidia.com/gpu 8`"""
@@ -87,32 +113,37 @@ def _place(group: Group, state: dict[str, Node], others: Sequence[Group]) -> Pla
             break
         # The same pods spread out; beside others, where they cost these the least.
         best = min(free, key=lambda node: (_loss(group, node, others), on.count(node.name), node.name))
-        state[best.name] = best.with_pod(group.spec, group.guest)
+        state[best.name] = best.with_pod(group.guest)
         on.append(best.name)
     refusals = {}
     if len(on) < group.count:
         refusals = {node.name: tuple(_why_not(group, node, state.values(), own=on)) for node in state.values()}
     chosen = [node for node in state.values() if is_chosen(group.spec, node)]
-    could_grow = not chosen or any(not obstacles(group.spec, node.emptied()) for node in chosen)
+    could_grow = not chosen or any(not _of_node(group, node.emptied()) for node in chosen)
     return Placement(group=group, on=tuple(on), refusals=refusals, could_grow=could_grow)
 
 
 def _why_not(group: Group, node: Node, nodes: Iterable[Node], *, own: Sequence[str] = ()) -> list[Obstacle]:
-    found = obstacles(group.spec, node)
+    found = _of_node(group, node)
     if node.name in own and any(item.kind == "use" for item in found):
         others = [item for item in found if item.kind != "use"]
         return [*others, Obstacle(kind="use", text=f"holds a {group.role} of this run already", subject="own")]
-    return found or spreads(group.spec, group.guest.labels, group.guest.namespace, node, nodes)
+    return found or between_pods(group.guest, node, nodes)
+
+
+def _of_node(group: Group, node: Node) -> list[Obstacle]:
+    mounted = (mount.obstacle(node) for mount in group.mounts)
+    return [*obstacles(group.spec, node), *(item for item in mounted if item is not None)]
 
 
 def _loss(group: Group, node: Node, others: Sequence[Group]) -> int:
-    after = node.with_pod(group.spec, group.guest)
+    after = node.with_pod(group.guest)
     return sum(_fitting(other, node) - _fitting(other, after) for other in others)
 
 
 def _fitting(group: Group, node: Node) -> int:
     """How many pods of a group a node takes."""
-    if obstacles(group.spec, node):
+    if _of_node(group, node):
         return 0
     asked = {name: amount for name, amount in requests(group.spec).items() if amount}
     return int(min((node.free.get(name, Decimal()) // amount for name, amount in asked.items()), default=group.count))
