@@ -22,7 +22,9 @@ from tests.fast_tier.tier import CLUSTER_MANIFESTS
 
 import kubeschemas
 from opdctl.cluster.client import KubeApi
+from opdctl.cluster.dry_run import ANY_ACCOUNT
 from opdctl.cluster.errors import ClusterError
+from opdctl.cluster.placement import Group
 from opdctl.values import merge
 
 Tree = dict[str, Any]
@@ -40,7 +42,7 @@ API_VERSIONS = {"Deployment": "apps/v1", "StorageClass": "storage.k8s.io/v1", "N
                 "ClusterQueue": "kueue.x-k8s.io/v1beta2", "LocalQueue": "kueue.x-k8s.io/v1beta2",
                 **dict.fromkeys(("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"), f"{RBAC}/v1")}  # fmt: skip
 NO_NAMESPACE = ("Node", "Namespace", "StorageClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "NodePool",
-                "ClusterQueue")  # fmt: skip
+                "ClusterQueue", "PersistentVolume")  # fmt: skip
 SHARED = ("/api/v1/nodes", "/apis/storage.k8s.io/v1/storageclasses", "/apis/karpenter.sh/v1/nodepools",
           "/api/v1/namespaces/others/pods", "/api/v1/namespaces/kube-system/configmaps",
           *(f"/apis/apps/v1/namespaces/{name}/deployments" for name in NAMESPACES[:2]),
@@ -90,6 +92,7 @@ class Hospital:
     def start(self, every_case: Sequence[Tree]) -> None:
         """Start etcd and the API server; make what all cases share, and each case's namespace with its user's rights."""
         self.plane.start_api()
+        self.plane.start_scheduler()
         for name, kind in FOREIGN.items():
             self._define_foreign(name, kind)
         self._define("RayJob")
@@ -124,6 +127,35 @@ class Hospital:
         finally:
             for path in SHARED:
                 self.api._json("DELETE", path, {"gracePeriodSeconds": 0})
+
+    def scheduled(self, case: Tree, groups: Sequence[Group]) -> dict[str, tuple[int, int]]:
+        """Role -> (how many pods kube-scheduler binds, of how many), in the case's cluster: workers first, then the others.
+
+        Claims are left out but for those that are bound to a volume of the case: nobody makes volumes here.
+        """
+        # A new node is tainted until its kubelet has answered for it, which is not there.
+        for node in nodes_of(case):
+            if node["metadata"]["name"] not in case.get("not_ready", ()):
+                self.api.merge(
+                    f"/api/v1/nodes/{node['metadata']['name']}", {"spec": {"taints": node["spec"]["taints"]}}
+                )
+        bound = {tree["metadata"]["name"] for tree in case.get("objects", ()) if "volumeName" in tree.get("spec", {})}
+        path, found = f"/api/v1/namespaces/{case['name']}/pods", {}
+        for group in sorted(groups, key=lambda group: group.role != "worker"):
+            names = [f"{group.role}-{number}" for number in range(group.count)]
+            for name in names:
+                self.api.create(path, _pod_of(group, name, bound))
+            states = [
+                self.plane.admin.until(f"{name} is scheduled or refused", lambda name=name: self._decision(path, name))
+                for name in names
+            ]
+            found[group.role] = (states.count("bound"), group.count)
+        return found
+
+    def _decision(self, path: str, name: str) -> str:
+        pod = self.api.get(f"{path}/{name}")
+        reasons = {one.get("reason") for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"}
+        return "bound" if pod["spec"].get("nodeName") else "refused" if "Unschedulable" in reasons else ""
 
     def _define_foreign(self, name: str, kind: str) -> None:
         full, _, version = name.partition("/")
@@ -228,6 +260,18 @@ class Hospital:
             raise AssertionError(f"{kind} {about['name']}: {error}") from error
         if "status" in tree and kind in ("ResourceQuota", "PersistentVolumeClaim", "Pod"):
             self.api.merge(f"{path}/{about['name']}/status", {"status": tree["status"]})
+
+
+def _pod_of(group: Group, name: str, bound: set[str]) -> Tree:
+    """A pod of a run's group with an account that is there, and folders of its own for the claims that are not bound."""
+    volumes = [
+        {"name": one["name"], "emptyDir": {}}
+        if "persistentVolumeClaim" in one and one["persistentVolumeClaim"]["claimName"] not in bound
+        else one
+        for one in group.spec.get("volumes") or ()
+    ]
+    spec = {**group.spec, "serviceAccountName": ANY_ACCOUNT, "volumes": volumes}
+    return {**group.pod, "metadata": {**group.pod["metadata"], "name": name}, "spec": spec}
 
 
 def _definition(case: Tree) -> tuple[int, str]:

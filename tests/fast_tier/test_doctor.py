@@ -1,4 +1,9 @@
-"""`opdctl doctor` names what is broken in each cluster of clusters/broken.yaml, and passes each of clusters/odd.yaml."""
+"""`opdctl doctor` names what is broken in each cluster of clusters/broken.yaml, and passes each of clusters/odd.yaml.
+
+Where a case is about nodes, kube-scheduler binds as many pods of the run as doctor has said.
+"""
+
+import re
 
 import pytest
 import yaml
@@ -7,10 +12,23 @@ from tests.fast_tier.patients import RUN, Hospital, cases
 
 import gotools
 from opdctl import cli
+from opdctl.cluster.dry_run import rendered_objects
+from opdctl.cluster.rendered import groups_of
 from opdctl.console import run_guarded
+from opdctl.helm import template
+from opdctl.values import load_experiments
 
 pytestmark = pytest.mark.timeout(400, func_only=True)
 BROKEN, ODD = cases("broken"), cases("odd")
+# Cases that differ in what the scheduler looks at, on a cluster whose pods and nodes doctor may see.
+OF_NODES = {
+    "taint-without-toleration", "gpu-type-that-no-node-has", "too-few-cpus-beside-eight-gpus", "too-little-memory",
+    "one-node-for-two-workers", "gpus-in-use-by-others", "volume-in-another-zone", "affinity-to-a-pod-that-is-not-there",
+    "tainted-nodes-beside-enough-clean-ones", "arm-nodes-among-them", "ninety-six-cores-beside-eight-gpus-and-default-requests",
+    "one-box-that-is-server-too-without-quota-and-pod-security", "two-workers-on-three-nodes-one-half-in-use",
+    "volume-and-workers-in-one-zone", "spare-nodes-cordoned-or-not-ready", "karpenter-makes-the-gpu-nodes",
+    "preferences-and-a-toleration-of-everything", "two-workers-on-one-machine-of-sixteen-gpus",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +65,26 @@ def doctor(hospital, tmp_path, monkeypatch, capsys):
         with hospital.cluster(case):
             words = ["doctor", str(RUN), "--site", str(SITES[case["platform"]]), "-f", str(values), "-n", case["name"]]
             code = run_guarded(lambda: cli._invoke(words))
+            scheduled = hospital.scheduled(case, groups(case, values)) if case["name"] in OF_NODES else None
         shown = capsys.readouterr()
         text = shown.out.replace("\n" + " " * 22, " ")
         findings = {}
         for line in text.splitlines():
             state = line[:11].strip()
             findings.setdefault(state, []).append(line)
+        if scheduled is not None:
+            said = re.findall(r" placement +(\w+): (\d+) of (\d+) ", text)
+            assert {role: (int(num), int(of)) for role, num, of in said} == scheduled, text
         return code, findings, shown.out + shown.err
 
     return call
+
+
+def groups(case, values):
+    """The run's pods in a case, as its chart renders them."""
+    [item] = load_experiments(RUN, site=SITES[case["platform"]], overlays=[values], env={})
+    text = template(item, chart=CHARTS / item.spec.kind, namespace=case["name"], timeout_s=60)
+    return groups_of(rendered_objects(text), case["name"])
 
 
 def named(lines, words):

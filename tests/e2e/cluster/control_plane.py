@@ -82,7 +82,6 @@ class ControlPlane:
     def start_controllers(self) -> None:
         """Start kube-controller-manager and kube-scheduler; ready once the first service account is there."""
         manager = self.kubeconfig("system:kube-controller-manager", groups=[])
-        scheduler = self.kubeconfig("system:kube-scheduler", groups=[])
         self.processes.start(
             "kube-controller-manager",
             [
@@ -98,6 +97,11 @@ class ControlPlane:
                 "--secure-port=0",
             ],
         )
+        self.start_scheduler()
+
+    def start_scheduler(self) -> None:
+        """Start kube-scheduler."""
+        scheduler = self.kubeconfig("system:kube-scheduler", groups=[])
         self.processes.start(
             "kube-scheduler",
             [find("kube-scheduler"), f"--kubeconfig={scheduler}", "--leader-elect=false", "--secure-port=0"],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from opdctl.cluster.check_placement import check_placement
 from opdctl.cluster.nodes import obstacles, read_nodes
-from opdctl.cluster.placement import Group, describe, place
+from opdctl.cluster.placement import Group, Mount, describe, place
 from opdctl.cluster.selecting import matches, requests, selects, tolerates
 
 GPU = "nvidia.com/gpu"
@@ -170,6 +172,75 @@ APART = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuring
 )
 def test_rules_between_the_workers_hold(rule: dict, count: int, placed: list) -> None:
     assert on([group("worker", count, gpus=4, **rule)], [node("a", gpus=16), node("b", gpus=16)]) == {"worker": placed}
+
+
+def beside(kind: str, **labels: str) -> dict[str, Any]:
+    rule = {"topologyKey": "zone", "labelSelector": {"matchLabels": labels}}
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}}
+
+
+ZONES = [node("a", gpus=16, labels={"zone": "1"}), node("b", gpus=16, labels={"zone": "2"}), node("c", gpus=16)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "placed"),
+    [
+        (beside("podAffinity", role="worker"), ["a", "a"]),  # the first goes anywhere that has a zone, the second to it
+        (beside("podAffinity", app="cache"), ["b", "b"]),
+        (beside("podAffinity", app="gone"), []),
+        (beside("podAntiAffinity", app="cache"), ["a", "c"]),
+    ],
+)
+def test_required_affinity_to_pods_that_run_holds(rule: dict, placed: list) -> None:
+    cache = {**running("b"), "metadata": {"namespace": "opd", "labels": {"app": "cache"}}}
+    assert on([group("worker", 2, gpus=8, **rule)], ZONES, (cache,)) == {"worker": placed}
+
+
+def test_a_pod_that_runs_keeps_others_away_by_its_own_anti_affinity() -> None:
+    hermit = running("a", **beside("podAntiAffinity", role="worker"))
+    hermit["metadata"] = {"namespace": "opd", "labels": {}}
+    assert on([group("worker", 2, gpus=8)], ZONES, (hermit,)) == {"worker": ["b", "c"]}
+
+
+def test_a_port_of_the_host_is_one_pod_s() -> None:
+    taken = running("a")
+    taken["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 8080}]
+    worker = group("worker", 3, gpus=4, hostNetwork=True)
+    worker.spec["containers"][0]["ports"] = [{"containerPort": 8080}]
+    [found] = place([worker], read_nodes(ZONES, [taken]))
+    assert found.on == ("b", "c")
+    assert [(item.kind, item.subject) for item in found.refusals["a"]] == [("port", 8080)]
+
+
+def test_a_claim_s_volume_chooses_the_nodes() -> None:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["2"]}]}
+    worker = replace(group("worker", gpus=8), mounts=(Mount(claim="models", by="the volume", terms=(term,)),))
+    [found] = place(
+        [
+            worker,
+        ],
+        read_nodes(ZONES, []),
+    )
+    assert found.on == ("b",)
+    [found] = place([worker], read_nodes(ZONES[:1], []))
+    assert [item.text for item in found.refusals["a"]] == ["the volume of claim models is for zone 2"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"schedulerName": "volcano"}, "the rules of scheduler volcano"),
+        ({"resourceClaims": [{"name": "gpus"}]}, "resourceClaims"),
+        ({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "zone", "namespaces": ["others"], "labelSelector": {}}]}}}, "namespaces"),
+    ],
+)  # fmt: skip
+def test_what_is_not_judged_is_never_ok(spec: dict, words: str) -> None:
+    nodes = read_nodes([node("n", gpus=8)], [])
+    [found] = place([group("worker", gpus=8, **spec)], nodes)
+    check = check_placement(found, nodes, None)
+    assert check.state == "not checked"
+    assert words in check.message
 
 
 def test_a_spread_constraint_keeps_a_worker_off_the_only_node_with_room() -> None:
