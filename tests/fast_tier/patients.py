@@ -128,8 +128,8 @@ class Hospital:
             for path in SHARED:
                 self.api._json("DELETE", path, {"gracePeriodSeconds": 0})
 
-    def scheduled(self, case: Tree, groups: Sequence[Group]) -> dict[str, tuple[int, int]]:
-        """Role -> (how many pods kube-scheduler binds, of how many), in the case's cluster: workers first, then the others.
+    def schedules(self, case: Tree, groups: Sequence[Group], said: Tree) -> None:
+        """Wait until kube-scheduler has bound as many pods of each role as was said, and refused the others; workers come first.
 
         Claims are left out but for those that are bound to a volume of the case: nobody makes volumes here.
         """
@@ -140,22 +140,22 @@ class Hospital:
                     f"/api/v1/nodes/{node['metadata']['name']}", {"spec": {"taints": node["spec"]["taints"]}}
                 )
         bound = {tree["metadata"]["name"] for tree in case.get("objects", ()) if "volumeName" in tree.get("spec", {})}
-        path, found = f"/api/v1/namespaces/{case['name']}/pods", {}
-        for group in sorted(groups, key=lambda group: group.role != "worker"):
-            names = [f"{group.role}-{number}" for number in range(group.count)]
-            for name in names:
-                self.api.create(path, _pod_of(group, name, bound))
-            states = [
-                self.plane.admin.until(f"{name} is scheduled or refused", lambda name=name: self._decision(path, name))
-                for name in names
-            ]
-            found[group.role] = (states.count("bound"), group.count)
-        return found
+        path = f"/api/v1/namespaces/{case['name']}/pods"
+        try:
+            for group in sorted(groups, key=lambda group: group.role != "worker"):
+                for number in range(group.count):
+                    self.api.create(path, _pod_of(group, f"{group.role}-{number}", bound))
+                wanted = ["bound"] * said[group.role] + ["refused"] * (group.count - said[group.role])
+                self.plane.admin.until(
+                    f"of {group.count} pods of role {group.role} {said[group.role]} are bound",
+                    lambda group=group, wanted=wanted: self._decisions(path, group) == wanted,
+                )
+        finally:
+            self.api._json("DELETE", path, {"gracePeriodSeconds": 0})
 
-    def _decision(self, path: str, name: str) -> str:
-        pod = self.api.get(f"{path}/{name}")
-        reasons = {one.get("reason") for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"}
-        return "bound" if pod["spec"].get("nodeName") else "refused" if "Unschedulable" in reasons else ""
+    def _decisions(self, path: str, group: Group) -> list[str]:
+        pods = [self.api.get(f"{path}/{group.role}-{number}") for number in range(group.count)]
+        return sorted(map(_decision, pods))
 
     def _define_foreign(self, name: str, kind: str) -> None:
         full, _, version = name.partition("/")
@@ -260,6 +260,11 @@ class Hospital:
             raise AssertionError(f"{kind} {about['name']}: {error}") from error
         if "status" in tree and kind in ("ResourceQuota", "PersistentVolumeClaim", "Pod"):
             self.api.merge(f"{path}/{about['name']}/status", {"status": tree["status"]})
+
+
+def _decision(pod: Tree) -> str:
+    reasons = {one.get("reason") for one in pod["status"].get("conditions", ()) if one["type"] == "PodScheduled"}
+    return "bound" if pod["spec"].get("nodeName") else "refused" if "Unschedulable" in reasons else ""
 
 
 def _pod_of(group: Group, name: str, bound: set[str]) -> Tree:

@@ -65,16 +65,15 @@ def doctor(hospital, tmp_path, monkeypatch, capsys):
         with hospital.cluster(case):
             words = ["doctor", str(RUN), "--site", str(SITES[case["platform"]]), "-f", str(values), "-n", case["name"]]
             code = run_guarded(lambda: cli._invoke(words))
-            scheduled = hospital.scheduled(case, groups(case, values)) if case["name"] in OF_NODES else None
-        shown = capsys.readouterr()
-        text = shown.out.replace("\n" + " " * 22, " ")
+            shown = capsys.readouterr()
+            text = shown.out.replace("\n" + " " * 22, " ")
+            if case["name"] in OF_NODES:
+                said = re.findall(r" placement +(\w+): (\d+) of \d+ ", text)
+                hospital.schedules(case, groups(case, values), {role: int(num) for role, num in said})
         findings = {}
         for line in text.splitlines():
             state = line[:11].strip()
             findings.setdefault(state, []).append(line)
-        if scheduled is not None:
-            said = re.findall(r" placement +(\w+): (\d+) of (\d+) ", text)
-            assert {role: (int(num), int(of)) for role, num, of in said} == scheduled, text
         return code, findings, shown.out + shown.err
 
     return call
