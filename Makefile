@@ -149,7 +149,7 @@ schema: setup ## write the charts' values, schemas and READMEs from the spec
 images: ## build a container image by docker or buildah (ARGS="trainer --push REGISTRY --sbom FILE"); see images/README.md
 	images/build.sh $(ARGS)
 
-image-trainer-check: setup ## build images/trainer on a debootstrapped Debian and check it from inside (root; 40 GB of disk); images/RESULTS.md
+image-trainer-check: setup ## build images/trainer on a debootstrapped Debian and check it from inside (root; 60 GB of disk); images/RESULTS.md
 	PYTHONPATH=tools $(BIN)/python -m tests.images.trainer $(ARGS)
 
 charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.example.com/team/charts ARGS=--plain-http)
