@@ -71,7 +71,9 @@ def one_rank(folders) -> dict[str, dict]:
         "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(
-            folders, rows=uneven_rows(), overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]"]
+            folders,
+            rows=uneven_rows(),
+            overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]", "opd.activation_budget=0.5"],
         ),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
@@ -364,6 +366,10 @@ def test_the_worker_follows_its_plan(one_rank):
     for note in one_rank["left to the plan"]["residency"]:
         assert (note["teacher_trunk"], note["student_trunk"]) == ("device", "device")
     _same(one_rank["left to the plan"], one_rank["offload"])
+
+
+def test_a_rank_keeps_the_share_of_activations_that_its_settings_name(one_rank):
+    assert (one_rank["left to the plan"]["activation_budget"], one_rank["offload"]["activation_budget"]) == (0.5, 1.0)
 
 
 def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):

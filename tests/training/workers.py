@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config as functorch
 from tensordict import TensorDict
 from tests.ports import free_ports
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -184,6 +185,7 @@ def run_case(case: Case) -> dict[str, Any]:
         "nonfinite_rows": nonfinite_rows,
         "gradients": gradients,
         "residency": worker.read_residency(),
+        "activation_budget": functorch.activation_memory_budget,
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }

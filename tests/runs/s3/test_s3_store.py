@@ -141,6 +141,17 @@ def test_a_wrong_secret_ends_at_once_in_one_clear_line(
     assert time.monotonic() - started < 30
 
 
+def test_no_credentials_at_all_are_named_too(s3_url: str, fresh_filesystem, tmp_path: Path, monkeypatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    fresh_filesystem()
+    with pytest.raises(StoreRefused, match=r"NoCredentialsError.*check the credentials in the environment"):
+        open_store(s3_url).get("key")
+
+
 def test_a_missing_bucket_is_named(s3_environment: dict[str, str]) -> None:
     with pytest.raises(StoreRefused, match=r"cannot create s3://no-such-bucket/.*bucket") as refused:
         open_store("s3://no-such-bucket/r").check_create_only()
