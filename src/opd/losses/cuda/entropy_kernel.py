@@ -58,17 +58,17 @@ def row_entropies(logits: Logits, temperature: float) -> Tensor:
     num_rows, vocab = values.shape
     out = torch.empty(num_rows, device=values.device)
     if num_rows:
-        shifted = logits.block_max is not None
+        tops = logits.block_max  # None: the logits are not shifted
         _entropies[(num_rows,)](
             values,
-            logits.block_max if shifted else values,
+            values if tops is None else tops,
             out,
             values.stride(0),
-            logits.block_max.shape[1] if shifted else 0,
+            0 if tops is None else tops.shape[1],
             vocab,
             1.0 / temperature,
             BLOCK=_BLOCK,
-            SHIFT=VOCAB_BLOCK if shifted else 0,
+            SHIFT=0 if tops is None else VOCAB_BLOCK,
             num_warps=_NUM_WARPS,
         )
     return out
