@@ -110,7 +110,7 @@ e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to
 	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)
 
 test-placement: setup ## ranks, queue and workers on a real Ray with logical nodes, up to four of eight GPUs
-	$(BIN)/python -m pytest tests/training/placement $(ARGS)
+	$(BIN)/python -m pytest tests/cluster/placement $(ARGS)
 
 chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name); table in tests/chaos/RESULTS.md
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
@@ -162,10 +162,10 @@ golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
-	$(BIN)/python -m opd.agent.evidence $(ARGS)
+	$(BIN)/python -m tests.agent_evidence $(ARGS)
 
 agent-models: setup ## train the agent evidence's teacher and student start again
-	$(BIN)/python -m opd.agent.evidence.make_models
+	$(BIN)/python -m tests.agent_evidence.make_models
 
 toy-models: setup ## train the quickstart's teacher and student start again
 	$(BIN)/python -m opd.data.toy.make_models

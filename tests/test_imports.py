@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +22,7 @@ def _loaded_by(*modules: str) -> set[str]:
 @pytest.mark.parametrize(
     "modules",
     [
-        ("opd.spec", "opd.overrides", "opd.inputs", "opd.launch"),
+        ("opd.config", "opd.config.verl", "opd.inputs", "opd.launch"),
         ("opd.losses",),
         ("opd.batch",),
         ("opd.importance",),
@@ -26,7 +30,7 @@ def _loaded_by(*modules: str) -> set[str]:
         ("opd.runs", "opd.runs.run"),
         ("opd.rewards", "opd.rewards.entry"),
         ("opd.evaluation.results",),
-        ("opd.agent.execution", "opd.agent.reward", "opd.agent.make_database", "opd.data.prepare_agent_data"),
+        ("opd.agent.tool_pool", "opd.envs.travel.reward", "opd.agent.make_database", "opd.data.prepare_agent_data"),
     ],
     ids=lambda modules: modules[0],
 )
@@ -37,15 +41,76 @@ def test_what_lies_below_the_trainer_imports_neither_verl_nor_ray(modules):
 @pytest.mark.parametrize(
     "module",
     [
-        "opd.spec",
-        "opd.overrides",
+        "opd.config",
+        "opd.config.verl",
         "opd.inputs",
         "opd.data.toy.task",
         "opd.rewards",
         "opd.runs.run",
-        "opd.agent.reward",
-        "opd.agent.execution",
+        "opd.envs.travel.reward",
+        "opd.agent.tool_pool",
     ],
 )
 def test_what_the_tool_may_use_does_not_import_torch(module):
     assert not _loaded_by(module).intersection(("torch", "transformers", *_HEAVY))
+
+
+# The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
+LAYERS = (
+    ("errors", "text", "isolation", "compat", "batch", "losses", "importance"),
+    ("store", "config", "rewards"),
+    ("data", "runs"),
+    ("agent", "evaluation", "memory"),
+    ("envs", "config.verl"),
+    ("convert", "inputs"),
+    ("cluster",),
+    ("pods", "rollout"),
+    ("worker",),
+    ("trainer",),
+    ("launch", "main_opd", "quickstart"),
+)
+# Names that people type or write into their files: they stand where they always stood, and may use what is above them.
+ENTRIES = {"agent.make_database", "agent.reward", "agent.tools", "data.prepare_agent_data"}
+TOOL_LAYERS = (
+    ("errors", "redact", "forward"),
+    ("console", "kube"),
+    ("chart", "local", "stage"),
+    ("runs",),
+    ("doctor", "logs", "report", "submit"),
+    ("commands",),
+    ("cli",),
+)
+
+
+def _imports(package: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """(module, imported module or name) within `package`, without its own name; imports in functions count too."""
+    for path in folder.rglob("*.py"):
+        module = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package:
+                yield from ((module, f"{node.module}.{alias.name}".partition(".")[2]) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from (
+                    (module, alias.name.partition(".")[2])
+                    for alias in node.names
+                    if alias.name.startswith(f"{package}.")
+                )
+
+
+def _room(name: str, rooms: Iterable[str]) -> str:
+    found = [room for room in rooms if f"{name}.".startswith(f"{room}.")]
+    assert found, f"{name} is in no room of LAYERS"
+    return max(found, key=len)
+
+
+@pytest.mark.parametrize(("package", "layers"), [("opd", LAYERS), ("opdctl", TOOL_LAYERS)])
+def test_rooms_import_only_what_lies_below_them(package, layers):
+    level = {room: number for number, line in enumerate(layers) for room in line}
+    folder = Path(importlib.import_module(package).__file__).parent
+    upwards = []
+    for module, imported in _imports(package, folder):
+        if module and module not in ENTRIES:
+            own, other = _room(module, level), _room(imported, level)
+            if own != other and level[own] <= level[other]:
+                upwards.append(f"{package}.{module} imports {package}.{imported}")
+    assert upwards == []

@@ -10,13 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from opd.claim import refuse
-from opd.inputs import Inputs, check_inputs
-from opd.overrides import RunFacts, compute_overrides
-from opd.runs.access import apply_experiment
-from opd.runs.identity import RUN_FILE
-from opd.runs.result import RESULT_FILE
-from opd.spec import (
+from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
+from opd.config import (
     AnyRunSpec,
     AnySpec,
     ConvertSpec,
@@ -28,9 +23,14 @@ from opd.spec import (
     load_spec,
     spec_hash,
 )
-from opd.spec.naming import FORMER_DEFAULT_NAME
-from opd.spec.site import SITE_VARIABLE
-from opd.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
+from opd.config.naming import FORMER_DEFAULT_NAME
+from opd.config.site import SITE_VARIABLE
+from opd.config.verl import RunFacts, compute_overrides
+from opd.inputs import Inputs, check_inputs
+from opd.runs.claim import refuse
+from opd.runs.identity import RUN_FILE
+from opd.runs.result import RESULT_FILE
+from opd.store.access import apply_experiment
 
 EXIT_BAD_SPEC = SpecError.exit_code
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     if args.plan:
         apply_experiment(dump_spec(spec), is_final=args.no_env)
-        return importlib.import_module("opd.training.residency.command").run(loaded)
+        return importlib.import_module("opd.memory.command").run(loaded)
     if args.dry_run:
         for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
             print(line)
@@ -141,7 +141,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
     """Look at the spec's files and hand it to its kind's entry point; the first heavy import happens here.
 
     Args:
-        is_final: the spec outranks this process's environment, as in a pod (`opd.runs.access`).
+        is_final: the spec outranks this process's environment, as in a pod (`opd.store.access`).
         origin: name of the experiment file, for what is wrong with its data and models.
     """
     apply_experiment(dump_spec(spec), is_final=is_final)
@@ -157,7 +157,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         model_path=fetch(spec.model.path, spec.model.revision),
         teacher_path=fetch(teacher.path, teacher.revision) if teacher else None,
     )
-    return importlib.import_module("opd.training.entry").run(spec, compute_overrides(spec, run=run))
+    return importlib.import_module("opd.trainer.entry").run(spec, compute_overrides(spec, run=run))
 
 
 def fetch(path: str, revision: str | None) -> str | None:

@@ -14,15 +14,14 @@ from dataclasses import replace
 
 import hydra
 
-from opd.overrides import RunFacts, compute_overrides
-from opd.runs.errors import RunError
-from opd.spec import ConvertSpec, SpecError
-from opd.spec.errors import Problem
-from opd.spec.load import load_text
-from opd.spec.raw import parse_raw
-from opd.spec.verl_keys import VERL_KEYS
-from opd.training.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
-from opd.training.errors import Unfit
+from opd.config import ConvertSpec, SpecError
+from opd.config.errors import Problem
+from opd.config.load import load_text
+from opd.config.raw import parse_raw
+from opd.config.verl import RunFacts, compute_overrides
+from opd.config.verl_keys import VERL_KEYS
+from opd.errors import RunError, Unfit
+from opd.trainer.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
 
 # Where the original's config for plain Hydra has other values than its scripts, whose values are a spec's.
 _ORIGINAL = (

@@ -5,7 +5,7 @@ import time
 from pydantic import BaseModel
 
 from opd.agent.tools import TOOLS as TRAVEL_TOOLS
-from opd.agent.tools.registry import Tool
+from opd.agent.toolset import Tool
 
 
 class Nothing(BaseModel):

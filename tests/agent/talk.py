@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tests.agent_evidence.tokenizer import build_tokenizer
+
 from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Limits, Sampled
-from opd.agent.evidence.tokenizer import build_tokenizer
 from opd.agent.parsing import CallParser, HermesParser
 from opd.agent.truncation import truncate_reply
 

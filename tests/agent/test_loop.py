@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from tests.agent.talk import call
+from tests.agent_evidence.play import play
+from tests.agent_evidence.settings import settings
 from transformers import AutoConfig, AutoTokenizer
 
-from opd.agent.evidence import STUDENT, TEACHER, model_folder
-from opd.agent.evidence.play import play
-from opd.agent.evidence.settings import settings
-from opd.agent.evidence.task import heldout_rows, make_world, open_world
-from opd.agent.reward import FINAL_TEXT
-from opd.agent.settings import AGENT_LOOP
-from opd.rollout.config import EngineConfig
-from opd.rollout.script import ScriptConfig
-from opd.rollout.server import RolloutServer, ServerConfig
+from opd.agent.settings import AGENT_LOOP, FINAL_TEXT
+from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
+from opd.envs.travel.toy.task import heldout_rows, make_world, open_world
+from opd.rollout.cpu.config import EngineConfig
+from opd.rollout.cpu.script import ScriptConfig
+from opd.rollout.cpu.server import RolloutServer, ServerConfig
 
 TOOLSET = str(Path(__file__).with_name("faulty_tools.py"))
 FOLDER = model_folder(STUDENT)

@@ -10,7 +10,7 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from opd.agent.parsing import HermesParser
-from opd.agent.tools.registry import tool_schemas
+from opd.agent.toolset import tool_schemas
 from opd.agent.verl_tools import VerlTools, call_parser
 
 SCHEMAS = tool_schemas()

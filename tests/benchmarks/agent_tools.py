@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from opd.agent.database import Database, open_database
-from opd.agent.execution import ToolPool
-from opd.agent.make_database import DEFAULT_NUM_CITIES, write_database
 from opd.agent.protocol import ToolReply
+from opd.agent.tool_pool import ToolPool
+from opd.envs.travel.database import Database, open_database
+from opd.envs.travel.make_database import DEFAULT_NUM_CITIES, write_database
 
 SEED = 42
 WARM_UP_CALLS = 20

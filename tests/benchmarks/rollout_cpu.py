@@ -8,9 +8,9 @@ from importlib.resources import files
 import torch
 from transformers import AutoConfig
 
-from opd.rollout.config import EngineConfig
-from opd.rollout.engine import RolloutEngine
-from opd.rollout.model import build_model
+from opd.rollout.cpu.config import EngineConfig
+from opd.rollout.cpu.engine import RolloutEngine
+from opd.rollout.cpu.model import build_model
 
 LOADS = [(1, 12, 5), (128, 12, 5), (512, 12, 5), (64, 250, 250), (8, 900, 100)]
 """(requests, prompt tokens, answer tokens)."""

@@ -15,8 +15,8 @@ from opd.runs.attempts import attempt_numbers, read_owner
 from opd.runs.manifest import find_problem, step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.resume import complete_steps, read_sealed
-from opd.runs.store import Store
-from opd.runs.store_local import LocalStore
+from opd.store.base import Store
+from opd.store.local import LocalStore
 
 # Loading shards warns of what `torch.compile` could not do with their device mesh.
 logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)

@@ -16,8 +16,8 @@ from tests.chaos.compare import Places, differences
 from tests.runs.s3 import server as s3
 
 from opd.runs.resume import complete_steps
-from opd.runs.store import open_store
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
 from opd.runs.manifest import COMPLETE_FILE, step_folder
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 MODEL = "actor/model_world_size_1_rank_0.pt"
 OPTIMIZER = "actor/optim_world_size_1_rank_0.pt"

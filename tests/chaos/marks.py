@@ -18,7 +18,7 @@ from collections import Counter
 FILE = "OPD_CHAOS_MARKS"
 FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
 NAN_AT = "OPD_CHAOS_NAN_AT"
-_WATCHED = "opd.training.trainer"
+_WATCHED = "opd.trainer.trainer"
 _entered: Counter[str] = Counter()
 
 

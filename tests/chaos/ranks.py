@@ -16,9 +16,9 @@ from tests.chaos.scenario import scenario
 from tests.e2e_cpu import pods
 from tests.runs.s3 import server as s3
 
+from opd.config import dump_spec, load_spec
 from opd.runs.resume import complete_steps
-from opd.runs.store_local import LocalStore
-from opd.spec import dump_spec, load_spec
+from opd.store.local import LocalStore
 
 TIMEOUT_S = 900.0
 _TWO_RANKS = ("trainer.gpus_per_node=2",)

@@ -10,8 +10,8 @@ from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
+from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import read_streamed
-from opd.stacks import FILE as STACKS_FILE
 
 # Far above what a phase takes here on a busy machine; only for the start that stalls, the next one has the default.
 FLOOR_S = 90.0

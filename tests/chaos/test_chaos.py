@@ -18,7 +18,7 @@ from tests.chaos.scenario import SCENARIOS
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 
 @pytest.fixture(scope="module")

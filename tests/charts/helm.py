@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gotools import find
-from opd.spec import KINDS
+from opd.config import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = ROOT / "charts"

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from tests.charts.helm import EXPERIMENTS, IMAGE
 
-from opd.spec.reader import read_text
+from opd.config.reader import read_text
 
 TREES = {name: read_text(path.read_text(), origin=name).tree for name, path in EXPERIMENTS.items()}
 TEXTS = st.sampled_from(

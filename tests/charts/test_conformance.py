@@ -9,7 +9,7 @@ from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, SITES, kind_of,
 
 import kubeschemas
 from gotools import find
-from opd.spec import KINDS
+from opd.config import KINDS
 
 EVERYTHING = {
     "cluster": {

@@ -3,7 +3,7 @@
 import pytest
 from tests.charts.helm import MINIMAL, RUN, env_of, head, rayjob, refusal, worker
 
-from opd.spec import KINDS
+from opd.config import KINDS
 
 SECRETS = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "mlflow": {"secret": "ml", "key": "m"}, "store": "bucket"}  # fmt: skip
 

@@ -10,10 +10,10 @@ from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, MINIMAL, ROOT, kind_o
 from chartgen.__main__ import drifted, generated
 from chartgen.chart import charts
 from chartgen.constants import constants
-from opd.spec import KINDS, field_docs, static_defaults
-from opd.spec.cluster import cluster_defaults, parse_cluster
-from opd.spec.errors import SpecError
-from opd.spec.reader import read_text
+from opd.config import KINDS, field_docs, static_defaults
+from opd.config.cluster import cluster_defaults, parse_cluster
+from opd.config.errors import SpecError
+from opd.config.reader import read_text
 
 
 def test_no_generated_file_differs_from_the_spec():

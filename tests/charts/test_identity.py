@@ -8,8 +8,8 @@ import pytest
 from tests.charts.helm import EXPERIMENTS, objects, pod_templates, refusal
 from tests.charts.policies import Traffic
 
-from opd.spec import SpecError, load_text
-from opd.spec.cluster.rules import load_cluster
+from opd.config import SpecError, load_text
+from opd.config.cluster.rules import load_cluster
 
 # Kind of identity -> (the annotation that says it, addresses and ports that it opens).
 CREDENTIALS = {

@@ -8,7 +8,7 @@ import yaml
 from tests.charts.helm import EXPERIMENTS, MINIMAL, ROOT, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, conform
 
-from opd.spec import KINDS
+from opd.config import KINDS
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, objects, one, template
 
-from opd.spec import KINDS, dump_spec, load_text
+from opd.config import KINDS, dump_spec, load_text
 
 ODD = {
     "name": "odd",

@@ -3,7 +3,7 @@
 import pytest
 from tests.charts.helm import IMAGE, MINIMAL, RUN, containers, env_of, objects, one, pod_templates, rayjob, refusal
 
-from opd.spec import KINDS
+from opd.config import KINDS
 
 MODES = ("K8sJobMode", "HTTPMode")
 ALL = [(kind, mode) for kind in KINDS for mode in MODES]

@@ -9,8 +9,8 @@ import pytest
 from tests.charts.helm import EXPERIMENTS, IMAGE, head, objects, pod_templates, refusal, template, worker
 from tests.charts.test_conformance import conform
 
-from opd.spec import SpecError, load_text
-from opd.spec.cluster.rules import load_cluster
+from opd.config import SpecError, load_text
+from opd.config.cluster.rules import load_cluster
 
 Tree = dict[str, Any]
 NAME = "opd-qwen3-8b-to-1.7b"

@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import ROOT, containers, head, objects, pod_templates, rayjob, refusal, worker
 
 from chartgen.constants import locked_version
-from opd.spec import KINDS, parse_tree
+from opd.config import KINDS, parse_tree
 
 RUNS = [kind for kind in KINDS if kind != "convert"]
 

@@ -16,7 +16,7 @@ from tests.charts.helm import (
     template,
 )
 
-from opd.spec import KINDS
+from opd.config import KINDS
 
 RUNS = [kind for kind in KINDS if kind != "convert"]
 

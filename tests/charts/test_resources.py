@@ -5,10 +5,10 @@ import math
 import pytest
 from tests.charts.helm import DIGEST, MINIMAL, head, rayjob, refusal, worker
 
-from opd.spec import KINDS, SpecError, parse_tree
-from opd.spec.cluster.resources import resources
-from opd.spec.cluster.rules import load_cluster
-from opd.spec.needs import needs
+from opd.config import KINDS, SpecError, parse_tree
+from opd.config.cluster.resources import resources
+from opd.config.cluster.rules import load_cluster
+from opd.config.needs import needs
 
 RUNS = [kind for kind in KINDS if kind != "convert"]
 OPD = MINIMAL["opd"]

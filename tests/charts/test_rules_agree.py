@@ -12,9 +12,9 @@ from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, RUN, helm, one, p
 from tests.charts.mutations import ERRORS, TREES, edit, mutated
 
 from opd import launch
-from opd.overrides import RunFacts, compute_overrides
-from opd.spec import ConvertSpec, SpecError, load_text
-from opd.spec.cluster.rules import load_cluster
+from opd.config import ConvertSpec, SpecError, load_text
+from opd.config.cluster.rules import load_cluster
+from opd.config.verl import RunFacts, compute_overrides
 
 # 500 together: hypothesis is asked for each class by itself, since it does not spread evenly over choices.
 NUM_VALID, NUM_PER_ERROR = 240, 20

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, RUN, SITES, SWEEPS, helm, kind_of, rayjob
 
-from opd.spec import SpecError, load_spec
-from opd.spec.cluster import parse_cluster
-from opd.spec.reader import read_text
-from opdctl.values import load_experiments
+from opd.config import SpecError, load_spec
+from opd.config.cluster import parse_cluster
+from opd.config.reader import read_text
+from opdctl.chart.values import load_experiments
 
 # Keys of `cluster` that differ from one cluster to the next, whatever is run on it.
 OF_A_CLUSTER = ("image", "secrets", "gpu", "rdma", "queue", "cache", "extraEnv", "podMonitor", "serviceAccount")

@@ -3,7 +3,7 @@
 import pytest
 from tests.charts.helm import MINIMAL, RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
 
-from opd.spec import KINDS
+from opd.config import KINDS
 
 AGENT = {"experiment": "opd-agent-travel"}
 

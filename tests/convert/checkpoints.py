@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from tests.ports import free_ports
-from tests.training.models import save_model
+from tests.worker.models import save_model
 
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.identity import settle_identity
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = 7
@@ -85,7 +85,7 @@ def full_weights(folder: Path, case: Case) -> dict[str, torch.Tensor]:
 
 def seal(actor: Path, run_dir: Path, *, base: str, remote_url: str | None = None, world_size: int = 2) -> Path:
     """A copy of a saved actor as step 7 of a sealed run whose model is `base`; returns the step's folder."""
-    from opd.runs.store import open_store
+    from opd.store.opening import open_store
 
     local = LocalStore(run_dir)
     remote = open_store(remote_url) if remote_url else None

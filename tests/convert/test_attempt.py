@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.convert.checkpoints import STEP, Case
 
+from opd.config.load import load_text
 from opd.convert.attempt import run_attempt
-from opd.spec.load import load_text
 
 pytestmark = pytest.mark.slow
 CASE = Case(tied=False, dtype="float32", world_size=2)

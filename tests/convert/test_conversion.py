@@ -11,10 +11,10 @@ from safetensors import safe_open
 from tests.convert.checkpoints import CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from opd.config.algorithm import Convert
 from opd.convert.__main__ import main
 from opd.convert.pipeline import convert_checkpoint
 from opd.convert.shards import shard_name
-from opd.spec.algorithm import Convert
 
 pytestmark = pytest.mark.slow  # the first test waits for the saving processes
 TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.convert.checkpoints import Case
 
+from opd.config.algorithm import Convert
 from opd.convert.errors import ConvertError
 from opd.convert.merger import ShardMerger
 from opd.convert.pipeline import convert_checkpoint
 from opd.convert.verify import compare_logits, make_prompts, verify
-from opd.spec.algorithm import Convert
 
 CASE = Case(tied=False, dtype="float32", world_size=2)
 LOGITS = [torch.tensor([[1.0, -50.0], [3.0, 4.0]])]

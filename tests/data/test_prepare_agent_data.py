@@ -6,14 +6,14 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-from tests.agent.environment.tokenizers_under_test import byte_level_bpe
+from tests.envs.travel.tokenizers_under_test import byte_level_bpe
 
-from opd.agent.make_database import write_database
-from opd.agent.reward import compute_score
-from opd.agent.task import BenchmarkCart, BenchmarkTrip, parse_task
-from opd.data.agent.deepplanning import FOLDER
-from opd.data.agent.rows import AGENT_SCHEMA
 from opd.data.prepare_agent_data import main
+from opd.envs.travel.data.deepplanning import FOLDER
+from opd.envs.travel.data.rows import AGENT_SCHEMA
+from opd.envs.travel.make_database import write_database
+from opd.envs.travel.reward import compute_score
+from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, parse_task
 
 NUM_TASKS = 10
 

@@ -77,7 +77,7 @@ def write_inputs(folder: Path) -> None:
 def rows(folder: Path) -> list[dict[str, float]]:
     """The training steps' rows of all attempts in `folder`, merged as `collect` merges them."""
     from opd.runs.metrics import read_metrics
-    from opd.runs.store_local import LocalStore
+    from opd.store.local import LocalStore
 
     merged = [dict(row) for row in read_metrics(LocalStore(folder / "out" / NAME)).rows]
     return [row for row in merged if "training/global_step" in row]

@@ -48,7 +48,7 @@ def _watch_student(module) -> None:
     module.run_with_task = run_with_task
 
 
-_WATCHED = {"opd.training.rollout_worker": _watch_rollout, "opd.training.engines": _watch_student}
+_WATCHED = {"opd.rollout.worker": _watch_rollout, "opd.worker.engines": _watch_student}
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -17,7 +17,7 @@ import psutil
 from tests.listening import Listener, listeners
 
 from opd.runs.metrics import read_metrics
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = Path(__file__).parent / "specs"

@@ -16,12 +16,12 @@ from tests.e2e_cpu.runs import SPECS, finish, start
 from tests.ports import free_ports
 from tests.runs.s3 import server as s3
 
+from opd.config import dump_spec, load_spec
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
 from opd.runs.metrics import read_metrics
 from opd.runs.resume import complete_steps
-from opd.runs.store_local import LocalStore
-from opd.spec import dump_spec, load_spec
+from opd.store.local import LocalStore
 
 TIMEOUT_S = 600.0
 # As KubeRay and the charts set them.

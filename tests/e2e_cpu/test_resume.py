@@ -16,7 +16,7 @@ from tests.e2e_cpu import begun_run
 from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, finish, kill_all, run, start
 
 from opd.runs.resume import complete_steps
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 _STEPS = 8
 _SETS = (f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")

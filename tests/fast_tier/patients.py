@@ -21,11 +21,11 @@ from tests.e2e.cluster.processes import Processes, minimal_environment
 from tests.fast_tier.tier import CLUSTER_MANIFESTS
 
 import kubeschemas
-from opdctl.cluster.client import KubeApi
-from opdctl.cluster.dry_run import ANY_ACCOUNT
-from opdctl.cluster.errors import ClusterError
-from opdctl.cluster.placement import Group
-from opdctl.values import merge
+from opdctl.chart.values import merge
+from opdctl.doctor.placement import Group
+from opdctl.kube.client import KubeApi
+from opdctl.kube.dry_run import ANY_ACCOUNT
+from opdctl.kube.errors import ClusterError
 
 Tree = dict[str, Any]
 CASES = Path(__file__).parent / "clusters"

@@ -12,11 +12,11 @@ from tests.fast_tier.patients import RUN, Hospital, cases
 
 import gotools
 from opdctl import cli
-from opdctl.cluster.dry_run import rendered_objects
-from opdctl.cluster.rendered import groups_of
+from opdctl.chart.helm import template
+from opdctl.chart.values import load_experiments
 from opdctl.console import run_guarded
-from opdctl.helm import template
-from opdctl.values import load_experiments
+from opdctl.doctor.rendered import groups_of
+from opdctl.kube.dry_run import rendered_objects
 
 pytestmark = pytest.mark.timeout(400, func_only=True)
 BROKEN, ODD = cases("broken"), cases("odd")

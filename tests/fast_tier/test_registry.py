@@ -12,7 +12,7 @@ from tests.fast_tier.tier import ROOT
 from tests.ports import free_ports
 
 import gotools
-from opd.spec import KINDS
+from opd.config import KINDS
 
 NAMESPACE = "registry"
 

@@ -18,7 +18,7 @@ from tests.fast_tier.patients import RUN, nodes_of
 from tests.fast_tier.runs import admitted, is_active, nodes_by_role, pods, status
 
 import gotools
-from opdctl.values import merge
+from opdctl.chart.values import merge
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 NAMESPACE = "opd"

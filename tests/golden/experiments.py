@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from gotools import find
-from opd.overrides import RunFacts, compute_overrides
-from opd.spec import KINDS, ConvertSpec
-from opd.spec.reader import read_text
-from opdctl import helm
-from opdctl.values import Experiment, load_experiments
+from opd.config import KINDS, ConvertSpec
+from opd.config.reader import read_text
+from opd.config.verl import RunFacts, compute_overrides
+from opdctl.chart import helm
+from opdctl.chart.values import Experiment, load_experiments
 
 GOLDEN = Path(__file__).resolve().parent
 ROOT = GOLDEN.parents[1]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from opd.training.hidden_cache import SLAB_BYTES, HiddenCache
+from opd.worker.teacher_cache import SLAB_BYTES, HiddenCache
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():

@@ -23,10 +23,10 @@ from typing import Any
 from tests.gpu.facts import machine
 from tests.gpu_smoke.promises import Promise, agent_promises, choice_promises, eval_promises, promises, step_parts
 
+from opd.config import load_spec
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
-from opd.runs.store_local import LocalStore
-from opd.spec import load_spec
+from opd.store.local import LocalStore
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

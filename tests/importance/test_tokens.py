@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import tensor
 
+from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, select_tokens, soft_or_scores, token_scores
 from opd.importance.counter import step_seed
 from opd.importance.tokens import normalised, quantile
-from opd.spec.algorithm import TokenImportance
 
 ALL = torch.ones(5, dtype=torch.bool)
 

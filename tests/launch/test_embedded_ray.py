@@ -11,7 +11,7 @@ import pytest
 START = """
 import ray
 from opd.main_opd import full_overrides
-from opd.training.entry import compose, set_process_environment, start_ray
+from opd.trainer.entry import compose, set_process_environment, start_ray
 set_process_environment("cpu")
 overrides = full_overrides(["actor_rollout_ref.model.path=m", "trainer.device=cpu"], {"TEACHER_MODEL_PATH": "t"})
 print(start_ray(compose(overrides), num_cpus=3), int(ray.cluster_resources()["CPU"]))

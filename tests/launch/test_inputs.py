@@ -11,7 +11,7 @@ import pytest
 from tests.inputs.files import prompt_rows, write_model, write_rows
 from tests.launch.test_launch import CLEAN, HEAVY
 
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 CODE = (
     "import sys; from opd.launch import main; code = main(); "
@@ -107,8 +107,8 @@ def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
 
 def test_whole_inputs_reach_the_trainer(start):
     code = (
-        "import sys, types; import opd.launch; entry = types.ModuleType('opd.training.entry'); "
-        "entry.run = lambda spec, overrides: print('reached') or 0; sys.modules['opd.training.entry'] = entry; "
+        "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "
+        "entry.run = lambda spec, overrides: print('reached') or 0; sys.modules['opd.trainer.entry'] = entry; "
         "sys.exit(opd.launch.main())"
     )
     done = start(code)

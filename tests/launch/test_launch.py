@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from opd.config import VARIABLES, load_spec, spec_hash
+from opd.config.verl import compute_overrides
+from opd.config.verl.facts import RunFacts
 from opd.launch import begun_under_the_former_default
-from opd.overrides import compute_overrides
-from opd.overrides.facts import RunFacts
-from opd.spec import VARIABLES, load_spec, spec_hash
 
-EXAMPLES = Path(__file__).parents[1] / "spec" / "examples"
+EXAMPLES = Path(__file__).parents[1] / "config" / "examples"
 OPD = EXAMPLES / "opd.yaml"
 QUICKSTART = Path(__file__).parents[2] / "manifests" / "experiments" / "quickstart.yaml"  # bundled data and models
 HEAVY = ("torch", "verl", "ray", "transformers", "hydra")
@@ -160,8 +160,8 @@ def test_a_ray_cluster_is_recognised_by_its_address():
 def test_the_exit_code_is_the_runs(result, code):
     # The entry point is replaced by one that ends at once; the real one is run by the end-to-end tests.
     script = (
-        "import sys, types; import opd.launch; entry = types.ModuleType('opd.training.entry'); "
-        f"entry.run = lambda spec, overrides: {result}; sys.modules['opd.training.entry'] = entry; sys.exit(opd.launch.main())"
+        "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "
+        f"entry.run = lambda spec, overrides: {result}; sys.modules['opd.trainer.entry'] = entry; sys.exit(opd.launch.main())"
     )
     assert launch(QUICKSTART, code=script).returncode == code
 

@@ -9,10 +9,10 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from opd.config import SpecError
+from opd.config.raw import parse_raw
 from opd.main_opd import full_overrides
-from opd.spec import SpecError
-from opd.spec.raw import parse_raw
-from opd.training.entry import CONFIG_NAME, config_dir
+from opd.trainer.entry import CONFIG_NAME, config_dir
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # type: ignore[union-attr, index]
 MODELS = ["actor_rollout_ref.model.path=/models/student", "+actor_rollout_ref.ref.model.path=/models/teacher"]

@@ -11,11 +11,11 @@ import pytest
 
 DRIVER = """
 import os, sys, time
-from opd.supervise import supervised
+from opd.cluster.supervise import supervised
 
 def run():
     import ray
-    from opd.training.ray_start import patient_start
+    from opd.compat.ray_start import patient_start
     with patient_start():
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
 

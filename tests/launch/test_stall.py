@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from opd.progress import FIRST_FLOORS, Progress
+from opd.runs.progress import FIRST_FLOORS, Progress
 
 FLOOR_S = 1.0
 PREAMBLE = f"""
 import os, signal, subprocess, sys, threading, time
 from opd import supervise, stacks
-from opd.progress import PROGRESS
+from opd.runs.progress import PROGRESS
 
 def stalls(hang):
     def run():
@@ -157,7 +157,7 @@ def test_a_run_that_waits_for_others_is_left_alone(tmp_path):
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr("opd.progress.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("opd.runs.progress.time.monotonic", lambda: self.now_s)
 
 
 def limit_after(progress: Progress, clock: Clock, silences: list[float]) -> float | None:

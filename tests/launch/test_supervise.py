@@ -12,7 +12,7 @@ import pytest
 # A run that leaves a child in its own session and an orphan (its parent is gone: only a subreaper still finds it).
 CHILD = """
 import os, signal, subprocess, sys, time
-from opd.supervise import supervised
+from opd.cluster.supervise import supervised
 
 def run():
     mode = sys.argv[1]

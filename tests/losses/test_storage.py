@@ -6,7 +6,7 @@ from torch import nn
 
 from opd.losses.fused import HeadDivergence
 from opd.losses.storage import RETRY_AFTER, StorageMemory
-from opd.training.head import DistillationHead
+from opd.worker.head import DistillationHead
 
 
 def test_after_a_call_that_needed_fp32_the_next_ones_begin_with_it():

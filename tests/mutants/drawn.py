@@ -19,7 +19,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "tests/runs/test_retention.py",
         "tests/runs/test_durability.py",
     ),
-    "runs/durable.py": ("tests/runs/test_durability.py",),
+    "store/durable.py": ("tests/runs/test_durability.py",),
     "runs/identity.py": ("tests/runs/test_identity.py",),
     "runs/lease.py": ("tests/runs/test_lease.py", "tests/runs/test_run.py"),
     "runs/manifest.py": (
@@ -31,30 +31,30 @@ FILES: dict[str, tuple[str, ...]] = {
     "runs/resume.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_retention.py"),
     "runs/retention.py": ("tests/runs/test_retention.py",),
     "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
-    "runs/store.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
-    "runs/store_local.py": (
+    "store/base.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
+    "store/local.py": (
         "tests/runs/test_store.py",
         "tests/runs/test_durability.py",
         "tests/runs/test_retention.py",
     ),
     "runs/stream.py": ("tests/runs/test_stream.py",),
-    "fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
-    "training/checkpointing.py": ("tests/training/test_checkpointing.py",),
-    "training/plain_loads.py": ("tests/training/test_plain_loads.py", "tests/training/test_checkpointing.py"),
-    "training/step_counts.py": (
-        "tests/training/test_step_counts.py",
-        "tests/training/test_hidden_cache.py",
-        "tests/training/test_worker_invariance.py",
+    "inputs/fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
+    "worker/checkpointing.py": ("tests/worker/test_checkpointing.py",),
+    "compat/plain_loads.py": ("tests/compat/test_plain_loads.py", "tests/worker/test_checkpointing.py"),
+    "worker/step_metrics.py": (
+        "tests/worker/test_step_metrics.py",
+        "tests/worker/test_teacher_cache.py",
+        "tests/worker/test_worker_invariance.py",
     ),
-    "training/hidden_cache.py": ("tests/training/test_hidden_cache.py",),
-    "runs/store_fsspec.py": (
+    "worker/teacher_cache.py": ("tests/worker/test_teacher_cache.py",),
+    "store/remote.py": (
         "tests/runs/test_store.py",
         "tests/runs/s3/test_fetch.py",
         "tests/runs/s3/test_s3_store.py",
         "tests/runs/s3/test_faults.py",
         "tests/runs/s3/test_spec_endpoint.py",
     ),
-    "training/worker.py": ("tests/training/test_token_choice.py", "tests/training/test_worker_invariance.py"),
+    "worker/worker.py": ("tests/worker/test_token_choice.py", "tests/worker/test_worker_invariance.py"),
 }
 _TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
            ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip

@@ -1,16 +1,16 @@
 """Drawn mutants that nobody could notice, each with the reason: `make mutants` counts them apart."""
 
 EQUIVALENT: dict[str, str] = {
-    "fetch.py: _Mirror._sweep: time.time() - part.stat().st_mtime > STALE_PART_S -> time.time() - part.stat().st_mtime >= STALE_PART_S": (
+    "inputs/fetch.py: _Mirror._sweep: time.time() - part.stat().st_mtime > STALE_PART_S -> time.time() - part.stat().st_mtime >= STALE_PART_S": (
         "a file's age is a float of nanoseconds, and never exactly an hour"
     ),
-    "training/checkpointing.py: seal: if deleted: worker_group.delete_shards(run_dir=run.handle.lo -> if True: worker_group.delete_shards(run_dir=run.handle.local": (
+    "worker/checkpointing.py: seal: if deleted: worker_group.delete_shards(run_dir=run.handle.lo -> if True: worker_group.delete_shards(run_dir=run.handle.local": (
         "asked to delete no step, the ranks delete none: it saves them a call and the log a line"
     ),
-    "training/hidden_cache.py: HiddenCache.fetch: if not on_host: piece.copy_(part) -> if True: piece.copy_(part)": (
+    "worker/teacher_cache.py: HiddenCache.fetch: if not on_host: piece.copy_(part) -> if True: piece.copy_(part)": (
         "what lies on the host is copied twice, to the same place; only a GPU has such rows"
     ),
-    'training/worker.py: OPDWorker._hidden_cache: if self._cache is None: gib = float("inf") if self.opd.cache -> if True: gib = float("inf") if self.opd.cache_gib is None el': (
+    'worker/worker.py: OPDWorker._hidden_cache: if self._cache is None: gib = float("inf") if self.opd.cache -> if True: gib = float("inf") if self.opd.cache_gib is None el': (
         "a cache is empty between two steps: a new one holds the same, and only asks anew for its memory on the host"
     ),
 }

@@ -16,7 +16,7 @@ import opd
 import opdctl
 from opd.evaluation import Sample
 from opd.runs.run import Run
-from opd.runs.store import RetryPolicy
+from opd.store.base import RetryPolicy
 
 PYTHON_PATH = os.pathsep.join(str(Path(module.__file__).parent.parent) for module in (opd, opdctl))
 SPEC = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from opd.runs.store import ObjectInfo
-from opd.runs.store_local import LocalStore
-from opdctl.download import pull_folder
+from opd.store.base import ObjectInfo
+from opd.store.local import LocalStore
 from opdctl.errors import ToolError
-from opdctl.targets import RunPlace
+from opdctl.runs.download import pull_folder
+from opdctl.runs.targets import RunPlace
 
 
 class Hostile(LocalStore):

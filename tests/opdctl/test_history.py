@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opd.runs.metrics import merge_attempts, parse_metrics
-from opdctl.history import merge_tables, parse_attempt, series
+from opdctl.runs.history import merge_tables, parse_attempt, series
 
 NUMBERS = st.one_of(st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False))
 ROWS = st.fixed_dictionaries(

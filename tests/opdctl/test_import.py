@@ -31,8 +31,8 @@ def test_the_command_line_loads_no_heavy_library_until_a_command_runs() -> None:
 
 def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
     modules = (
-        "compare_view comparing curves download export follow gather page targets locate sending controlling deleting ending "
-        "stager follow_pods cluster.client cluster.doctor cluster.dashboard cluster.dry_run cluster.podlogs cluster.run"
+        "runs.compare_view runs.compare report.curves runs.download runs.export logs.from_store runs.gather report.page runs.targets runs.locate submit.send runs.control runs.delete runs.end "
+        "stage.runner logs.from_pods kube.client doctor.doctor kube.dashboard kube.dry_run kube.podlogs kube.run"
     )
     imports = "\n".join(f"import opdctl.{name}" for name in modules.split())
     assert not loaded_by(imports) & set(TRAINER)

@@ -14,7 +14,7 @@ from tests.charts.helm import EXPERIMENTS as BY_NAME
 from tests.charts.helm import SITES, SWEEPS
 
 import gotools
-from opdctl.values import load_experiments
+from opdctl.chart.values import load_experiments
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = list(BY_NAME.values())

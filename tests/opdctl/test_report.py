@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from opd.evaluation import evaluate, write_generations
-from opd.runs.store import open_store
-from opdctl.compare_view import MAX_SEPARATE
-from opdctl.comparing import Group, accuracies_of, compare_evaluations, compare_metric, group_runs
-from opdctl.curves import MAX_NAMED_RUNS, MAX_POINTS, named_runs, thin
-from opdctl.gather import gather
-from opdctl.page import MAX_SEPARATE_RUNS
-from opdctl.records import RunRecord
-from opdctl.targets import RunPlace
+from opd.store.opening import open_store
+from opdctl.report.curves import MAX_NAMED_RUNS, MAX_POINTS, named_runs, thin
+from opdctl.report.page import MAX_SEPARATE_RUNS
+from opdctl.runs.compare import Group, accuracies_of, compare_evaluations, compare_metric, group_runs
+from opdctl.runs.compare_view import MAX_SEPARATE
+from opdctl.runs.gather import gather
+from opdctl.runs.records import RunRecord
+from opdctl.runs.targets import RunPlace
 
 SPEC = {"kind": "opd", "seed": 1, "trainer": {"total_steps": 1}, "store": {"url": "x"}}
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from opd.progress import Standing
+from opd.runs.progress import Standing
 from opd.runs.run import Run, progress_record
-from opd.runs.store import RetryPolicy, open_store
-from opdctl.follow import LogReader
-from opdctl.standing import wait_for_end
+from opd.store.base import RetryPolicy
+from opd.store.opening import open_store
+from opdctl.logs.from_store import LogReader
+from opdctl.runs.state import wait_for_end
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: 
         ("attempts/0002/driver.log", "six\nseven"),
     ]
     printed: list[str] = []
-    from opdctl.listing import Listing
+    from opdctl.runs.listing import Listing
 
     for number, (name, text) in enumerate(history):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -142,9 +143,9 @@ def test_follow_ends_when_the_run_does_and_prints_all_of_it(store: Path, live_ru
 def test_a_store_that_goes_away_half_way_through_a_look_loses_no_line(
     store: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    from opd.runs.errors import StoreUnavailable
-    from opd.runs.store_local import LocalStore
-    from opdctl.listing import Listing
+    from opd.errors import StoreUnavailable
+    from opd.store.local import LocalStore
+    from opdctl.runs.listing import Listing
 
     class Flaky(LocalStore):
         is_away = True

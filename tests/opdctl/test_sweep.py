@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from opd.spec import SpecError
-from opdctl import sweep
+from opd.config import SpecError
+from opdctl.chart import sweep
 
 
 def expand(tree: dict, *, origin: str) -> list[dict]:

@@ -11,11 +11,11 @@ from importlib.metadata import version
 
 import pytest
 
+from opd.errors import RunFatal
 from opd.pods import start, stop
 from opd.pods.experiment import Experiment, read_experiment
-from opd.runs.errors import RunFatal
 from opd.runs.result import refuse_if_over
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 
 def experiment(tmp_path):

@@ -17,8 +17,8 @@ from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.run import Run
 from opd.runs.shards import upload_shards
-from opd.runs.store import RetryPolicy, Store
-from opd.runs.store_local import LocalStore
+from opd.store.base import RetryPolicy, Store
+from opd.store.local import LocalStore
 
 SOURCE_ROOT = Path(opd.__file__).parent.parent
 IMPATIENT = RetryPolicy(max_elapsed_s=0.0)

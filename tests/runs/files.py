@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opd.runs.manifest import Manifest
 from opd.runs.metrics import read_metrics
-from opd.runs.store import Store
+from opd.store.base import Store
 
 MODEL = "actor/model_world_size_1_rank_0.pt"
 

@@ -15,7 +15,7 @@ from conftest import write_step
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.run import Run
 from opd.runs.shards import upload_shards
-from opd.runs.store import RetryPolicy
+from opd.store.base import RetryPolicy
 
 logging.basicConfig(level="WARNING", format="%(levelname)s %(message)s")
 root, store, num_steps, step_s, lease_ttl_s = sys.argv[1], sys.argv[2] or None, *map(float, sys.argv[3:6])

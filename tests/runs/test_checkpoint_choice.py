@@ -13,8 +13,8 @@ import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
+from opd.errors import CorruptRecord, IncompleteCheckpoint, StoreRefused, UnsafePath
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.errors import CorruptRecord, IncompleteCheckpoint, StoreRefused, UnsafePath
 from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
 from opd.runs.shards import fetch_shards, upload_shards
 

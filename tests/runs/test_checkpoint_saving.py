@@ -15,13 +15,13 @@ import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, store_folder
 
+from opd.errors import CheckpointError, Overtaken, StoreRefused
 from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.errors import CheckpointError, Overtaken, StoreRefused
 from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
 from opd.runs.shards import ShardReport, upload_shards
-from opd.runs.store import NO_RETRY
-from opd.runs.store_local import LocalStore
+from opd.store.base import NO_RETRY
+from opd.store.local import LocalStore
 
 
 def test_a_saved_step_is_complete_in_both_places_with_the_same_bytes(
@@ -219,7 +219,7 @@ from conftest import write_step
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 local, remote, attempt = sys.argv[1:]
 checkpoints = Checkpoints(
     local=LocalStore(Path(local)), remote=LocalStore(Path(remote)), attempt=int(attempt), token=f"planted-{attempt}",

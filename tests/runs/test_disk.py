@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from opd.errors import DiskFull
 from opd.runs.disk import as_disk_full
-from opd.runs.errors import DiskFull
 
 # A tmpfs of one MiB, of a user's own mount namespace; the script's argument is the folder it lies on.
 IN_A_SMALL_DISK = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",

@@ -16,7 +16,7 @@ from opd.runs.manifest import DRIVER_RANK
 from opd.runs.metrics import MetricsWriter
 from opd.runs.run import Run
 from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 
 @pytest.mark.parametrize("how", ["put", "create", "put_file"])

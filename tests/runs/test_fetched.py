@@ -12,10 +12,10 @@ from typing import ClassVar
 import pytest
 from tests.runs.files import flip_a_bit
 
-from opd import fetch
-from opd.fetch import RECORD_FILE, FetchError, local_copy, mirror
-from opd.runs.store import ObjectInfo
-from opd.runs.store_local import LocalStore
+from opd.inputs import fetch
+from opd.inputs.fetch import RECORD_FILE, FetchError, local_copy, mirror
+from opd.store.base import ObjectInfo
+from opd.store.local import LocalStore
 
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 400, "onnx/model.onnx": b"x" * 10}
 
@@ -109,7 +109,7 @@ def test_an_object_name_that_leads_out_of_the_folder_is_refused_before_anything_
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(Hostile, "name", name)
-    monkeypatch.setattr("opd.fetch.open_store", lambda url: Hostile(Path(url)))
+    monkeypatch.setattr("opd.inputs.fetch.open_store", lambda url: Hostile(Path(url)))
     with pytest.raises(FetchError, match="lead out of the folder"):
         mirror(url, tmp_path / "model", say=lambda line: None)
     assert not (tmp_path / "model").exists()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from opd.runs.errors import SpecChanged
+from opd.errors import SpecChanged
 from opd.runs.identity import describe_changes, settle_identity
-from opd.runs.store import Store
-from opd.runs.store_local import LocalStore
+from opd.store.base import Store
+from opd.store.local import LocalStore
 
 
 def settle(*stores: Store, spec_hash: str = "h1", identity: dict[str, Any] | None = None) -> None:

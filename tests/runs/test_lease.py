@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opd.runs.errors import LeaseLost, Overtaken, StoreUnavailable
+from opd.errors import LeaseLost, Overtaken, StoreUnavailable
 from opd.runs.lease import Watch
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opd.runs.metrics import MetricsWriter, merge_attempts, parse_metrics, read_metrics
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 # The same examples every time, and no time limit: the machine may be busy.
 SETTINGS = settings(derandomize=True, deadline=None)

@@ -9,10 +9,10 @@ import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without
 
-from opd.runs.errors import CheckpointError
+from opd.errors import CheckpointError
 from opd.runs.manifest import DRIVER_RANK
 from opd.runs.shards import upload_shards
-from opd.runs.store_local import LocalStore
+from opd.store.local import LocalStore
 
 
 def folders(tmp_path: Path, place: str) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opd.runs import errors, retries
+from opd import errors
+from opd.runs import retries
 
 
 def test_the_readme_shows_the_table_of_the_code() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.runs.files import logged_steps
 
+from opd.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged
 from opd.runs import run as run_module
-from opd.runs.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged
 from opd.runs.metrics import read_metrics
 from opd.runs.run import Run
-from opd.runs.store_local import LocalStore
 from opd.runs.stream import read_streamed
 from opd.runs.writer import RunWriter
+from opd.store.local import LocalStore
 
 LEASE_S = 4
 
@@ -289,7 +289,7 @@ def test_an_attached_thread_other_than_main_installs_no_signal_handler(open_run:
 def test_opening_a_run_loads_neither_torch_nor_ray_nor_verl(start_child: Callable) -> None:
     script = """
     import sys
-    import opd.runs.run, opd.runs.store_fsspec
+    import opd.runs.run, opd.store.remote
     print(sorted({"torch", "ray", "verl", "transformers"} & set(sys.modules)))
     """
     child = start_child(script)

@@ -13,22 +13,17 @@ from typing import ClassVar
 
 import pytest
 
-from opd.runs.access import open_url
-from opd.runs.errors import (
-    AlreadyExists,
-    CorruptRecord,
-    CreateOnlyUnsupported,
-    StoreRefused,
-    StoreUnavailable,
-)
-from opd.runs.store import RetryPolicy, Store, open_store
-from opd.runs.store_fsspec import CALL_DEADLINE_S, FsspecStore
-from opd.runs.store_local import LocalStore
+from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, StoreRefused, StoreUnavailable
+from opd.store.access import open_url
+from opd.store.base import RetryPolicy, Store
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
+from opd.store.remote import CALL_DEADLINE_S, FsspecStore
 
 RACER = """
 import sys, pathlib, time
-from opd.runs.errors import AlreadyExists
-from opd.runs.store import open_store
+from opd.errors import AlreadyExists
+from opd.store.base import open_store
 root, name = sys.argv[1:]
 store = open_store(root)
 (pathlib.Path(root) / f"ready-{name}").touch()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.runs.files import logged_steps
 
-from opd.runs.errors import StoreError
-from opd.runs.store_local import LocalStore
+from opd.errors import StoreError
 from opd.runs.stream import read_streamed
+from opd.store.local import LocalStore
 
 
 def point(link: Path, target: Path) -> None:

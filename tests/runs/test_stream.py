@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opd.runs.errors import StoreUnavailable
-from opd.runs.store import RetryPolicy
-from opd.runs.store_local import LocalStore
+from opd.errors import StoreUnavailable
 from opd.runs.stream import FileMirror, Streamer, part_keys, read_streamed, upload_leftovers
+from opd.store.base import RetryPolicy
+from opd.store.local import LocalStore
 
 POLICY = RetryPolicy(max_elapsed_s=0.0)
 

@@ -42,7 +42,7 @@ def main() -> int:
     check = parser.parse_args().check
     stale = drifted()
     for path in stale:
-        print(f"{path} differs from opd.spec: run `make schema`" if check else f"wrote {path}")
+        print(f"{path} differs from opd.config: run `make schema`" if check else f"wrote {path}")
         if not check:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / path).write_text(generated()[path])

@@ -6,9 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from opd.spec import KINDS, Kind, json_schema, static_defaults
-from opd.spec.cluster import cluster_defaults, cluster_schema
-from opd.spec.reader import MAX_INTEGER
+from opd.config import KINDS, Kind, json_schema, static_defaults
+from opd.config.cluster import cluster_defaults, cluster_schema
+from opd.config.reader import MAX_INTEGER
 
 LIBRARY = "opd-lib"
 

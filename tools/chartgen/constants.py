@@ -8,14 +8,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from opd.runs.access import STORE_VARIABLES
-from opd.spec.base import MAX_NAME_CHARS, NAME_PATTERN
-from opd.spec.cluster import podspec
-from opd.spec.cluster.identity import IDENTITIES
-from opd.spec.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
-from opd.spec.defaults import DEFAULTS, Lookup
-from opd.spec.kinds import SPEC_CLASSES, GrpoSpec
-from opd.spec.needs import (
+from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
+from opd.config.cluster import podspec
+from opd.config.cluster.identity import IDENTITIES
+from opd.config.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
+from opd.config.defaults import DEFAULTS, Lookup
+from opd.config.kinds import SPEC_CLASSES, GrpoSpec
+from opd.config.needs import (
     CONVERT_PARTS,
     CPU_STORAGE_UNITS,
     HEAD_PARTS,
@@ -24,11 +23,12 @@ from opd.spec.needs import (
     WORKER_PARTS,
     Part,
 )
-from opd.spec.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
-from opd.spec.tree import strip_optional
+from opd.config.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
+from opd.config.tree import strip_optional
+from opd.store.access import STORE_VARIABLES
 
 TEXT = """\
-{{{{- /* Generated from opd.spec and uv.lock by `make schema`: do not edit. */ -}}}}
+{{{{- /* Generated from opd.config and uv.lock by `make schema`: do not edit. */ -}}}}
 {{{{- define "opd.constants" -}}}}
 {json}
 {{{{- end -}}}}

@@ -32,7 +32,7 @@ another release, or uninstall this one and install it again under the same name:
 ## Values
 
 An experiment file is this chart's values file. Keys with `-` as default are left out unless given; those that follow from
-other keys say how; `required with SECTION` and its neighbours' defaults count where the section is given. Generated from `opd.spec` by `make schema`.
+other keys say how; `required with SECTION` and its neighbours' defaults count where the section is given. Generated from `opd.config` by `make schema`.
 
 | key | type | default | description |
 | --- | --- | --- | --- |

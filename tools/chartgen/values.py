@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from chartgen.chart import LIBRARY, Chart
-from opd.spec.reader import MAX_INTEGER
+from opd.config.reader import MAX_INTEGER
 
 HIDDEN = (LIBRARY, "global", "matrix")
 WIDTH = 118
 HEADER = """\
 # Values of the chart `{kind}`: an experiment file, read by Helm, by opdctl and by the trainer alike.
-# Generated from opd.spec by `make schema`: do not edit. Keys without a value here are left out unless you give them.
+# Generated from opd.config by `make schema`: do not edit. Keys without a value here are left out unless you give them.
 """
 
 

@@ -123,8 +123,8 @@ def run_guarded(call: Callable[[], int]) -> int:
 
 def _house_errors() -> tuple[type[Exception], ...]:
     """The errors of spec (exit 2) and run directory (their own code), imported once there is an error to be told."""
-    from opd.runs.errors import RunError
-    from opd.spec.errors import SpecError
+    from opd.config.errors import SpecError
+    from opd.errors import RunError
 
     return RunError, SpecError
 

@@ -1,4 +1,4 @@
-{{- /* Generated from opd.spec and uv.lock by `make schema`: do not edit. */ -}}
+{{- /* Generated from opd.config and uv.lock by `make schema`: do not edit. */ -}}
 {{- define "opd.constants" -}}
 {
  "namePattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",

@@ -1,4 +1,4 @@
-{{- /* What a run needs of its nodes: the table of opd.spec.needs times the counts of these values, as there. */ -}}
+{{- /* What a run needs of its nodes: the table of opd.config.needs times the counts of these values, as there. */ -}}
 
 {{- /* How many of each there are on the fullest node. */ -}}
 {{- define "opd.counts" -}}

@@ -48,7 +48,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* (list constants path tree): literal secrets anywhere in the values, as opd.spec refuses them. */ -}}
+{{- /* (list constants path tree): literal secrets anywhere in the values, as opd.config refuses them. */ -}}
 {{- define "opd.checkSecrets" -}}
 {{- $constants := index . 0 -}}{{- $path := index . 1 -}}{{- $tree := index . 2 -}}
 {{- $problem := dict "value" "<redacted>"

@@ -1,4 +1,4 @@
-{{- /* The rules about requests and limits, the same ones as opd.spec.cluster.rules: what would wait for ever, or be killed. */ -}}
+{{- /* The rules about requests and limits, the same ones as opd.config.cluster.rules: what would wait for ever, or be killed. */ -}}
 
 {{- define "opd.checkResources" -}}
 {{- include "opd.checkRayResources" (list . "head") -}}

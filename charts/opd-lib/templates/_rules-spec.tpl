@@ -1,5 +1,5 @@
 {{- /* Owns the rules between keys of the experiment, so that a bad one never starts a cluster, whoever installs it.
-     The same rules as src/opd/spec/rules.py, which says why; tests/charts/test_rules_agree.py holds the two equal. */ -}}
+     The same rules as src/opd/config/rules.py, which says why; tests/charts/test_rules_agree.py holds the two equal. */ -}}
 
 {{- define "opd.checkSpec" -}}
 {{- $data := .Values.data -}}{{- $actor := .Values.actor -}}

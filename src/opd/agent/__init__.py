@@ -1,1 +1,4 @@
-"""The agent's environment: a read-only tool database, typed tools over it in killable processes, plans and their reward."""
+"""Conversations with tools: the loop between model and tools, their limits, parsing, and the pool that runs tools.
+
+Nothing here knows a task; worlds, tools and rewards are in `opd.envs`.
+"""

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from opd.agent.parsing import THOUGHT_END, THOUGHT_START
-from opd.chat_template import UnfitTemplate, render
+from opd.data.chat_template import UnfitTemplate, render
 from opd.text import storable
 
 _ASKED, _SAID, _CALLED = "opd-asked", "opd-said", "opd_called_"

@@ -27,7 +27,7 @@ UNREADABLE = "(unreadable)"
 
 
 class Reply(Protocol):
-    """What a tool answers (`opd.agent.execution.ToolReply`)."""
+    """What a tool answers (`opd.agent.tool_pool.ToolReply`)."""
 
     @property
     def text(self) -> str: ...

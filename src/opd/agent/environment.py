@@ -9,10 +9,10 @@ from typing import Any
 
 from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Reply
-from opd.agent.execution import ToolPool
 from opd.agent.parsing import CallParser
 from opd.agent.settings import TOOL_SELECTION, AgentSettings
-from opd.agent.tools.registry import tool_schemas
+from opd.agent.tool_pool import ToolPool
+from opd.agent.toolset import tool_schemas
 from opd.agent.truncation import truncate_reply
 
 EPISODE_SEED = "episode_seed"

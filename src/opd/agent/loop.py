@@ -18,8 +18,7 @@ from verl.experimental.agent_loop.agent_loop import (
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.environment import Environment
 from opd.agent.metrics import num_turns
-from opd.agent.reward import FINAL_TEXT
-from opd.agent.settings import AGENT_LOOP, AgentSettings
+from opd.agent.settings import AGENT_LOOP, FINAL_TEXT, AgentSettings
 from opd.agent.verl_tools import VerlTools, call_parser
 
 _ENVIRONMENTS: dict[AgentSettings, Environment] = {}

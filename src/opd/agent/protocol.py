@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from opd.agent.tools.registry import render
+from opd.agent.toolset import render
 
 ErrorClass = Literal["bad_json", "unknown_tool", "bad_arguments", "timeout", "crashed"]
 

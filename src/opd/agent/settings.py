@@ -11,6 +11,8 @@ AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""
 TOOL_SELECTION = "tool_selection"
 """verl's key in a row's `extra_info`: the tools that this row is offered; all where it is absent."""
+FINAL_TEXT = "final_text"
+"""Key of `extra_info` under which an agent loop may hand over the text of the model's last turn alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class AgentSettings:
     call_timeout_s: float
     num_tool_processes: int
     toolset: str
-    """Module or file that defines our tools; see `opd.agent.tools.registry.load_toolset`."""
+    """Module or file that defines our tools; see `opd.agent.toolset.load_toolset`."""
     uses_own_tools: bool
     """`agent.tool_config_path` names tools of the user's own, in verl's format."""
     chat_template_kwargs: tuple[tuple[str, Any], ...] = ()

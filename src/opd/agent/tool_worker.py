@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
-from opd.agent.tools.registry import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
+from opd.agent.toolset import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
 
 MAX_DATA_BYTES = 1 << 30
 """A tool that eats memory gets a MemoryError, so that the kernel has no reason to kill the rollout beside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from opd.spec import ConvertSpec
+from opd.config import ConvertSpec
 
 
 def run(spec: ConvertSpec) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from opd.config.algorithm import Convert
 from opd.convert.errors import BadRequest, ConvertError
-from opd.runs.errors import RunError
-from opd.spec.algorithm import Convert
+from opd.errors import RunError
 
 _EPILOG = """\
 examples:

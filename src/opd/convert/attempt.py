@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opd.claim import open_run
+from opd.config import ConvertSpec
 from opd.convert.errors import ConvertError
-from opd.runs.errors import RunError, RunFinished
-from opd.runs.store import open_store
-from opd.spec import ConvertSpec
+from opd.errors import RunError, RunFinished
+from opd.runs.claim import open_run
+from opd.store.opening import open_store
 
 EXIT_FAILED = 1
 

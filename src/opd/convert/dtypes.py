@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, Literal
 
 import torch
 
-from opd.agent.evidence import MODELS
 from opd.convert.errors import BadRequest, ConvertError
 from opd.data.toy import model_folder
-from opd.runs.access import open_url
-from opd.runs.store import open_store
+from opd.envs.travel.toy import MODELS
+from opd.store.access import open_url
+from opd.store.opening import open_store
 
 DtypeMode = Literal["checkpoint", "base", "bf16"]
 # safetensors' names of plain floating types. A base in fp8 or int4 has scales beside its weights; a trained student has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opd.runs.errors import IncompleteCheckpoint
+from opd.errors import IncompleteCheckpoint
 
 
 class ConvertError(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from opd.convert.errors import ConvertError, incomplete
 from opd.convert.reporter import Reporter
 from opd.convert.shards import ranks_by_world_size
-from opd.runs.errors import CheckpointError, CorruptRecord
+from opd.errors import CheckpointError, CorruptRecord
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.manifest import (
     CHECKPOINTS_FOLDER,
@@ -19,7 +19,8 @@ from opd.runs.manifest import (
     open_sealed,
     step_of,
 )
-from opd.runs.store import Store, open_store
+from opd.store.base import Store
+from opd.store.opening import open_store
 
 ACTOR_FOLDER = "actor"
 RESTORE = (

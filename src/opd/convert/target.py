@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opd.convert.errors import BadRequest
-from opd.runs.durable import fsync_folder
-from opd.runs.store import Store, open_store
+from opd.store.base import Store
+from opd.store.durable import fsync_folder
+from opd.store.opening import open_store
 
 # Written by every conversion; only a folder that holds it is ever replaced.
 RECORD_FILE = "conversion.json"

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from opd.agent.database import Database, open_database
-from opd.agent.entries import LANGUAGES, Language
-from opd.agent.manifest import MANIFEST_FILE, ManifestError
+from opd.config.sections import Data
 from opd.data import command_line
-from opd.data.agent import deepplanning
-from opd.data.agent.filters import filter_rows, length_rule
-from opd.data.agent.generate import GRADES, GeneratedTask, generate_task
-from opd.data.agent.rows import AGENT_SCHEMA, generated_row
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, write_files
-from opd.spec.sections import Data
+from opd.envs.travel.data import deepplanning
+from opd.envs.travel.data.filters import filter_rows, length_rule
+from opd.envs.travel.data.generate import GRADES, GeneratedTask, generate_task
+from opd.envs.travel.data.rows import AGENT_SCHEMA, generated_row
+from opd.envs.travel.database import Database, open_database
+from opd.envs.travel.entries import LANGUAGES, Language
+from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError
 
 SOURCES = ("generated", "deepplanning")
 TRAIN_FILE = "train.parquet"

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
+from opd.config.sections import Data
 from opd.data import command_line
 from opd.data.filters import filter_problems
 from opd.data.instructions import VARIANTS, Variant
 from opd.data.math_sources import BENCHMARKS, DAPO, Problem, Problems
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, Split, benchmark_rows, prompt_row, write_files
-from opd.spec.sections import Data
 
 TRAIN_FILE = "train.parquet"
 VALIDATION_FILE = "val_dapo.parquet"

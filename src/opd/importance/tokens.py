@@ -9,8 +9,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from opd.config.algorithm import Mode, Scope, TokenImportance
 from opd.importance.counter import uniform
-from opd.spec.algorithm import Mode, Scope, TokenImportance
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opd.config.errors import SpecError
+from opd.config.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
 from opd.inputs.data import DataSet, data_problems
 from opd.inputs.models import model_problems
 from opd.inputs.places import place_problems
-from opd.spec.errors import SpecError
-from opd.spec.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
 
 __all__ = ["DataSet", "Inputs", "check_inputs"]
 

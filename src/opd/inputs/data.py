@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opd.spec.errors import Problem
+from opd.config.errors import Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa

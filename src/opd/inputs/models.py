@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opd.spec.errors import Problem
+from opd.config.errors import Problem
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from opd.agent.manifest import MANIFEST_FILE, ManifestError, verify_folder
-from opd.runs.access import open_url
+from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError, verify_folder
+from opd.store.access import open_url
 
 CHUNK_BYTES = 8 * 2**20
 

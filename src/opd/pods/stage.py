@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from opd.fetch import is_store_url, mirror
-from opd.runs.errors import RunError
-from opd.runs.store_local import LocalStore
+from opd.errors import RunError
+from opd.inputs.fetch import is_store_url, mirror
+from opd.store.local import LocalStore
 
 RECORD_FILE = ".opd-staged.json"
 HUB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")

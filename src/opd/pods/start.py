@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from opd.errors import AlreadyExists, StoreError
 from opd.pods import stop
 from opd.pods.experiment import Experiment, read_experiment
-from opd.runs.access import apply_experiment
 from opd.runs.attempts import highest_attempt
-from opd.runs.errors import AlreadyExists, StoreError
 from opd.runs.result import write_fatal
-from opd.runs.store import Store, json_bytes, open_store
+from opd.store.access import apply_experiment
+from opd.store.base import Store, json_bytes
+from opd.store.opening import open_store
 
 STARTS = "starts"
 CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"  # set by KubeRay

@@ -76,7 +76,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, Any]:
     """Write `heldout.parquet`, `result.json` and `learning_curve.png` of a finished run and print the table."""
     from opd.runs.metrics import read_metrics
-    from opd.runs.store_local import LocalStore
+    from opd.store.local import LocalStore
 
     run_dir = out / RUN_NAME
     merged = read_metrics(LocalStore(run_dir))
@@ -109,8 +109,8 @@ def report(out: Path, seed: int, watched: Watched, started: float) -> dict[str, 
 
 def convert_student(run_dir: Path, target: Path) -> Path:
     """The trained student's newest checkpoint as a Hugging Face folder, compared with the checkpoint on the way."""
+    from opd.config.algorithm import Convert
     from opd.convert.pipeline import convert_checkpoint
-    from opd.spec.algorithm import Convert
 
     newest = max((run_dir / "checkpoints").glob("global_step_*"), key=lambda folder: int(folder.name.split("_")[-1]))
     convert_checkpoint(Convert(checkpoint=str(newest), target=str(target)))

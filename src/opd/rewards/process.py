@@ -3,7 +3,7 @@
 import pickle
 from typing import Any
 
-from opd.child_process import ChildProcess
+from opd.isolation.child_process import ChildProcess
 from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started
 from opd.rewards.scorers import Score
 

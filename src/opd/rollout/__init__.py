@@ -1,4 +1,4 @@
-"""The CPU rollout server: a batching text generator whose answers do not depend on their batch mates.
+"""From prompts to scored answers: the rollout manager and its workers, the seed of each request, kept dialogues.
 
-Nothing here imports verl, so that the server's process starts without it; `opd.cpu` connects the two.
+What asks a model for answers belongs here; `opd.rollout.cpu` is the server that answers on a machine without a GPU.
 """

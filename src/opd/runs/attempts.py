@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opd.runs.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
+from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
 from opd.runs.process import ProcessIdentity, this_process
-from opd.runs.store import RetryPolicy, Store, json_bytes
+from opd.store.base import RetryPolicy, Store, json_bytes
 
 logger = logging.getLogger(__name__)
 

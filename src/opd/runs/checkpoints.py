@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opd.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
 from opd.runs.attempts import check_owner
-from opd.runs.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, find_problem, step_folder
 from opd.runs.resume import (
     Fetch,
@@ -24,8 +24,8 @@ from opd.runs.resume import (
 from opd.runs.retention import check_limits, prune_store
 from opd.runs.shards import ShardReport, fetch_shards
 from opd.runs.staging import staging_folder, sweep_older
-from opd.runs.store import NO_RETRY, Store
-from opd.runs.store_local import LocalStore
+from opd.store.base import NO_RETRY, Store
+from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from opd.runs.errors import DiskFull
+from opd.errors import DiskFull
 
 # A write that failed for want of room has filled the rest up to a block or two.
 FULL_BELOW_BYTES = 2**20

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opd.runs.errors import AlreadyExists, SpecChanged
-from opd.runs.store import Store, json_bytes
+from opd.errors import AlreadyExists, SpecChanged
+from opd.store.base import Store, json_bytes
 
 RUN_FILE = "run.json"
 SPEC_FILE = "spec.json"

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from opd.runs.errors import LeaseLost, Overtaken, StoreError
+from opd.errors import LeaseLost, Overtaken, StoreError
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from opd.runs.durable import fsync_names
-from opd.runs.errors import CheckpointError, CorruptRecord, UnsafePath
+from opd.errors import CheckpointError, CorruptRecord, UnsafePath
+from opd.store.durable import fsync_names, hash_file
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
@@ -177,15 +177,6 @@ def _owner(path: str) -> int:
         return DRIVER_RANK
     match = _RANK_FILE.search(path.rpartition("/")[2])
     return int(match[1]) if match else 0
-
-
-def hash_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
-    """Size in bytes and sha256 of a file; with `sync` its bytes are on the disk when this returns."""
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if sync:
-            os.fsync(file.fileno())
-        return file.tell(), digest
 
 
 def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from opd.runs.attempts import attempt_numbers, attempt_prefix
-from opd.runs.durable import fsync_folder, make_folder
-from opd.runs.store import Store
 from opd.runs.stream import read_streamed
+from opd.store.base import Store
+from opd.store.durable import fsync_folder, make_folder
 
 logger = logging.getLogger(__name__)
 

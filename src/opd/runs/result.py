@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from opd.runs.errors import RunFatal, RunFinished
-from opd.runs.store import Store
+from opd.errors import RunFatal, RunFinished
+from opd.store.base import Store
 
 RESULT_FILE = "result.json"
 FATAL_FILE = "fatal.json"

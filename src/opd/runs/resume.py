@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opd.runs.errors import CheckpointError, CorruptRecord, StoreError
+from opd.errors import CheckpointError, CorruptRecord, StoreError
 from opd.runs.manifest import (
     CHECKPOINTS_FOLDER,
     COMPLETE_FILE,
@@ -17,8 +17,8 @@ from opd.runs.manifest import (
     step_folder,
     step_of,
 )
-from opd.runs.store import Store
-from opd.runs.store_local import LocalStore
+from opd.store.base import Store
+from opd.store.local import LocalStore
 
 # fetch(manifest, store_url or None) -> problems: brings every file to the processes that load it. The default serves one
 # machine; a trainer on several has each rank call `fetch_shards(..., ranks=[rank])` and joins their answers.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from itertools import islice
 
-from opd.runs.errors import CheckpointError
+from opd.errors import CheckpointError
 from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
 from opd.runs.resume import complete_steps, has_file, saved_steps
-from opd.runs.store import Store
+from opd.store.base import Store
 
 
 def check_limits(keep_last: int | None, keep_every: int | None) -> None:

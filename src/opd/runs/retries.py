@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, LEASES_TO_WAIT
-from opd.runs.store import DEFAULT_POLICY
-from opd.runs.store_fsspec import CALL_DEADLINE_S, LIST_DEADLINE_S, SLOWEST_BYTES_PER_S
 from opd.runs.stream import FLUSH_INTERVAL_S
+from opd.store.base import DEFAULT_POLICY
+from opd.store.remote import CALL_DEADLINE_S, LIST_DEADLINE_S, SLOWEST_BYTES_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)

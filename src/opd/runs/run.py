@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from opd.progress import PROGRESS
+from opd.errors import Overtaken, RunError, StoreError
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
@@ -23,15 +23,16 @@ from opd.runs.attempts import (
 )
 from opd.runs.disk import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
-from opd.runs.errors import Overtaken, RunError, StoreError
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE
+from opd.runs.progress import PROGRESS
 from opd.runs.result import refuse_if_over, write_fatal, write_result
-from opd.runs.store import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store, open_store
-from opd.runs.store_local import LocalStore
+from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import FLUSH_INTERVAL_S, upload_leftovers
 from opd.runs.writer import RunHandle, RunWriter
-from opd.stacks import FILE as STACKS_FILE
+from opd.store.base import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
 
 logger = logging.getLogger(__name__)
 # 128 + SIGTERM, as a shell reports it.
@@ -82,7 +83,7 @@ class Run(RunWriter):
             tee: copy stdout and stderr to driver.log while the run is entered.
 
         Raises:
-            SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.runs.errors.
+            SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
         """
         local, remote = _places(local_root, store_url, run_id, policy)
         stores: list[Store] = [local] if remote is None else [remote, local]

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from opd.runs.durable import fsync_names
-from opd.runs.errors import StoreError
+from opd.errors import StoreError
 from opd.runs.manifest import (
     COMPLETE_FILE,
     MANIFEST_FILE,
@@ -24,7 +23,9 @@ from opd.runs.manifest import (
     step_folder,
     visible_files,
 )
-from opd.runs.store import DEFAULT_POLICY, RetryPolicy, Store, open_store
+from opd.store.base import DEFAULT_POLICY, RetryPolicy, Store
+from opd.store.durable import fsync_names
+from opd.store.opening import open_store
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from opd.runs.errors import CheckpointError
+from opd.errors import CheckpointError
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, DRIVER_RANK, files_of_rank
 
 # A leading dot: no step is ever listed, uploaded or counted there.

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opd.runs.errors import StoreUnavailable
-from opd.runs.store import NO_RETRY, RetryPolicy, Store
-from opd.runs.store_local import LocalStore
+from opd.errors import StoreUnavailable
+from opd.store.base import NO_RETRY, RetryPolicy, Store
+from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from opd.errors import StoreError
 from opd.runs.attempts import BEATS_PER_LEASE, attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.errors import StoreError
 from opd.runs.lease import Watch
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
-from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
-from opd.runs.store_local import LocalStore
 from opd.runs.stream import FileMirror, Streamer
+from opd.store.base import NO_RETRY, RetryPolicy, Store
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
 
 logger = logging.getLogger(__name__)
 

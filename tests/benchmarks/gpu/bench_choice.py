@@ -17,11 +17,11 @@ from tests.benchmarks.gpu.measure import Floor, peak_gib, round_robin
 from tests.gpu.facts import machine
 from torch import Tensor
 
+from opd.config.algorithm import Score, TokenImportance
 from opd.importance import choose_tokens
 from opd.losses.storage import StorageMemory
-from opd.spec.algorithm import Score, TokenImportance
-from opd.training.head import Choice, DivergenceTask
-from opd.training.hidden_cache import Fetch
+from opd.worker.head import Choice, DivergenceTask
+from opd.worker.teacher_cache import Fetch
 
 ROLLOUT_TOKENS = 2048
 NUM_TOKENS = (8192, 32768)  # of a micro-batch

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from tests.ports import free_ports
-from tests.training.workers import cut_into_mini_batches, nested, row, tensordict
+from tests.worker.workers import cut_into_mini_batches, nested, row, tensordict
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
 
 from opd.data.toy.tokenizer import build_tokenizer
@@ -83,7 +83,7 @@ def prepare(folder: Path) -> None:
     from verl.workers.rollout import base
 
     verl_model.get_hf_auto_model_class = lambda hf_config: _RandomWeights
-    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.training.workers.NoRollout"
+    base._ROLLOUT_REGISTRY[("none", "async")] = "tests.worker.workers.NoRollout"
     tokenizer = build_tokenizer()
     for name, shape in (("student", QWEN3_1_7B), ("teacher", QWEN3_8B)):
         shape.config().save_pretrained(folder / name)
@@ -103,7 +103,7 @@ def make_worker(
     from omegaconf import OmegaConf
     from verl.utils.device import get_device_name
 
-    from opd.training.entry import compose
+    from opd.trainer.entry import compose
 
     mixed = "{param_dtype:bf16,reduce_dtype:fp32,buffer_dtype:fp32}"
     composed = compose(

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opd.config import load_spec
+from opd.config.canonical import dump_spec
 from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, FileEntry, Manifest, step_folder
-from opd.spec import load_spec
-from opd.spec.canonical import dump_spec
 
 NUM_SEEDS = 4
 # Histories are repeated: to invent them all would take longer than what is measured.

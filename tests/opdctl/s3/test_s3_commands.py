@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opd.runs.store import open_store
+from opd.store.opening import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

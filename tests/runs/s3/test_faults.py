@@ -13,12 +13,13 @@ import pytest
 from tests.runs.conftest import wait_until
 from tests.runs.s3.server import FailingProxy
 
-from opd.runs import store_fsspec
+from opd.errors import StoreError, StoreUnavailable
 from opd.runs.attempts import claim_attempt
-from opd.runs.errors import StoreError, StoreUnavailable
 from opd.runs.lease import Watch
-from opd.runs.store import NO_RETRY, RetryPolicy, Store, open_store
 from opd.runs.stream import FileMirror, Streamer
+from opd.store import remote as store_fsspec
+from opd.store.base import NO_RETRY, RetryPolicy, Store
+from opd.store.opening import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from opd import fetch
-from opd.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, is_store_url, local_copy
-from opd.runs.errors import StoreUnavailable
-from opd.runs.store import NO_RETRY, open_store
+from opd.errors import StoreUnavailable
+from opd.inputs import fetch
+from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, is_store_url, local_copy
+from opd.store.base import NO_RETRY
+from opd.store.opening import open_store
 
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.runs.s3.server import environment
 
-from opd.runs.errors import AlreadyExists, StoreRefused, StoreUnavailable
+from opd.errors import AlreadyExists, StoreRefused, StoreUnavailable
 from opd.runs.metrics import read_metrics
-from opd.runs.store import RetryPolicy, open_store
 from opd.runs.stream import read_streamed
+from opd.store.base import RetryPolicy
+from opd.store.opening import open_store
 
 # The first test may have to build the server.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,8 +21,8 @@ QUICK = RetryPolicy(max_elapsed_s=5, first_wait_s=0.01, max_wait_s=0.1)
 
 RACER = """
 import sys, pathlib, time
-from opd.runs.errors import AlreadyExists
-from opd.runs.store import open_store
+from opd.errors import AlreadyExists
+from opd.store.base import open_store
 root, go, name = sys.argv[1:]
 store = open_store(root)
 store.exists("warm-up")

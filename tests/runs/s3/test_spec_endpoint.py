@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.runs.s3.server import ACCESS_KEY, BUCKET, SECRET_KEY
 
-from opd.runs.access import StoreAddress, apply_experiment, storage_options, under
-from opd.runs.store import open_store
-from opdctl.targets import find_run, open_place
+from opd.store.access import StoreAddress, apply_experiment, storage_options, under
+from opd.store.opening import open_store
+from opdctl.runs.targets import find_run, open_place
 
 NOWHERE = "http://127.0.0.1:9"  # no server: whoever asks it fails
 

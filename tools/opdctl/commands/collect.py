@@ -38,9 +38,9 @@ def collect(
     Examples: `opdctl collect manifests/experiments/quickstart.yaml` ·
     `opdctl collect --store s3://experiments/opd --format parquet -o all.parquet`
     """
-    from opdctl.export import write
-    from opdctl.gather import cache_folder, gather
-    from opdctl.targets import find_runs
+    from opdctl.runs.export import write
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.targets import find_runs
 
     if format is Format.PARQUET and output is None:
         raise usage_error("--format parquet writes a file", fix="name it with --output FILE")

@@ -32,9 +32,9 @@ def compare(
     """
     if len(runs) < 2:
         raise usage_error("compare needs two runs or more", fix="opdctl compare BASE OTHER --store URL")
-    from opdctl.compare_view import print_comparison
-    from opdctl.gather import cache_folder, gather
-    from opdctl.targets import find_runs
+    from opdctl.runs.compare_view import print_comparison
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
         places = find_runs(runs, store=store, namespace=namespace, context=context, timeout_s=timeout)

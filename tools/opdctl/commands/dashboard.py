@@ -29,11 +29,11 @@ def dashboard(
     import threading
     from pathlib import Path
 
-    from opdctl.cluster.dashboard import DASHBOARD_PORT, PodPort, head_pod, ray_token
-    from opdctl.controlling import require_job
     from opdctl.errors import usage_error
     from opdctl.forward import Forwarder
-    from opdctl.locate import in_cluster
+    from opdctl.kube.dashboard import DASHBOARD_PORT, PodPort, head_pod, ray_token
+    from opdctl.runs.control import require_job
+    from opdctl.runs.locate import in_cluster
 
     api, found = in_cluster(run, store=None, namespace=namespace, context=context, timeout_s=30.0)
     job = require_job(found.in_cluster, found.run_id, api.namespace)

@@ -31,8 +31,8 @@ def delete(
     """
     import sys
 
-    from opdctl.deleting import Deletion, delete_run
-    from opdctl.locate import locate
+    from opdctl.runs.delete import Deletion, delete_run
+    from opdctl.runs.locate import locate
 
     with deadline(timeout):
         found = locate(

@@ -36,11 +36,11 @@ def doctor(
     """
     import os
 
-    from opd.runs.access import address_of
-    from opd.spec import dump_spec
-    from opdctl.checks import check_chart, check_here, check_spec, check_store, unseen
-    from opdctl.cluster.client import connect, is_configured
-    from opdctl.cluster.doctor import check_cluster
+    from opd.config import dump_spec
+    from opd.store.access import address_of
+    from opdctl.doctor.doctor import check_cluster
+    from opdctl.doctor.report import check_chart, check_here, check_spec, check_store, unseen
+    from opdctl.kube.client import connect, is_configured
     from opdctl.redact import redact
 
     with deadline(timeout), working("looking"):

@@ -27,9 +27,9 @@ def list_runs(
 
     Example: `opdctl list --store s3://experiments/opd`
     """
-    from opdctl.gather import cache_folder, gather
-    from opdctl.tables import runs_table
-    from opdctl.targets import find_runs
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.tables import runs_table
+    from opdctl.runs.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
         places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=timeout)

@@ -49,9 +49,9 @@ def logs(
     """
     import contextlib
 
-    from opdctl.follow import LogReader
-    from opdctl.follow_pods import PodFollower
-    from opdctl.locate import locate
+    from opdctl.logs.from_pods import PodFollower
+    from opdctl.logs.from_store import LogReader
+    from opdctl.runs.locate import locate
 
     limit = contextlib.nullcontext() if follow and timeout is None else deadline(timeout or DEFAULT_TIMEOUT_S)
     with limit:

@@ -33,8 +33,8 @@ def pull(
 
     Example: `opdctl pull quickstart --store build/quickstart/store --step 50 --into ckpt`
     """
-    from opdctl.download import pull_checkpoint, pull_folder
-    from opdctl.targets import find_run
+    from opdctl.runs.download import pull_checkpoint, pull_folder
+    from opdctl.runs.targets import find_run
 
     if folder is not None and step is not None:
         raise usage_error("--folder and --step exclude each other", fix="give one of them")

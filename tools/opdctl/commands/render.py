@@ -41,9 +41,9 @@ def render(
     """
     import os
 
-    from opdctl.export import binary_file
-    from opdctl.helm import find_chart, template
-    from opdctl.values import load_experiments
+    from opdctl.chart.helm import find_chart, template
+    from opdctl.chart.values import load_experiments
+    from opdctl.runs.export import binary_file
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):

@@ -36,11 +36,11 @@ def report(
 
     Example: `opdctl report quickstart --store build/quickstart/store -o report.html`
     """
-    from opdctl.conversations import write_pages
-    from opdctl.export import binary_file
-    from opdctl.gather import cache_folder, gather
-    from opdctl.page import render_page
-    from opdctl.targets import find_runs
+    from opdctl.report.conversations import write_pages
+    from opdctl.report.page import render_page
+    from opdctl.runs.export import binary_file
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.targets import find_runs
 
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
         places = find_runs(runs or [], store=store, namespace=namespace, context=context, timeout_s=timeout)

@@ -17,8 +17,8 @@ def resume(
 
     Example: `opdctl resume my-run -n opd`
     """
-    from opdctl.controlling import refuse_resume, require_job, set_suspend, wait_for_phase
-    from opdctl.locate import in_cluster
+    from opdctl.runs.control import refuse_resume, require_job, set_suspend, wait_for_phase
+    from opdctl.runs.locate import in_cluster
 
     with deadline(timeout + 5):
         api, found = in_cluster(run, store=None, namespace=namespace, context=context, timeout_s=timeout)

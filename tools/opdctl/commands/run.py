@@ -27,7 +27,7 @@ def run(
     """
     import os
 
-    from opd.spec import ConvertSpec, load_spec
+    from opd.config import ConvertSpec, load_spec
     from opdctl.local import launch, trainer_is_installed
 
     # A bad spec is told here, in milliseconds, and nothing is started.

@@ -58,9 +58,9 @@ def stage(
 
     Example: `opdctl stage Qwen/Qwen3-1.7B --claim models --revision main --like exp.yaml -n opd`
     """
-    from opdctl.cluster.client import connect
-    from opdctl.cluster.staging import Staging
-    from opdctl.stager import follow, start
+    from opdctl.kube.client import connect
+    from opdctl.stage.job import Staging
+    from opdctl.stage.runner import follow, start
 
     defaults = cluster_of(like, site)
     secret = _split(hub_secret) if hub_secret else defaults.hub_secret
@@ -113,10 +113,10 @@ def cluster_of(file: Path | None, site: Path | None) -> _Defaults:
     out = _Defaults()
     if file is None:
         return out
-    from opd.runs.access import address_of
-    from opd.spec import dump_spec
-    from opd.spec.cluster import parse_cluster
-    from opdctl.values import load_experiments
+    from opd.config import dump_spec
+    from opd.config.cluster import parse_cluster
+    from opd.store.access import address_of
+    from opdctl.chart.values import load_experiments
 
     loaded = load_experiments(file, site=site, env={})[0]
     cluster = parse_cluster(loaded.values.get("cluster") or {}, loaded.spec.kind)

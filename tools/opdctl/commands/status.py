@@ -35,13 +35,13 @@ def status(
 
     Examples: `opdctl status my-run -n opd` · `opdctl status quickstart --store build/quickstart/store`
     """
-    from opdctl.cluster.podlogs import last_line
-    from opdctl.cluster_view import cluster_screen
-    from opdctl.gather import cache_folder, gather
-    from opdctl.listing import Listing
-    from opdctl.locate import locate
-    from opdctl.standing import attempt_lines
-    from opdctl.tables import status_screen
+    from opdctl.kube.podlogs import last_line
+    from opdctl.runs.cluster_view import cluster_screen
+    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.listing import Listing
+    from opdctl.runs.locate import locate
+    from opdctl.runs.state import attempt_lines
+    from opdctl.runs.tables import status_screen
 
     with deadline(timeout):
         found = locate(run, store=store, namespace=namespace, context=context, no_cluster=no_cluster, timeout_s=timeout)

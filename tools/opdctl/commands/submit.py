@@ -36,10 +36,10 @@ def submit(
     """
     import os
 
-    from opdctl.cluster.client import connect
+    from opdctl.chart.values import load_experiments
+    from opdctl.kube.client import connect
     from opdctl.redact import redact
-    from opdctl.sending import Sender
-    from opdctl.values import load_experiments
+    from opdctl.submit.send import Sender
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):

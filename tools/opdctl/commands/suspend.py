@@ -19,8 +19,8 @@ def suspend(
     Example: `opdctl suspend my-run -n opd`
     """
     from opdctl.commands.wait import progress_record
-    from opdctl.controlling import refuse_suspend, require_job, set_suspend, wait_for_phase, what_is_saved
-    from opdctl.locate import in_cluster
+    from opdctl.runs.control import refuse_suspend, require_job, set_suspend, wait_for_phase, what_is_saved
+    from opdctl.runs.locate import in_cluster
 
     with deadline((timeout or 3600.0) + MARGIN_S):
         api, found = in_cluster(run, store=store, namespace=namespace, context=context, timeout_s=timeout or MARGIN_S)

@@ -11,8 +11,8 @@ from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCluster, Sto
 from opdctl.errors import ToolError
 
 if TYPE_CHECKING:
-    from opdctl.records import RunRecord
-    from opdctl.targets import RunPlace
+    from opdctl.runs.records import RunRecord
+    from opdctl.runs.targets import RunPlace
 
 # A RayJob that is gone may have been cleaned up after its end: the store knows, once its last lease is over.
 LEASE_S = 60.0
@@ -41,9 +41,9 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
-    from opdctl.ending import wait_for_job
-    from opdctl.locate import locate
-    from opdctl.standing import wait_for_end
+    from opdctl.runs.end import wait_for_job
+    from opdctl.runs.locate import locate
+    from opdctl.runs.state import wait_for_end
 
     with deadline(timeout) if timeout is not None else contextlib.nullcontext():
         found = locate(
@@ -74,7 +74,7 @@ def wait(
 
 def progress_record(place: RunPlace | None) -> RunRecord | None:
     """How far a run has come by its store, None where there is none to read."""
-    from opdctl.listing import Listing
-    from opdctl.records import read_run
+    from opdctl.runs.listing import Listing
+    from opdctl.runs.records import read_run
 
     return None if place is None else read_run(Listing(place.store), run_id=place.run_id)[0]

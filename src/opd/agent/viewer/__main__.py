@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opd.agent.viewer.collect import NUM_FILES, load
 from opd.agent.viewer.page import render
-from opd.runs.store import open_store
+from opd.store.opening import open_store
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opd.agent.trajectories import FOLDER, Trajectory, from_lines
-from opd.runs.store import Store
+from opd.store.base import Store
 
 NUM_FILES = 4
 """Files of each partition that a page shows by default."""

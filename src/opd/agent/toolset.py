@@ -1,0 +1,188 @@
+"""What a tool is, how a set of them is found, described to a model and called with arguments that a model wrote."""
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from opd.text import storable
+
+DEFAULT_TOOLSET = "opd.agent.tools"
+MAX_ARGUMENT_BYTES = 65536
+"""Longer arguments are refused unread: no honest call comes near, and JSON is parsed in bounded time."""
+_MAX_SHOWN_CHARS = 60
+_MAX_SHOWN_FAULTS = 3
+
+
+class Arguments(BaseModel):
+    """Base of every tool's arguments: unknown names are refused, numbers may be written as text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Tool(NamedTuple):
+    """One tool."""
+
+    name: str
+    description: str
+    arguments: type[BaseModel]
+    run: Callable[[Any, Any], Mapping[str, Any]]
+    """Takes the database (`opd.envs.travel.database.Database` in the call's episode, or the toolset's own) and an instance of
+    `arguments`; returns what JSON can hold."""
+
+
+class BadArguments(ValueError):
+    """Arguments that a tool cannot work with; the message names argument, value, rule and, where there is one, the fix."""
+
+
+class BadJson(ValueError):
+    """Arguments that are not one JSON object."""
+
+
+def shown(value: object) -> str:
+    """A value as it may be quoted in a message: short, on one line."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
+
+
+def render(reply: Mapping[str, Any]) -> str:
+    """A reply as the model reads it: JSON on one line, in its own script.
+
+    No `<` survives as such: replies quote what the model wrote, and tokenizers read `<|im_end|>` or `<tool_call>` in a
+    tool's text as the real control token.
+    """
+    return storable(json.dumps(reply, ensure_ascii=False)).replace("<", "\\u003c")
+
+
+def parse_arguments(tool: Tool, arguments: str | Mapping[str, Any]) -> BaseModel:
+    """The arguments, validated.
+
+    Raises:
+        BadJson: not a JSON object.
+        BadArguments: an object that does not fit the tool.
+    """
+    if isinstance(arguments, str):
+        arguments = _parsed(arguments)
+    try:
+        return tool.arguments.model_validate(arguments)
+    except ValidationError as error:
+        raise BadArguments(_faults(tool, error)) from error
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if len(text.encode(errors="replace")) > MAX_ARGUMENT_BYTES:
+        raise BadArguments(f"the arguments have {len(text)} characters: at most {MAX_ARGUMENT_BYTES} bytes are read")
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f" at character {error.pos}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ": too deep"
+        raise BadJson(f"the arguments are not JSON{where}; write one JSON object") from error
+    except ValueError as error:  # an integer of more than 4300 digits
+        raise BadJson(f"the arguments are not JSON: {error}; write one JSON object") from error
+    if not isinstance(value, dict):
+        raise BadJson(f"the arguments are {shown(value)}: write one JSON object")
+    return value
+
+
+def _faults(tool: Tool, error: ValidationError) -> str:
+    """One sentence an argument: its name, what was given, the rule."""
+    sentences = []
+    for fault in error.errors(include_url=False, include_context=False)[:_MAX_SHOWN_FAULTS]:
+        name = ".".join(str(part) for part in fault["loc"])[:_MAX_SHOWN_CHARS] or "arguments"
+        if fault["type"] == "missing":
+            sentences.append(f"{name} is missing")
+        elif fault["type"] == "extra_forbidden":
+            sentences.append(f"{name} is no argument of {tool.name}")
+        else:
+            rule = fault["msg"].removeprefix("Value error, ")
+            sentences.append(f"{name} = {shown(fault['input'])}: {rule}")
+    left = error.error_count() - len(sentences)
+    if left:
+        sentences.append(f"and {left} more")
+    names = ", ".join(
+        name if field.is_required() else f"{name} (optional)" for name, field in tool.arguments.model_fields.items()
+    )
+    return f"{'; '.join(sentences)}. {tool.name} takes: {names}"
+
+
+class Toolset(NamedTuple):
+    """What a toolset's module defines."""
+
+    tools: Mapping[str, Tool]
+    open_database: Callable[[str], Any]
+    """Its own `open_database(folder)`, else the default toolset's: what a tool gets first, after `.in_episode(seed)` where it has that."""
+    verify_database: Callable[[Path], object] | None
+    """Of the toolset that opens the database; None where that defines none."""
+
+
+@lru_cache(maxsize=8)
+def load_toolset(toolset: str = DEFAULT_TOOLSET) -> Toolset:
+    """The toolset of a module (`package.module`) or Python file (`path/to/file.py`).
+
+    Raises:
+        ImportError: there is no such module, or it has no mapping `TOOLS` of `Tool`s by their own names.
+    """
+    module = _module(toolset)
+    tools = getattr(module, "TOOLS", None)
+    if not isinstance(tools, Mapping) or not all(
+        isinstance(tool, Tool) and tool.name == name for name, tool in tools.items()
+    ):
+        raise ImportError(f"toolset = {toolset}: must define TOOLS, a mapping from each tool's name to its Tool")
+    if not hasattr(module, "open_database"):
+        module = _module(DEFAULT_TOOLSET)
+    return Toolset(tools, module.open_database, getattr(module, "verify_database", None))
+
+
+def _module(toolset: str) -> ModuleType:
+    if not toolset.endswith(".py"):
+        return importlib.import_module(toolset)
+    path = Path(toolset)
+    spec = importlib.util.spec_from_file_location(f"_opd_toolset_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"toolset = {toolset}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def tool_schemas(toolset: str = DEFAULT_TOOLSET) -> list[dict[str, Any]]:
+    """The tools in OpenAI's function format, in the order of the set: what a chat template takes as `tools`."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": _parameters(tool.arguments),
+            },
+        }
+        for tool in load_toolset(toolset).tools.values()
+    ]
+
+
+_KEPT_KEYS = ("type", "description", "enum", "items", "minimum", "maximum", "pattern")
+
+
+def _parameters(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    properties = {name: _property(spec) for name, spec in schema.get("properties", {}).items()}
+    return {"type": "object", "properties": properties, "required": schema.get("required", [])}
+
+
+def _property(spec: dict[str, Any]) -> dict[str, Any]:
+    """A flat property: templates and parsers expect a plain `type`, so an optional one says so by not being required."""
+    if "anyOf" in spec:
+        options = [option for option in spec["anyOf"] if option.get("type") != "null"]
+        spec = options[0] | {key: value for key, value in spec.items() if key != "anyOf"}
+    kept = {key: spec[key] for key in _KEPT_KEYS if key in spec}
+    if "items" in kept:
+        kept["items"] = _property(kept["items"])
+    return kept

@@ -1,0 +1,110 @@
+"""The Ray nodes that a run works on: waited for, told apart from a head that offers nothing, given the models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node  # what verl's own check reads
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from opd.cluster.places import Offer, has_devices, shortage
+from opd.config.needs import Sizes
+from opd.errors import TooFewNodes
+from opd.inputs.fetch import CACHE_VARIABLE, local_copy
+
+# As long as pods may take to be scheduled again and to pull their image.
+NODE_WAIT_S = 900.0
+# After the last node has joined, where the devices are there and the CPUs beside them too few.
+SETTLE_S = 60.0
+# For the only node of a Ray that this process has started to be registered.
+ALONE_WAIT_S = 30.0
+POLL_S = 1.0
+FIX = (
+    "Give the nodes more CPUs (cluster.worker.requests.cpu; `ray start --num-cpus`), lower trainer.nnodes or "
+    "trainer.gpus_per_node, or see why nodes are missing (their pods)"
+)
+
+
+def wait_for_nodes(
+    sizes: Sizes, *, is_alone: bool = False, timeout_s: float = NODE_WAIT_S, settle_s: float = SETTLE_S
+) -> None:
+    """Until the Ray nodes have the free devices and CPUs that the run needs; says what it waits for.
+
+    A job may be there before its workers are (a new head, whose workers still have to find it), and an earlier attempt's
+    processes may still be leaving: verl would fail at once for want of devices, and wait for ever for want of CPUs.
+
+    Args:
+        is_alone: this process has started Ray, so no other node can join and nobody else holds anything.
+
+    Raises:
+        TooFewNodes: they did not come; or, `settle_s` after the last one came, the nodes are too small as they are.
+    """
+    if is_alone:
+        timeout_s, settle_s = min(timeout_s, ALONE_WAIT_S), 0.0
+    start_s = joined_s = time.monotonic()
+    known: list[str] = []
+    said = ""
+    while True:
+        whole, free = offers()
+        lacking = shortage(sizes, free)
+        if not lacking:
+            return
+        now_s = time.monotonic()
+        if (nodes := [offer.node for offer in whole]) != known:
+            known, joined_s = nodes, now_s
+        too_small = shortage(sizes, whole) if has_devices(sizes, whole) else ""
+        if now_s - start_s >= timeout_s or (too_small and now_s - joined_s >= settle_s):
+            raise TooFewNodes(f"{too_small or lacking} after {now_s - start_s:.0f} s. {FIX}")
+        if lacking != said:
+            print(f"waiting for nodes, free now: {lacking}", flush=True)
+            said = lacking
+        time.sleep(POLL_S)
+
+
+def offers() -> tuple[list[Offer], list[Offer]]:
+    """What the working nodes have, and what of it is free."""
+    nodes = [(f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})", node) for node in _working()]
+    free = available_resources_per_node()
+    return (
+        [Offer.of(name, node["Resources"]) for name, node in nodes],
+        [Offer.of(name, free.get(node["NodeID"], {})) for name, node in nodes],
+    )
+
+
+def fetch_on_nodes(models: dict[str, str]) -> None:
+    """Have every node that works fetch and verify the models that this process fetched; quick where they share the cache.
+
+    Args:
+        models: local folder by store URL.
+
+    Raises:
+        FetchError, StoreError: as on this node.
+        RuntimeError: a node keeps its cache elsewhere, so that one path cannot name the model on all.
+    """
+    if not models:
+        return
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in working_nodes() if node != here]
+    fetch = ray.remote(num_cpus=0)(local_copy)
+    asked = {
+        (url, node): fetch.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(url)
+        for url in models
+        for node in others
+    }
+    for (url, node), answer in asked.items():
+        if (found := ray.get(answer)) != models[url]:
+            raise RuntimeError(
+                f"{url} is at {found} on node {node}, here at {models[url]}: set {CACHE_VARIABLE} alike on both"
+            )
+
+
+def working_nodes() -> list[str]:
+    """Ids of the living Ray nodes that offer CPUs, ordered by address; never empty in a cluster that can train."""
+    return [node["NodeID"] for node in _working()]
+
+
+def _working() -> list[dict[str, Any]]:
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    return sorted(nodes, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))

@@ -1,0 +1,223 @@
+"""Runs a local experiment in a child process and ends everything that it started, however the run itself ends.
+
+The run happens in a forked child of its own session; the parent stays small, forwards signals and cleans up. On Linux the
+parent is the "subreaper": processes whose own parent has died (Ray's daemons and workers after a kill -9) become its
+children instead of init's, so the walk at the end finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from opd.runs import stacks
+from opd.runs.progress import PROGRESS, Standing
+
+EXIT_INTERRUPTED = 130
+EXIT_FAILED = 1
+DEFAULT_GRACE_S = 30.0
+_KILL_WAIT_S = 5.0
+STALL_POLL_S = 1.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> int:
+    """Run `run` in a child process to its end and clean up after it.
+
+    The first SIGINT or SIGTERM is forwarded as SIGTERM and starts the grace period; a second one, or the end of the grace
+    period, kills. Must be called before threads are started (it forks).
+
+    Returns:
+        In the parent: `run`'s exit code, 130 after a signal, 1 if the child died of a signal it was not sent by us.
+        In the child: `run`'s exit code, to be passed to `sys.exit` so that exit handlers run.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    os.environ[stacks.FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="opd-stacks-")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # the parent died before the line above took effect
+            return EXIT_INTERRUPTED
+        signal.signal(signal.SIGTERM, _exit_on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        stacks.register()
+        return run()
+    supervisor = _Supervisor(child, grace_s)
+    with supervisor.handling_signals(), StallWatch(child) as watch:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        status = supervisor.wait()
+        watch.stop()
+        num_left = end_descendants()
+    shutil.rmtree(os.environ.pop(stacks.FOLDER_VARIABLE), ignore_errors=True)
+    if num_left:
+        _say(f"ended {num_left} process{'es' if num_left > 1 else ''} that the run had left behind")
+    return supervisor.exit_code(status)
+
+
+class StallWatch:
+    """A thread that ends a run which makes no progress (`opd.runs.progress`), with the stacks of its processes on the disk."""
+
+    def __init__(self, child: int, *, poll_s: float = STALL_POLL_S) -> None:
+        self._child, self._poll_s = child, poll_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="opd-stall-watch", daemon=True)
+
+    def __enter__(self) -> StallWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The run is over: nothing is left to watch."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._poll_s):
+            standing = PROGRESS.read()
+            if standing is not None and standing.is_stalled:
+                self._end(standing)
+                return
+
+    def _end(self, standing: Standing) -> None:
+        """Not by SIGTERM: who does not answer does not unwind either, and the next attempt resumes from what was sealed."""
+        import psutil
+
+        silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
+        pids = [self._child]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            pids += [process.pid for process in psutil.Process(self._child).children(recursive=True)]
+        pids += [pid for pid in stacks.registered() if pid not in pids]
+        text = f"{silent}, {standing.limit_s:.0f} s were allowed; the stacks of {len(pids)} processes:\n\n{stacks.dump(pids)}"
+        path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
+        try:
+            path.write_text(text)
+            where = f"the stacks of its {len(pids)} processes are in {path}"
+        except OSError as error:
+            where = f"its stacks cannot be written to {path} ({error}):\n{text}"
+        if not self._over.is_set():
+            _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+
+
+class _Supervisor:
+    """Signals and exit status of one child."""
+
+    def __init__(self, child: int, grace_s: float) -> None:
+        self.child = child
+        self.grace_s = grace_s
+        self.interrupted = False
+
+    @contextlib.contextmanager
+    def handling_signals(self) -> Iterator[None]:
+        handled = {signal.SIGINT: self._stop, signal.SIGTERM: self._stop, signal.SIGALRM: self._kill}
+        before = {number: signal.signal(number, handler) for number, handler in handled.items()}
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def wait(self) -> int:
+        """The wait status of the child; orphans that became ours are reaped on the way."""
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == self.child:
+                return status
+
+    def exit_code(self, status: int) -> int:
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            hint = " (out of memory?)" if name == "SIGKILL" else ""
+            _say(f"the run was ended by {name}{hint}")
+            return EXIT_FAILED
+        return os.waitstatus_to_exitcode(status)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            self._kill(number, frame)
+            return
+        self.interrupted = True
+        _say(f"{signal.Signals(number).name}: stopping the run (up to {self.grace_s:g} s; again: at once)")
+        signal.setitimer(signal.ITIMER_REAL, self.grace_s)
+        self._send(signal.SIGTERM)
+
+    def _kill(self, number: int, frame: FrameType | None) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.child, number)
+
+
+def end_descendants() -> int:
+    """End every process below this one: SIGTERM, a few seconds, SIGKILL. Returns how many there were."""
+    import psutil
+
+    found: dict[int, psutil.Process] = {}
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while left := _living(psutil):
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                is_new = process.pid not in found
+                found[process.pid] = process
+                if time.monotonic() > deadline:
+                    process.kill()
+                elif is_new:
+                    process.terminate()
+        if time.monotonic() > deadline + _KILL_WAIT_S:
+            _say(f"could not end processes {sorted(p.pid for p in left)}")
+            break
+        time.sleep(0.05)
+    return len(found)
+
+
+def _living(psutil) -> list:
+    """Descendants that still run; those that have ended are reaped."""
+    out = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                out.append(process)
+            elif process.ppid() == os.getpid():
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+    return out
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_INTERRUPTED)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere the walk still finds what has not been orphaned."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _say(text: str) -> None:
+    """A line on stderr, also from a handler that runs within a print (which takes no second one)."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"opd.launch: {text}\n".encode())

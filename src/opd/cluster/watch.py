@@ -1,0 +1,107 @@
+"""Ends a run from beside it where its main thread may wait for ever: a peer that is gone, a place that no node has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+import ray
+
+from opd.errors import RunError
+
+# A node counts as dead after 15 to 30 s without a word; looking more often finds nothing sooner.
+POLL_S = 5.0
+# Closing what is left may wait for the lost part too. Without its control store Ray ends this process after 60 s, unasked.
+END_S = 40.0
+_JOIN_S = 1.0
+_SIGNAL = signal.SIGUSR2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One thing that ends a run.
+
+    Attributes:
+        find: what is wrong now: a line for people by the id of the thing.
+        patience_s: as long may one thing be wrong; what waits on it by itself has failed by then, with the better message.
+        error: the end, from the lines of all that is wrong then.
+    """
+
+    find: Callable[[], dict[str, str]]
+    patience_s: float
+    error: Callable[[list[str]], RunError]
+
+
+class Watch:
+    """While entered, what a look finds ends the block with the look's error, wherever the main thread waits.
+
+    If what the block then closes hangs as well, the process ends with the error's exit code. Only the main thread can be
+    woken; entered in another this does nothing.
+    """
+
+    def __init__(self, looks: Iterable[Look], *, poll_s: float = POLL_S, end_s: float = END_S) -> None:
+        self.looks, self.poll_s, self.end_s = list(looks), poll_s, end_s
+        self._over = threading.Event()
+        self._error: RunError | None = None
+        self._before: Any = None
+        self._threads: list[threading.Thread] = []
+        self._first = threading.Lock()
+
+    def __enter__(self) -> Watch:
+        if threading.current_thread() is threading.main_thread():
+            for look in self.looks:
+                look.find()  # a Ray that cannot be asked is an error here, not in a thread
+            self._before = signal.signal(_SIGNAL, self._wake)
+            # A thread each: of a Ray that is gone one look waits for an answer while another sees why none comes.
+            self._threads = [
+                threading.Thread(target=self._watch, args=(look,), name="opd-watch", daemon=True) for look in self.looks
+            ]
+            for thread in self._threads:
+                thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(_JOIN_S)  # it may be asking a GCS that is away
+        if self._threads:
+            signal.signal(_SIGNAL, self._before)
+        if self._error is not None and isinstance(error, KeyboardInterrupt):
+            raise self._error from error
+
+    def _watch(self, look: Look) -> None:
+        since_s: dict[str, float] = {}
+        while not self._over.wait(self.poll_s):
+            try:
+                lines = look.find()
+            except (ray.exceptions.RayError, OSError) as error:
+                print(f"cannot ask Ray how the run is, trying again: {error}", file=sys.stderr, flush=True)
+                continue
+            now_s = time.monotonic()
+            for gone in since_s.keys() - lines.keys():
+                del since_s[gone]
+            if any(now_s - since_s.setdefault(key, now_s) >= look.patience_s for key in lines):
+                if self._first.acquire(blocking=False):
+                    self._end(look.error(sorted(lines.values())))
+                return
+
+    def _end(self, error: RunError) -> None:
+        self._error = error
+        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        if not self._over.wait(self.end_s):
+            print(f"opd.launch: {error}; what is left does not close: ending", file=sys.stderr, flush=True)
+            os._exit(error.exit_code)
+
+    def _wake(self, number: int, frame: FrameType | None) -> None:
+        if not self._over.is_set():
+            # Of all exceptions `ray.get` lets only this one out of a handler, and as a new one.
+            raise KeyboardInterrupt

@@ -1,0 +1,105 @@
+"""What verl 0.9.1's trainer leaves no hook for: names in its module that are replaced while a call of ours runs.
+
+Each has a test in tests/compat/test_verl_trainer.py that fails when verl no longer needs it. What its workers leave no
+hook for, loading a checkpoint without unpickling it, is in `opd.compat.plain_loads`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from verl.experimental.reward_loop import reward_loop
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils import hf_tokenizer as _hf_tokenizer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+
+
+@contextlib.contextmanager
+def _replaced(module: ModuleType = trainer_base, **names: Any) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in names}
+    for name, value in names.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+class InProcessClient(LLMServerClient):
+    """verl's client with its routing rule (sticky by request id, else fewest requests in flight) in this process."""
+
+    def __init__(self, config, servers: dict[str, Any]):
+        super().__init__(config, load_balancer_handle=None)
+        self._servers = servers
+        self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
+        self._sticky: dict[str, str] = {}
+
+    async def _acquire_server(self, request_id: str, **extra) -> tuple[str, Any]:
+        server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
+        self._sticky[request_id] = server
+        self._in_flight[server] += 1
+        return server, self._servers[server]
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self._in_flight[server_id] -= 1
+        if not self._in_flight.total():
+            self._sticky.clear()  # nobody is in a conversation: forget who spoke to whom
+
+
+class _InProcessServers(LLMServerManager):
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
+
+    def get_client(self, client_cls=None, **kwargs) -> LLMServerClient:
+        if client_cls is not None or kwargs:
+            raise ValueError("a client of another class needs verl's load balancer: set rollout.agent.num_workers >= 1")
+        return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
+
+
+def routing_in_process() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: no load-balancer actor.
+
+    verl 0.9.1 starts one in a process of its own, which imports verl (5 to 8 s of a core) to count requests. Where all
+    conversations run in the trainer's process, a counter does.
+    """
+    return _replaced(LLMServerManager=_InProcessServers)
+
+
+class RewardWorker(reward_loop.RewardLoopWorker):
+    """verl's reward worker, whose tokenizer runs code of the model's folder only where the model's flag says so.
+
+    verl 0.9.1 loads it with `trust_remote_code=True`, whatever the config says.
+    """
+
+    def _init_reward_fn(self) -> None:
+        trusted = self.config.actor_rollout_ref.model.trust_remote_code
+
+        def hf_tokenizer(path: str, **kwargs: Any) -> Any:
+            return _hf_tokenizer(path, **kwargs | {"trust_remote_code": trusted})
+
+        with _replaced(reward_loop, hf_tokenizer=hf_tokenizer):
+            super()._init_reward_fn()
+
+
+def reward_workers() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: its reward actors are `RewardWorker`s."""
+    return _replaced(reward_loop, RewardLoopWorker=RewardWorker)
+
+
+def rendezvous_at(port: int) -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: torch's rendezvous of the ranks at `port` of rank 0's node, or a clear error there.
+
+    verl 0.9.1 takes a port range only as an argument of its worker group, which its trainer does not pass.
+    """
+    return _replaced(RayWorkerGroup=functools.partial(trainer_base.RayWorkerGroup, master_port_range=[port, port + 1]))
+
+
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer.fit` runs: none of its dictionary dumps on stdout; our own lines say the same readably."""
+    return _replaced(pprint=lambda *args, **kwargs: None)

@@ -1,0 +1,57 @@
+"""The experiment spec: one strict, torch-free schema that trainer, charts and tool share.
+
+loaded = load_spec("exp.yaml", env=os.environ, sets=["seed=7"])
+loaded.spec.data.train_batch_size
+"""
+
+from opd.config.base import KINDS, Kind, Recipe
+from opd.config.canonical import canonical_json, dump_spec, identity, spec_hash
+from opd.config.environment import VARIABLES, Applied, Variable
+from opd.config.errors import Problem, SpecError
+from opd.config.kinds import (
+    SPEC_CLASSES,
+    AnyRunSpec,
+    AnySpec,
+    ConvertSpec,
+    EvalSpec,
+    GrpoSpec,
+    OpdAgentSpec,
+    OpdSpec,
+    RunSpec,
+)
+from opd.config.load import Loaded, load_spec, load_text
+from opd.config.parse import Parsed, parse_tree
+from opd.config.schema import FieldDoc, field_docs, json_schema, static_defaults
+
+__all__ = [
+    "KINDS",
+    "SPEC_CLASSES",
+    "VARIABLES",
+    "AnyRunSpec",
+    "AnySpec",
+    "Applied",
+    "ConvertSpec",
+    "EvalSpec",
+    "FieldDoc",
+    "GrpoSpec",
+    "Kind",
+    "Loaded",
+    "OpdAgentSpec",
+    "OpdSpec",
+    "Parsed",
+    "Problem",
+    "Recipe",
+    "RunSpec",
+    "SpecError",
+    "Variable",
+    "canonical_json",
+    "dump_spec",
+    "field_docs",
+    "identity",
+    "json_schema",
+    "load_spec",
+    "load_text",
+    "parse_tree",
+    "spec_hash",
+    "static_defaults",
+]

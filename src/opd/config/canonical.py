@@ -1,0 +1,104 @@
+"""Computes the canonical form of a spec and the hash of its identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from opd.config.kinds import AnySpec
+from opd.config.tree import drop_path, get_path
+
+# What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
+# person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
+NOT_IDENTITY: tuple[str, ...] = (
+    "name",
+    "env",
+    "store",
+    "output",
+    "checkpoint",
+    "model.name",
+    "data.num_workers",
+    "data.train_ratio",
+    "rollout.gpu_memory_utilization",
+    "rollout.free_cache_engine",
+    "rollout.enforce_eager",
+    "rollout.max_num_seqs",
+    "rollout.max_num_batched_tokens",
+    "rollout.num_agent_workers",
+    "actor.gradient_checkpointing",
+    "actor.param_offload",
+    "actor.optimizer_offload",
+    "actor.torch_compile",
+    "actor.ppo_micro_batch_size_per_gpu",
+    "actor.log_prob_micro_batch_size_per_gpu",
+    "actor.ppo_max_token_len_per_gpu",
+    "actor.log_prob_max_token_len_per_gpu",
+    "teacher.offload",
+    "opd.chunk_size",
+    "opd.cache_gib",
+    "opd.workspace_gib",
+    "opd.activation_budget",
+    "opd.gpu_memory_gib",
+    "opd.vocab_parallel_size",
+    "opd.max_unshared_mass",
+    "reward.num_workers",
+    "eval.save_generations",
+    "convert.target",
+    "convert.verify",
+    "trainer.loggers",
+    "trainer.project",
+    "trainer.log_val_generations",
+    "trainer.master_port",
+    "trainer.profiler",
+    "trainer.total_epochs",
+    "trainer.total_steps",
+    "trainer.save_freq",
+    "trainer.test_freq",
+    "trainer.val_before_train",
+    "trainer.max_skipped_updates",
+    "trainer.stall_floor_s",
+    "trainer.stall_factor",
+    "trainer.resume",
+)
+
+# Identity keys that a later version added, with the value under which a run is what it was before the key existed. At that
+# value a key is left out of the identity, so that a run begun with an older version resumes under this one.
+ADDED_SINCE: dict[str, Any] = {
+    "opd.importance.tokens.score": "none",
+    "opd.importance.tokens.ratio": 0.5,
+    "opd.importance.tokens.mode": "topk",
+    "opd.importance.tokens.scope": "rollout",
+    "opd.importance.tokens.position": "first",
+    "opd.importance.tokens.normalize": "global",
+    "opd.importance.tokens.entropy_clip_q": 0.98,
+}
+
+
+def dump_spec(spec: AnySpec) -> dict[str, Any]:
+    """The spec as plain JSON values, every default written out, unset optional keys left out.
+
+    `parse_tree(dump_spec(spec)).spec == spec`.
+    """
+    return spec.model_dump(mode="json", exclude_none=True)
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def identity(spec: AnySpec) -> dict[str, Any]:
+    """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
+    tree = dump_spec(spec)
+    for path in NOT_IDENTITY:
+        drop_path(tree, path)
+    for path, as_before in ADDED_SINCE.items():
+        if get_path(tree, path) == as_before:
+            drop_path(tree, path, emptied=True)
+    return tree
+
+
+def spec_hash(spec: AnySpec) -> str:
+    """SHA-256 (hex) of the canonical JSON of `identity(spec)`."""
+    return hashlib.sha256(canonical_json(identity(spec)).encode()).hexdigest()

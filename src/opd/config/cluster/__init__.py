@@ -1,0 +1,172 @@
+"""Defines `cluster`, the part of an experiment file about Kubernetes; only charts and tool read it.
+
+The trainer never reads it. Rules between its keys live in the charts (charts/opd-lib), which see the release too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_core import to_jsonable_python
+
+from opd.config.base import Kind
+from opd.config.cluster.base import ClusterSection, KubeObject, KubeObjects, LabelValue
+from opd.config.cluster.identity import ServiceAccount
+from opd.config.cluster.lifecycle import Auth, CleanUp, Deadlines, NetworkPolicy, PodMonitor, Queue, Retries, Stop
+from opd.config.cluster.pods import (
+    Disruption,
+    EnvVar,
+    Gpu,
+    Image,
+    PodSecurity,
+    RayPods,
+    Rdma,
+    SubmitterPods,
+    ray_pods,
+    submitter_pods,
+)
+from opd.config.cluster.storage import Cache, Checkpoints, Mount, Secrets, ToolDatabase
+from opd.config.errors import Problem, SpecError, nearest
+from opd.config.refusals import redact
+from opd.config.schema import _inline, _tighten
+
+__all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
+
+
+class Cluster(ClusterSection):
+    """How any run meets the cluster."""
+
+    image: Image = Field(default_factory=Image, description="The image of every pod.")
+    submission_mode: Literal["K8sJobMode", "HTTPMode"] = Field(
+        default="K8sJobMode",
+        description="K8sJobMode: a submitter pod, whose log outlives the Ray cluster; HTTPMode: the operator submits and "
+        "a sidecar of the head prints the log.",
+    )
+    lifecycle: Literal["rules", "suspendable"] = Field(
+        default="rules",
+        description="rules: staged clean-up after the end; suspendable: `suspend` and Kueue work, one time limit.",
+    )
+    clean_up: CleanUp = Field(default_factory=CleanUp, description="What is deleted when.")
+    retries: Retries = Field(default_factory=Retries, description="How often something is tried again.")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="Time limits of the whole run.")
+    stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
+    queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
+    managed_by: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = Field(
+        default=None,
+        description="Who reconciles the RayJob; unset: KubeRay's operator here. MultiKueue takes the RayJob alone to "
+        "another cluster: ConfigMap, claims, Secrets, account and policies must be there already.",
+    )
+    cluster_selector: KubeObject | None = Field(
+        default=None, description="Refused: a run makes its own Ray cluster and ends with it."
+    )
+    head: RayPods = Field(
+        default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
+        description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
+        "nodes that are not spot.",
+    )
+    submitter: SubmitterPods = Field(default_factory=submitter_pods, description="The submitter of K8sJobMode.")
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints, description="The run's volume.")
+    cache: Cache = Field(default_factory=Cache, description="Fetched models and data.")
+    mounts: tuple[Mount, ...] = Field(default=(), description="Existing claims on every Ray pod: models, data.")
+    secrets: Secrets = Field(default_factory=Secrets, description="Credentials, by reference.")
+    auth: Auth = Field(default_factory=Auth, description="Access to Ray.")
+    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Allowed traffic.")
+    pod_security: PodSecurity = Field(default_factory=PodSecurity, description="User and groups.")
+    service_account: ServiceAccount = Field(default_factory=ServiceAccount, description="The pods' ServiceAccount.")
+    disruption: Disruption = Field(default_factory=Disruption, description="Drains and autoscalers.")
+    pod_monitor: PodMonitor = Field(default_factory=PodMonitor, description="Metrics of Ray for Prometheus.")
+    extra_env: tuple[EnvVar, ...] = Field(default=(), description="More variables of every Ray pod; they win.")
+    env_from: KubeObjects = Field(default=(), description="`envFrom` of every Ray container: secretRef, configMapRef.")
+    extra_volumes: KubeObjects = Field(default=(), description="More volumes of every Ray pod.")
+    extra_volume_mounts: KubeObjects = Field(default=(), description="More mounts of every Ray container.")
+    ray_version: str | None = Field(
+        default=None, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Ray in the image; unset: the lock's version."
+    )
+    git_sha: LabelValue | None = Field(default=None, description="Commit of this repository, as a label.")
+    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra labels of every object.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Extra annotations of the RayJob.")
+
+
+class RunCluster(Cluster):
+    """The same for a kind that trains or samples: with workers, `trainer.nnodes` of them."""
+
+    worker: RayPods = Field(
+        default_factory=lambda: ray_pods(object_store_gib=8, shm_gib=16),
+        description="The workers: training and sampling.",
+    )
+    gpu: Gpu = Field(default_factory=Gpu, description="GPUs of a worker; `trainer.gpus_per_node` of them.")
+    rdma: Rdma = Field(default_factory=Rdma, description="RDMA devices of a worker.")
+    tool_database: ToolDatabase = Field(default_factory=ToolDatabase, description="The tool database.")
+
+
+_NO_WORKERS = "Not used: a conversion has no workers. Accepted, so that one site file fits every kind."
+
+
+class ConvertCluster(Cluster):
+    """The same for a conversion, which runs in the head."""
+
+    worker: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+    gpu: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+    rdma: KubeObject | None = Field(default=None, description=_NO_WORKERS)
+
+
+def cluster_class(kind: Kind) -> type[Cluster]:
+    """The section's class for a kind."""
+    return ConvertCluster if kind == "convert" else RunCluster
+
+
+def cluster_schema(kind: Kind) -> dict[str, Any]:
+    """JSON Schema of the section, without `$ref`; unknown keys are refused, null is no value."""
+    schema = cluster_class(kind).model_json_schema()
+    flat = _inline(schema, schema.pop("$defs", {}))
+    _tighten(flat)
+    return flat
+
+
+def cluster_defaults(kind: Kind) -> dict[str, Any]:
+    """Every default of the section, optional keys without one left out."""
+    return to_jsonable_python(cluster_class(kind)(), by_alias=True, exclude_none=True)
+
+
+def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
+    """The section of a file, laid over the defaults as Helm does it (maps merge, lists do not), validated field by field.
+
+    Raises:
+        SpecError: unknown keys, wrong types or values; the rules between keys are the charts'.
+    """
+    cls = cluster_class(kind)
+    try:
+        return cls.model_validate_json(json.dumps(_laid_over(cluster_defaults(kind), tree)))
+    except ValidationError as error:
+        schema = cluster_schema(kind)
+        raise SpecError([_problem(item, schema) for item in error.errors(include_url=False)]) from None
+
+
+def _laid_over(base: dict[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(base)
+    for key, value in tree.items():
+        below = out.get(key)
+        out[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return out
+
+
+def _problem(item: Any, schema: dict[str, Any]) -> Problem:
+    """One of pydantic's errors in our words; `schema` is the section's, to find the nearest key."""
+    parts = [str(part) for part in item["loc"] if part != "[key]"]
+    path = ".".join(("cluster", *parts))
+    if item["type"] == "missing":
+        return Problem(path=path, rule="the key is required", fix=f"set {path}")
+    last = parts[-1] if parts else ""
+    value = redact({last: item["input"]})[last]
+    if item["type"] != "extra_forbidden":
+        rule = item["msg"].removeprefix("Value error, ")
+        return Problem(path=path, value=value, rule=rule[:1].lower() + rule[1:])
+    for part in parts[:-1]:
+        schema = schema.get("items", {}) if part.isdigit() else schema.get("properties", {}).get(part, {})
+    names = list(schema.get("properties", ()))
+    near = nearest(last, names)
+    fix = f"did you mean {'.'.join(('cluster', *parts[:-1], near))}?" if near else f"keys here: {', '.join(names)}"
+    return Problem(path=path, value=value, rule="there is no such key", fix=fix)

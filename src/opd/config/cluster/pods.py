@@ -1,0 +1,152 @@
+"""The sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from opd.config.base import Count, Text
+from opd.config.cluster.base import (
+    ClusterSection,
+    EnvName,
+    Gib,
+    KubeObject,
+    KubeObjects,
+    LabelValue,
+    ObjectName,
+    Quantity,
+    Resources,
+)
+
+ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class Image(ClusterSection):
+    """The image of every pod of the run."""
+
+    ref: ImageRef | None = Field(
+        default=None,
+        description="Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
+    )
+    local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When to pull; unset: IfNotPresent, with `local` Never."
+    )
+    pull_secrets: tuple[ObjectName, ...] = Field(
+        default=(), description="Existing Secrets for the registry, on every pod."
+    )
+
+
+class Pods(ClusterSection):
+    """Resources and placement of a group of pods."""
+
+    requests: Resources = Field(description="Resource requests.")
+    limits: Resources = Field(description="Resource limits.")
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Node labels the pods need.")
+    tolerations: KubeObjects = Field(default=(), description="Taints the pods tolerate.")
+    affinity: KubeObject = Field(default_factory=dict, description="Affinity rules.")
+    topology_spread_constraints: KubeObjects = Field(default=(), description="How the pods spread.")
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass; unset: the cluster's own.")
+    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra pod labels.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Extra pod annotations.")
+    pod_spec: KubeObject = Field(
+        default_factory=dict,
+        description="Any fields of a pod's spec, merged last over the chart's, and `unset`, a list of fields of the "
+        "chart's to drop (`securityContext.runAsUser`, `containers.ray-worker.lifecycle`); how: charts/README.md.",
+    )
+
+
+class RayPods(Pods):
+    """Pods that run Ray. What is needed: `opd.config.needs`; what follows for a pod: `opd.config.cluster.resources`."""
+
+    requests: Resources = Field(
+        default_factory=dict,
+        description="Resource requests; cpu and memory unset: their limit, else what the run needs by its sizes.",
+    )
+    limits: Resources = Field(
+        default_factory=dict, description="Resource limits; memory unset: the request; cpu unset: none."
+    )
+    object_store_gib: Gib = Field(description="Ray's object store, part of /dev/shm.")
+    shm_gib: Gib = Field(description="Size of /dev/shm; what is used of it counts against the memory limit.")
+    scratch_size: Quantity = Field(default="50Gi", description="Size limit of /tmp: Ray's logs and spilled objects.")
+    ray_start_params: dict[str, str] = Field(
+        default_factory=dict, description="Extra parameters of `ray start`; the chart's own are not overridden."
+    )
+
+
+def ray_pods(*, object_store_gib: float, shm_gib: float) -> RayPods:
+    """A group with what it needs."""
+    return RayPods.model_validate({"objectStoreGib": object_store_gib, "shmGib": shm_gib})
+
+
+class SubmitterPods(Pods):
+    """The submitter: it submits the job and follows its log."""
+
+    image: ImageRef | None = Field(
+        default=None, description="Its image; unset: `image.ref`. The smaller cpu image follows a log as well."
+    )
+
+
+def submitter_pods() -> SubmitterPods:
+    """The submitter with what it needs."""
+    return SubmitterPods(requests={"cpu": "100m", "memory": "512Mi"}, limits={"memory": "1Gi"})
+
+
+class Gpu(ClusterSection):
+    """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
+
+    resource: Text = Field(default="nvidia.com/gpu", description="Extended resource that a GPU is asked for by.")
+    type: Text | None = Field(default=None, description="Value of the node label `typeLabel`; unset: any GPU.")
+    type_label: Text = Field(default="nvidia.com/gpu.product", description="Node label that names the type of GPU.")
+
+
+class Rdma(ClusterSection):
+    """RDMA network devices for the workers, opt-in."""
+
+    enabled: bool = Field(default=False, description="Ask for RDMA devices, where the run has GPUs.")
+    resource: Text = Field(default="rdma/hca_shared_devices_a", description="Extended resource of the device plug-in.")
+    count: Count = Field(default=1, description="Devices a worker pod gets.")
+    ipc_lock: bool = Field(
+        default=False,
+        description="Add the IPC_LOCK capability. Pod Security `restricted` and `baseline` refuse it: it needs the "
+        "namespace of manifests/cluster/overlays/rdma; nodes with an unlimited memlock do not need it.",
+    )
+
+
+class PodSecurity(ClusterSection):
+    """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
+
+    run_as_user: UserId = Field(default=1000, description="User id.")
+    run_as_group: UserId = Field(default=1000, description="Group id.")
+    fs_group: UserId = Field(default=1000, description="Group that owns the volumes.")
+    read_only_root_filesystem: bool = Field(
+        default=False,
+        description="Let Ray's containers write to their volumes alone, as the others do; not tried on GPUs: SECURITY.md.",
+    )
+    accept_unrestricted: bool = Field(
+        default=False,
+        description="Let podSpec change what Pod Security `restricted` and the pods' identity rest on; the namespace must "
+        "allow it too.",
+    )
+
+
+class Disruption(ClusterSection):
+    """What keeps the cluster from moving a run's Ray pods: one that goes ends the attempt."""
+
+    budget: bool = Field(
+        default=True,
+        description="Render a PodDisruptionBudget: a drain waits for the run's end, or for `opdctl cancel`.",
+    )
+    autoscalers: bool = Field(
+        default=True, description="Annotate the pods so that Cluster Autoscaler and Karpenter leave their nodes alone."
+    )
+
+
+class EnvVar(ClusterSection):
+    """An environment variable: a plain value or a reference, never a literal secret."""
+
+    name: EnvName = Field(description="Name.")
+    value: str | None = Field(default=None, description="Plain value.")
+    value_from: KubeObject | None = Field(default=None, description="Reference, as in a Kubernetes container.")

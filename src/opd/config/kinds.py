@@ -1,0 +1,109 @@
+"""Defines the five kinds of experiment and the sections that each one has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd
+from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
+from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
+from opd.config.sections import Agent, Data, Model, Reward, Rollout, Teacher
+
+EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
+MAX_SEED = 2**31 - 1
+
+
+class BaseSpec(Section):
+    """What every kind has."""
+
+    kind: Kind = Field(description="Kind of experiment.")
+    name: str = Field(
+        pattern=NAME_PATTERN,
+        max_length=MAX_NAME_CHARS,
+        description="Name of the run where it is not installed by Helm (there the release name counts); its id in the store.",
+    )
+    seed: int = Field(default=42, ge=0, le=MAX_SEED, description="Seed of data order, sampling and initialisation.")
+    store: Store = Field(description="The object store.")
+    output: Output = Field(default_factory=Output, description="Local files.")
+    env: dict[EnvName, str] = Field(
+        default_factory=dict, description="Environment variables of every process of the run; never secrets."
+    )
+
+
+class RunSpec(BaseSpec):
+    """What every kind that starts verl has."""
+
+    device: Literal["cuda", "cpu"] = Field(default="cuda", description="Device of trainer and rollout.")
+    model: Model = Field(description="The student, or the model that is trained or evaluated.")
+    data: Data = Field(description="Prompts, lengths, batch size.")
+    rollout: Rollout = Field(description="How responses are sampled.")
+    actor: Actor = Field(description="Optimizer, batch split, memory.")
+    reward: Reward = Field(description="The function that scores a response.")
+    trainer: RunTrainer = Field(description="Resources and logging.")
+    overrides: tuple[Text, ...] = Field(
+        default=(), description="Raw Hydra overrides for verl keys that the spec does not name."
+    )
+
+
+class GrpoSpec(RunSpec):
+    """GRPO in three recipes, through verl's own trainer."""
+
+    kind: Literal["grpo"] = Field(description="Kind of experiment.")
+    recipe: Recipe = Field(
+        default="grpo",
+        description="`grpo`: DAPO style; `grpo-native`: verl's own clip with a KL loss; `grpo-native-no-kl`: without.",
+    )
+    grpo: Grpo = Field(description="The policy-gradient loss.")
+    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+    agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
+
+
+class OpdSpec(RunSpec):
+    """On-policy distillation, single turn."""
+
+    kind: Literal["opd"] = Field(description="Kind of experiment.")
+    teacher: Teacher = Field(description="The frozen teacher.")
+    opd: Opd = Field(description="The divergence.")
+    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+
+
+class OpdAgentSpec(RunSpec):
+    """On-policy distillation over multi-turn rollouts with tools."""
+
+    kind: Literal["opd-agent"] = Field(description="Kind of experiment.")
+    teacher: Teacher = Field(description="The frozen teacher.")
+    opd: Opd = Field(description="The divergence.")
+    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+    agent: Agent = Field(description="Multi-turn rollouts with tools.")
+
+
+class EvalSpec(RunSpec):
+    """Validation only: every data set, several answers a problem."""
+
+    kind: Literal["eval"] = Field(description="Kind of experiment.")
+    eval: Eval = Field(default_factory=Eval, description="What the evaluation asks.")
+    agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
+
+
+class ConvertSpec(BaseSpec):
+    """FSDP shards of a checkpoint to a Hugging Face folder."""
+
+    kind: Literal["convert"] = Field(description="Kind of experiment.")
+    convert: Convert = Field(description="Which checkpoint, to where.")
+
+
+AnyRunSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
+AnySpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec | ConvertSpec
+
+SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
+    "grpo": GrpoSpec,
+    "opd": OpdSpec,
+    "opd-agent": OpdAgentSpec,
+    "eval": EvalSpec,
+    "convert": ConvertSpec,
+}

@@ -1,0 +1,100 @@
+"""Reads raw Hydra overrides: refuses what cannot work, and writes those that name a key of the spec into the spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from opd.config.base import Section
+from opd.config.coerce import parse_value, unquote
+from opd.config.errors import REDACTED, Problem
+from opd.config.refusals import REFUSED_VERL_KEYS, holds_secret, refused_key
+from opd.config.tree import field_at, set_path
+from opd.config.verl_keys import SPEC_PATH_OF
+
+# key, optional @package, `=`, value; a deletion is `~key`
+_OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_GUARDED = (*SPEC_PATH_OF, *REFUSED_VERL_KEYS)
+_ENVIRONMENT = "give it in the environment of the run, or by reference to a Kubernetes Secret"
+RULE = "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`"
+
+
+@dataclass(frozen=True)
+class RawOverride:
+    """A parsed raw override; `value` is None for `~key`."""
+
+    prefix: str
+    key: str
+    value: str | None
+
+
+def parse_raw(text: str) -> RawOverride | None:
+    """The parts of a raw override, or None if it is none."""
+    match = _OVERRIDE.fullmatch(text)
+    if match is None or (match["value"] is None and match["prefix"] != "~"):
+        return None
+    return RawOverride(match["prefix"], match["key"], match["value"])
+
+
+def fold(
+    tree: dict[str, Any], cls: type[Section], texts: Iterable[Any], source: str, problems: list[Problem]
+) -> list[tuple[str, str]]:
+    """Apply raw overrides to the tree in order: keys the spec has become spec values, others join `overrides`.
+
+    Returns the (spec path, source) of each that became a spec value. A later raw override of the same key replaces the
+    earlier one.
+    """
+    existing = tree.get("overrides", [])
+    if not isinstance(existing, list):
+        return []  # validation reports it
+    folded: list[tuple[str, str]] = []
+    kept = [text for text in existing if isinstance(text, str)]
+    for text in texts:
+        if isinstance(text, str) and holds_secret(text):
+            rule = "a secret is never written into an override"
+            problems.append(Problem(path="overrides", value=REDACTED, rule=rule, fix=_ENVIRONMENT, source=source))
+            continue
+        if not isinstance(text, str) or (raw := parse_raw(text)) is None:
+            problems.append(Problem(path="overrides", value=text, rule=RULE, fix="see `--help`", source=source))
+            continue
+        where = f"{source} {raw.key}".strip()
+        if problem := _refusal(raw, where):
+            problems.append(problem)
+            continue
+        path = SPEC_PATH_OF.get(raw.key, "")
+        field = field_at(cls, path) if path and raw.prefix != "~" else None
+        if field is None or raw.value is None:
+            kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
+            continue
+        folded.append((path, where))
+        if raw.value == "null":
+            _remove(tree, path)
+        elif (value := parse_value(raw.value, field, path, where, problems)) is not None:
+            set_path(tree, path, value)
+    if kept:
+        tree["overrides"] = kept
+    return folded
+
+
+def _refusal(raw: RawOverride, where: str) -> Problem | None:
+    value = unquote(raw.value or "")
+    shown = f"{raw.key}={value}"
+    if value.startswith("{") and (hidden := next((k for k in _GUARDED if k.startswith(f"{raw.key}.")), "")):
+        rule = f"a map here could set {hidden} unseen by the spec's checks"
+        return Problem(path="overrides", value=shown, rule=rule, fix="write one override for each key", source=where)
+    reason = refused_key(raw.key, value) if raw.prefix != "~" else ""
+    if reason:
+        return Problem(path="overrides", value=shown, rule=reason, fix="remove the override", source=where)
+    return None
+
+
+def _remove(tree: dict[str, Any], path: str) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        child = tree.get(key)
+        if not isinstance(child, dict):
+            return
+        tree = child
+    tree.pop(last, None)

@@ -1,0 +1,102 @@
+"""Refuses, with the reason, features that cannot work here and secrets written into a spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from opd.config.errors import REDACTED, Problem
+
+_LORA = (
+    "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+)
+_MODE = "only verl's sync trainer is supported: other modes reuse stale rollouts, which on-policy distillation excludes"
+_MEGATRON = (
+    "only the fsdp2 engine is supported: Megatron shards heads and checkpoints in a way the teacher cannot follow"
+)
+_NATIVE = "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
+_HYBRID = "trainer and rollout share their devices here: a separate rollout pool needs verl's async trainer"
+
+_CONTENTS = re.compile(r"(^|\.)actor\.checkpoint\.(save|load)_contents$")
+_NEEDED_CONTENTS = {"model", "optimizer", "extra"}
+_UNRESUMABLE = "no run could resume from a checkpoint with less than model, optimizer and extra, and none is sealed"
+
+# (pattern of a dotted key, values that are harmless, reason); the fix is always to remove the key
+_REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
+    (r"(^|\.)(lora_rank|lora\.rank)$", frozenset({"0"}), _LORA),
+    (r"(^|\.)(lora|lora_\w+)(\.|$)", frozenset({"null"}), _LORA),
+    (r"(^|\.)trainer_mode$|^trainer\.mode$|^mode$", frozenset({"sync"}), _MODE),
+    (r"^trainer\.use_v1$", frozenset({"true"}), "only verl's V1 trainer is supported"),
+    (r"(^|\.)hybrid_engine$", frozenset({"true"}), _HYBRID),
+    (r"(^|\.)(strategy|model_engine)$|^engine$", frozenset({"fsdp2", "dp"}), _MEGATRON),
+    (r"(^|\.)megatron(\.|$)", frozenset(), _MEGATRON),
+    (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
+)
+
+# verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.
+REFUSED_VERL_KEYS: tuple[str, ...] = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.actor.strategy",
+    "actor_rollout_ref.ref.strategy",
+    "trainer.v1.trainer_mode",
+    "trainer.use_v1",
+    "actor_rollout_ref.hybrid_engine",
+    "distillation.enabled",
+    "actor_rollout_ref.actor.checkpoint.save_contents",
+    "actor_rollout_ref.actor.checkpoint.load_contents",
+)
+
+_SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
+_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\"]?\s*[:=]")
+_URL_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
+_SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
+_SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
+
+
+def refused_key(path: str, value: object) -> str:
+    """The reason if a key, in the spec's or verl's spelling, asks for something that cannot work here; else ''."""
+    text = str(value).lower()
+    for pattern, harmless, reason in _REFUSED:
+        if re.search(pattern, path):
+            return "" if text in harmless else reason
+    if _CONTENTS.search(path) and not _NEEDED_CONTENTS.issubset(re.findall(r"\w+", text)):
+        return _UNRESUMABLE
+    return ""
+
+
+def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
+    """A problem for every literal secret in the tree: `*_TOKEN: text`, `{name: *_TOKEN, value: text}`, user:password URLs."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            child = f"{path}.{key}" if path else str(key)
+            if _is_secret(tree, key):
+                yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=_SECRET_FIX)
+            else:
+                yield from secrets(value, child)
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from secrets(value, f"{path}.{index}")
+    elif isinstance(tree, str) and _URL_CREDENTIALS.search(tree):
+        yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix="remove user and password from the URL")
+
+
+def redact(value: Any) -> Any:
+    """`value` as it may be shown: literal secrets replaced."""
+    if isinstance(value, dict):
+        return {key: REDACTED if _is_secret(value, key) else redact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    return REDACTED if isinstance(value, str) and _URL_CREDENTIALS.search(value) else value
+
+
+def _is_secret(mapping: dict[str, Any], key: str) -> bool:
+    """Whether a key holds a literal secret: by its own name, or as the `value` beside such a `name`."""
+    name = mapping.get("name")
+    is_pair = key == "value" and isinstance(name, str) and _SECRET_NAME.match(name)
+    return bool(_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(mapping[key], dict | list)
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text such as a raw override sets a variable that names a secret, or holds a URL with credentials."""
+    return bool(_SECRET_IN_TEXT.search(text) or _URL_CREDENTIALS.search(text))

@@ -1,0 +1,99 @@
+"""Defines the sections of the run itself: trainer, profiler, checkpoints, store, output."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from opd.config.base import Count, Extras, Natural, Paths, Section, Text
+
+Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
+
+
+class Profiler(Section):
+    """verl's profiler, passed through to `global_profiler` and the actor's profiler."""
+
+    tool: Literal["nsys", "torch", "torch_memory"] = Field(description="Profiling tool.")
+    steps: tuple[Count, ...] = Field(description="Steps to profile.", min_length=1)
+    save_path: Text = Field(default="outputs/profile", description="Folder of the profiles.")
+    ranks: tuple[Natural, ...] = Field(default=(), description="Ranks to profile; empty for all.")
+    tool_config: Extras = Field(default_factory=dict, description="Options of the tool, as in verl.")
+
+
+class RunTrainer(Section):
+    """Resources and logging, for every kind that starts verl."""
+
+    nnodes: Count = Field(default=1, description="Nodes.")
+    gpus_per_node: Count = Field(description="Ranks on a node.")
+    loggers: tuple[Logger, ...] = Field(
+        default=("console",), min_length=1, description="Where metrics go, beside the run's own."
+    )
+    project: Text = Field(default="opd", description="Project name in wandb, mlflow and tensorboard.")
+    log_val_generations: Natural = Field(default=0, description="Validation answers to log a validation.")
+    master_port: int | None = Field(
+        default=None, ge=1024, le=65535, description="Port of torch's rendezvous; unset: a free one."
+    )
+    profiler: Profiler | None = Field(default=None, description="Profile some steps; unset: none.")
+    stall_floor_s: float = Field(
+        default=900.0,
+        ge=0,
+        description="Seconds without progress that are never a stall (four times as many in a phase's first pass); 0: nothing is.",
+    )
+    stall_factor: float = Field(
+        default=10.0,
+        ge=1,
+        description="Medians of a phase's own silences after which it counts as stalled and is ended.",
+    )
+
+
+class Trainer(RunTrainer):
+    """Length and rhythm of a training run, in steps unless said otherwise."""
+
+    total_epochs: Count = Field(default=15, description="Passes over the training prompts.")
+    total_steps: Count | None = Field(default=None, description="Stop after this many steps; unset: by epochs.")
+    save_freq: int = Field(default=20, ge=-1, description="Steps between checkpoints; -1 or 0: none.")
+    test_freq: int = Field(default=5, ge=-1, description="Steps between validations; -1 or 0: none.")
+    val_before_train: bool = Field(description="Validate before the first step.")
+    max_skipped_updates: Natural = Field(
+        default=20,
+        description="End the run after this many updates in a row without finite loss and gradient; 0: never.",
+    )
+    resume: Literal["auto", "never"] = Field(
+        default="auto", description="Continue from the newest complete checkpoint."
+    )
+
+
+class Checkpoint(Section):
+    """Which checkpoints stay."""
+
+    keep_last: Count | None = Field(default=None, description="Keep this many newest checkpoints; unset: all.")
+    keep_every: Count | None = Field(
+        default=None, description="Keep every checkpoint whose step is a multiple, for good."
+    )
+    save_on_exit: bool = Field(default=True, description="Save before ending on SIGTERM or a deadline.")
+
+
+class Store(Section):
+    """The object store of results, metrics and checkpoints."""
+
+    url: Text = Field(
+        description="fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]; the images have both) or local folder; never with credentials."
+    )
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = Field(
+        default=None, description="S3 server other than AWS's, `https://minio.example:9000`; egress to it is opened."
+    )
+    region: Text | None = Field(default=None, description="S3 region; unset: the environment's.")
+    addressing: Literal["path", "virtual", "auto"] | None = Field(
+        default=None,
+        description="Where S3's bucket stands, in the path or in the host name; unset: in the path with an endpoint.",
+    )
+
+
+class Output(Section):
+    """Local files."""
+
+    root: Text = Field(default="outputs", description="Folder under which a run makes its own.")
+
+
+__all__ = ["Checkpoint", "Output", "Paths", "Profiler", "RunTrainer", "Store", "Trainer"]

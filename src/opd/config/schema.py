@@ -1,0 +1,164 @@
+"""Generates from the schema each kind's JSON Schema, default values and field documentation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from opd.config.base import Kind
+from opd.config.defaults import DEFAULTS, Default
+from opd.config.kinds import SPEC_CLASSES
+from opd.config.parse import CHART_KEYS
+from opd.config.tree import in_optional_section, leaf_paths, set_path
+
+
+@dataclass(frozen=True)
+class FieldDoc:
+    """One key of a kind, for generated tables.
+
+    Attributes:
+        path: dotted path.
+        type: the key's JSON Schema.
+        default: the static default, or None.
+        says: how a computed default is found; "" for a static one.
+        required: every spec of the kind must give the key (not: only where an optional section is given).
+        description: one sentence.
+    """
+
+    path: str
+    type: dict[str, Any]
+    default: Any
+    says: str
+    required: bool
+    description: str
+
+
+def json_schema(kind: Kind) -> dict[str, Any]:
+    """JSON Schema (2020-12) of a kind's experiment file, without `$ref`, with the charts' keys left open.
+
+    Unknown keys are refused at every level; a key with a default, computed or not, is not required; null is no value.
+    """
+    flat = inlined_schema(SPEC_CLASSES[kind])
+    for default in DEFAULTS:
+        if kind in default.kinds:
+            _mark_default(flat, default, kind)
+    _relax_sections(flat)
+    for key in CHART_KEYS:
+        flat["properties"][key] = {"type": "object", "description": "The charts' part; the trainer does not read it."}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **flat}
+
+
+def inlined_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model, without `$ref`, titles and null."""
+    schema = model.model_json_schema()
+    flat = _inline(schema, schema.pop("$defs", {}))
+    _tighten(flat)
+    return flat
+
+
+def static_defaults(kind: Kind) -> dict[str, Any]:
+    """Every default that depends on the kind alone, as a tree; defaults that follow from other keys are left out.
+
+    A chart's values.yaml may hold these and no more: Helm lays a user's values over them, so a computed default written
+    there (`opd.max_length`) would count as set by the user.
+    """
+    computed = {default.path: default for default in DEFAULTS if kind in default.kinds}
+    cls = SPEC_CLASSES[kind]
+    tree: dict[str, Any] = {"kind": kind}
+    for path, field in leaf_paths(cls):
+        default = computed.get(path)
+        if default is not None:
+            value = default.by_kind[kind] if default.by_kind else None
+        else:
+            value = field.get_default(call_default_factory=True)
+        if value is not None and value is not PydanticUndefined and not in_optional_section(cls, path):
+            set_path(tree, path, to_jsonable_python(value))
+    return tree
+
+
+def field_docs(kind: Kind) -> list[FieldDoc]:
+    """Every key of a kind in the order of the schema."""
+    schema = json_schema(kind)
+    computed = {default.path: default for default in DEFAULTS if kind in default.kinds}
+    cls = SPEC_CLASSES[kind]
+    out = []
+    for path, field in leaf_paths(cls):
+        node = dict(_property(schema, path))
+        description = node.pop("description", "")
+        default = node.pop("default", None)
+        says = computed[path].says if path in computed and not computed[path].by_kind else ""
+        required = field.is_required() and path not in computed and not in_optional_section(cls, path)
+        out.append(FieldDoc(path, node, default, says, required, description))
+    return out
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with every reference replaced by a copy of its definition, and pydantic's titles removed."""
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        target = copy.deepcopy(definitions[node["$ref"].rpartition("/")[2]])
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    out = {key: _inline(value, definitions) for key, value in node.items() if key != "title"}
+    if "properties" in node:  # a field may itself be called `title`
+        out["properties"] = {key: _inline(value, definitions) for key, value in node["properties"].items()}
+    return out
+
+
+def _tighten(node: Any) -> None:
+    """`anyOf: [X, null]` becomes X, since an optional key is left out, never null; maps refuse keys off their pattern."""
+    if isinstance(node, list):
+        for item in node:
+            _tighten(item)
+    if not isinstance(node, dict):
+        return
+    choices = node.get("anyOf")
+    if choices is not None and {"type": "null"} in choices:
+        kept = [choice for choice in choices if choice != {"type": "null"}]
+        del node["anyOf"]
+        node.update({**kept[0], **node} if len(kept) == 1 else {"anyOf": kept})
+        if node.get("default", "") is None:
+            del node["default"]
+    if "patternProperties" in node:  # pydantic refuses other keys; say so in the schema too
+        node["additionalProperties"] = False
+    for value in node.values():
+        _tighten(value)
+
+
+def _property(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    for key in path.split("."):
+        schema = schema["properties"][key]
+    return schema
+
+
+def _mark_default(schema: dict[str, Any], default: Default, kind: Kind) -> None:
+    parent, _, key = default.path.rpartition(".")
+    section = _property(schema, parent) if parent else schema
+    section["required"] = [name for name in section.get("required", ()) if name != key]
+    node = section["properties"][key]
+    if default.by_kind:
+        node["default"] = default.by_kind[kind]
+    else:
+        node["description"] = f"{node.get('description', '')} Default: {default.says}."
+
+
+def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, node in schema.get("properties", {}).items():
+        if "properties" in node:
+            yield name, node
+
+
+def _relax_sections(schema: dict[str, Any]) -> None:
+    """A section is required only if something inside it is."""
+    for name, node in _sections(schema):
+        _relax_sections(node)
+        if not node.get("required"):
+            node.pop("required", None)
+            schema["required"] = [key for key in schema.get("required", ()) if key != name]

@@ -1,0 +1,122 @@
+"""Defines the sections that say what runs on what data: model, teacher, data, rollout, reward, agent."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from opd.config.base import Count, Dtype, Extras, Natural, Offload, Paths, Probability, Section, Text, TopK
+
+Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
+RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
+
+
+class Model(Section):
+    """The student (or the model that is trained or evaluated)."""
+
+    path: Text = Field(description="Folder, Hugging Face id or store URL of the model.")
+    name: Text = Field(description="Label in logs and tables; never decides behaviour.")
+    revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
+    trust_remote_code: bool = Field(default=False, description="Run code that the model's repository ships.")
+    attn_implementation: Attention = Field(
+        description="Attention kernel of the trainer's forward; `varlen`: torch's flash kernel over packed rows."
+    )
+
+
+class Teacher(Section):
+    """The frozen teacher of a distillation run."""
+
+    path: Text = Field(description="Folder, Hugging Face id or store URL of the teacher.")
+    revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
+    trust_remote_code: bool = Field(default=False, description="Run code that the teacher's repository ships.")
+    dtype: Dtype = Field(description="Precision of the teacher's weights and forward.")
+    offload: Offload = Field(
+        description="Move the teacher to host memory outside its own phase; `auto`: where the plan has no room for it."
+    )
+
+
+class Data(Section):
+    """Prompts, their files, lengths in tokens and batch size in prompts."""
+
+    dir: Text = Field(default="data", description="Folder or store URL that holds the prepared files.")
+    train: Paths = Field(description="Parquet files with the training prompts.")
+    val: Paths = Field(description="Parquet files with the validation prompts.")
+    train_batch_size: Count = Field(description="Prompts a training step draws.")
+    max_prompt_length: Count = Field(description="Longest prompt in tokens.")
+    max_response_length: Count = Field(description="Longest response in tokens, tool replies included.")
+    enable_thinking: bool = Field(
+        default=True, description="`enable_thinking` given to the chat template, for every model."
+    )
+    filter_overlong: bool = Field(default=True, description="Drop (and count) prompts longer than max_prompt_length.")
+    truncation: Literal["error", "left"] = Field(default="left", description="What an overlong prompt that stays gets.")
+    shuffle: bool = Field(default=True, description="Shuffle the training prompts, by `seed`.")
+    num_workers: Natural = Field(description="Data loader processes; 0 loads in the trainer itself.")
+    max_train_samples: Count | None = Field(default=None, description="Use only this many training prompts.")
+    max_val_samples: Count | None = Field(default=None, description="Use only this many validation prompts.")
+    train_ratio: Probability = Field(
+        default=0.8, description="Recorded only: the share in the train file that `opd.data`'s commands were given."
+    )
+
+
+class Validation(Section):
+    """Sampling at validation; temperature 0 with num_samples 1 is greedy."""
+
+    num_samples: Count = Field(default=16, description="Responses a validation prompt gets.")
+    temperature: float = Field(ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: Probability = Field(default=0.8, description="Nucleus sampling mass.")
+    top_k: TopK = Field(default=20, description="Sample among the k likeliest tokens; -1 for all.")
+
+
+class Rollout(Section):
+    """How responses are sampled, and the server that samples them."""
+
+    name: Literal["vllm", "cpu"] = Field(description="Rollout server.")
+    num_samples: Count = Field(description="Responses a training prompt gets (verl's rollout.n).")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature in training.")
+    top_p: Probability = Field(default=1.0, description="Nucleus sampling mass in training.")
+    top_k: TopK = Field(default=-1, description="Sample among the k likeliest tokens; -1 for all.")
+    val: Validation = Field(description="Sampling at validation.")
+    tensor_parallel_size: Count = Field(default=1, description="Ranks that share one rollout server.")
+    gpu_memory_utilization: Probability = Field(default=0.7, description="Share of GPU memory vLLM may take.")
+    free_cache_engine: bool = Field(default=True, description="Let the server give its memory back while training.")
+    enforce_eager: bool = Field(default=False, description="vLLM without CUDA graphs: starts faster, samples slower.")
+    max_num_seqs: Count = Field(default=256, description="Sequences the server decodes at once.")
+    max_num_batched_tokens: Count = Field(default=8192, description="Tokens the server processes in one forward.")
+    num_agent_workers: Natural = Field(description="Processes that drive the conversations; 0: the trainer itself.")
+    engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
+
+
+class Reward(Section):
+    """The function that scores a response."""
+
+    function: RewardFunction = Field(description="Scorer by name; `custom` takes path and entry.")
+    path: Text | None = Field(default=None, description="Python file or importable module of a custom function.")
+    entry: Text = Field(default="compute_score", description="Name of the custom function in it.")
+    num_workers: Natural = Field(description="Reward processes of verl; 0: scored where the conversation runs.")
+    timeout_s: float = Field(
+        default=10.0, gt=0, description="Seconds one answer may take before it scores as a wrong one."
+    )
+
+
+class Agent(Section):
+    """Multi-turn rollouts with tools over a database."""
+
+    database_dir: Text = Field(description="Folder of the tool database, opened read-only.")
+    enable_tools: bool = Field(default=True, description="Offer the tools; false samples single answers.")
+    max_assistant_turns: Count = Field(default=50, description="Model turns before the conversation ends.")
+    max_tool_response_length: Count = Field(default=1024, description="Tokens of a tool reply that are kept.")
+    max_parallel_calls: Count = Field(default=1, description="Tool calls of one turn that are run.")
+    tool_format: Text = Field(default="hermes", description="Tool-call syntax: `hermes` (our parser) or one of verl's.")
+    tool_config_path: Text | None = Field(default=None, description="Tool list of your own instead of ours.")
+    call_timeout_s: float = Field(default=10.0, gt=0, description="Seconds a tool call may take.")
+    num_tool_processes: Count = Field(default=4, description="Tool processes of each rollout process.")
+    toolset: Text | None = Field(
+        default=None, description="Python module or file that defines TOOLS over the database; unset: the travel tools."
+    )
+    blank_replies: bool = Field(
+        default=False, description="A control: every tool reply reaches the model empty, so that nothing is looked up."
+    )
+    num_kept_trajectories: Natural = Field(
+        default=8, description="Conversations of each step (and validation) kept for the trajectory viewer."
+    )

@@ -1,0 +1,99 @@
+"""Reads and writes dotted paths in a plain tree, and finds the field that a path names in a kind's schema."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from opd.config.base import Section
+
+MISSING = object()
+
+
+def get_path(tree: Any, path: str) -> Any:
+    """The value at a dotted path, or `MISSING`."""
+    for key in path.split("."):
+        if not isinstance(tree, dict) or key not in tree:
+            return MISSING
+        tree = tree[key]
+    return tree
+
+
+def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
+    """Set a dotted path, making the maps on the way; False where something else than a map is in the way."""
+    *parents, last = path.split(".")
+    for key in parents:
+        child = tree.setdefault(key, {})
+        if not isinstance(child, dict):
+            return False
+        tree = child
+    tree[last] = value
+    return True
+
+
+def drop_path(tree: dict[str, Any], path: str, *, emptied: bool = False) -> None:
+    """Remove a dotted path if it is there; with `emptied`, also the maps on the way that hold nothing else."""
+    key, _, rest = path.partition(".")
+    if not rest:
+        tree.pop(key, None)
+    elif isinstance(child := tree.get(key), dict):
+        drop_path(child, rest, emptied=emptied)
+        if emptied and not child:
+            del tree[key]
+
+
+def strip_optional(annotation: Any) -> Any:
+    """The type behind Annotated and `| None`."""
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            kept = [arg for arg in get_args(annotation) if arg is not type(None)]
+            if len(kept) != 1:
+                return annotation
+            annotation = kept[0]
+        else:
+            return annotation
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section class a field holds, or None for a plain value."""
+    annotation = strip_optional(field.annotation)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def field_at(cls: type[Section], path: str) -> FieldInfo | None:
+    """The field a dotted path names; below a free-form map, the map's own field. None where there is none."""
+    field: FieldInfo | None = None
+    section: type[Section] | None = cls
+    for key in path.split("."):
+        if section is None:
+            is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
+            return field if is_map else None
+        field = section.model_fields.get(key)
+        if field is None:
+            return None
+        section = section_of(field)
+    return field
+
+
+def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every (dotted path, field) of a kind that holds a value rather than a section."""
+    for name, field in cls.model_fields.items():
+        path = f"{prefix}{name}"
+        section = section_of(field)
+        if section is None:
+            yield path, field
+        else:
+            yield from leaf_paths(section, f"{path}.")
+
+
+def in_optional_section(cls: type[Section], path: str) -> bool:
+    """Whether a section on the way to the path may be left out altogether."""
+    parts = path.split(".")
+    fields = [field_at(cls, ".".join(parts[:depth])) for depth in range(1, len(parts))]
+    return any(field is not None and field.default is None for field in fields)

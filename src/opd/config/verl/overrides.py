@@ -1,0 +1,207 @@
+"""Owns the one computation of verl's Hydra overrides from a spec: pure, in a stable order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opd.agent.settings import AGENT_LOOP
+from opd.agent.toolset import DEFAULT_TOOLSET
+from opd.config import AnyRunSpec, EvalSpec, GrpoSpec, OpdAgentSpec, OpdSpec
+from opd.config.raw import parse_raw
+from opd.config.verl.facts import RunFacts
+from opd.config.verl.hydra_text import hydra_value
+from opd.config.verl_keys import VERL_KEYS
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+RAY_INIT = "ray_kwargs.ray_init"
+CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
+_REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
+AGENT_REWARD = "opd.agent.reward:compute_score"
+_AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
+# Keys that may be left to the residency plan: verl's own switch then stands where it costs no memory.
+_PLANNED = ("teacher.offload", "actor.param_offload", "actor.optimizer_offload")
+_ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+Pairs = Iterator[tuple[str, Any]]
+
+
+def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
+    """The overrides of `opd_trainer.yaml` (verl's `ppo_trainer` with our groups `opd` and `run`) for one run.
+
+    `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
+    override of the spec replaces a computed one of the same key and stands at the end.
+    """
+    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
+    reward = () if raw.keys() & _REWARD_PATHS else _reward(spec)
+    groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
+              _trainer(spec, run), _run(spec, run), _ray(spec, run))  # fmt: skip
+    computed: dict[str, Any] = {}
+    for group in groups:
+        computed.update(group)
+    lines = [f"{key}={hydra_value(value)}" for key, value in computed.items() if key.lstrip("+") not in raw]
+    return [*lines, *raw.values()]
+
+
+def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    """Keys that carry a key of the spec unchanged; a key that the kind lacks or leaves unset keeps verl's default."""
+    local = {"model.path": run.model_path, "teacher.path": run.teacher_path}
+    for key, path in VERL_KEYS:
+        value: Any = spec
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        value = local.get(path) or value
+        if value is not None:
+            yield key, True if value == "auto" and path in _PLANNED else value
+
+
+def _fixed(spec: AnyRunSpec) -> Pairs:
+    """What every run of ours has, whatever its spec."""
+    yield "algorithm.adv_estimator", "grpo"
+    yield "algorithm.use_kl_in_reward", False
+    yield "data.return_raw_chat", True
+    yield f"{ROLLOUT}.mode", "async"
+    yield f"{ROLLOUT}.calculate_log_probs", True
+    yield f"{ROLLOUT}.max_model_len", spec.data.max_prompt_length + spec.data.max_response_length
+    yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
+    yield "trainer.use_v1", True
+    yield "trainer.v1.trainer_mode", "sync"
+
+
+def _engines(spec: AnyRunSpec) -> Pairs:
+    """FSDP2 for actor and ref in one precision; master weights and reductions in fp32."""
+    precision = spec.actor.dtype
+    yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
+    for role in (ACTOR, REF):
+        yield f"{role}.strategy", "fsdp2"
+        yield f"++{role}.fsdp_config.mixed_precision.param_dtype", precision
+        yield f"++{role}.fsdp_config.mixed_precision.reduce_dtype", "fp32"
+        yield f"++{role}.fsdp_config.mixed_precision.buffer_dtype", "fp32"
+    yield f"{ACTOR}.fsdp_config.model_dtype", "fp32"
+    yield f"{REF}.fsdp_config.model_dtype", precision
+    yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
+    yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
+    yield f"{ROLLOUT}.name", spec.rollout.name
+    yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
+    for key, value in _leaves(spec.rollout.engine_kwargs):
+        yield f"++{ROLLOUT}.engine_kwargs.{spec.rollout.name}.{key}", value
+
+
+def _seeds(spec: AnyRunSpec) -> Pairs:
+    yield "data.seed", spec.seed
+    yield f"{ROLLOUT}.seed", spec.seed
+    yield f"{ACTOR}.data_loader_seed", spec.seed
+    yield f"{ACTOR}.fsdp_config.seed", spec.seed
+    yield f"{REF}.fsdp_config.seed", spec.seed
+
+
+def _data(spec: AnyRunSpec) -> Pairs:
+    yield "data.trust_remote_code", spec.model.trust_remote_code
+    yield "++data.apply_chat_template_kwargs.enable_thinking", spec.data.enable_thinking
+
+
+def _kind(spec: AnyRunSpec) -> Pairs:
+    if isinstance(spec, GrpoSpec):
+        yield f"{ACTOR}.use_kl_loss", spec.grpo.kl_loss_coef > 0
+        yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
+    else:
+        yield f"{ACTOR}.use_kl_loss", False
+    if isinstance(spec, OpdSpec | OpdAgentSpec):
+        wishes = {
+            "teacher": spec.teacher.offload,
+            "params": spec.actor.param_offload,
+            "optimizer": spec.actor.optimizer_offload,
+        }
+        yield "opd.plan_decides", [name for name, wish in wishes.items() if wish == "auto"]
+    agent = None if isinstance(spec, OpdSpec) else spec.agent
+    if agent is not None:
+        yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
+        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else "single_turn_agent"
+        toolset = agent.toolset or DEFAULT_TOOLSET
+        if agent.tool_config_path is not None:
+            yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
+        elif agent.enable_tools:
+            yield "++data.toolset", toolset  # the data set measures prompts with the tools' descriptions
+        yield "++run.agent.toolset", toolset
+        for key in _AGENT_KEYS:
+            yield f"++run.agent.{key}", getattr(agent, key)
+
+
+def _reward(spec: AnyRunSpec) -> Pairs:
+    reward = spec.reward
+    functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
+    yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
+    yield "reward.custom_reward_function.name", "compute_score_async"
+    yield "++reward.custom_reward_function.reward_kwargs.function", functions.get(reward.function, reward.function)
+    yield "++reward.custom_reward_function.reward_kwargs.timeout_s", reward.timeout_s
+    agent = None if isinstance(spec, OpdSpec) else spec.agent
+    if agent is not None and reward.function == "agent_plan":
+        yield "++reward.custom_reward_function.reward_kwargs.database_dir", agent.database_dir
+
+
+def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    trainer = spec.trainer
+    yield "trainer.experiment_name", run.run_id
+    if run.run_dir is not None:
+        yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
+    yield "trainer.resume_mode", "disable"  # the run directory chooses a verified checkpoint and passes its path
+    if isinstance(spec, EvalSpec):
+        yield "trainer.val_only", True
+        yield "trainer.val_before_train", True
+        yield "trainer.total_epochs", 0
+        yield "trainer.save_freq", -1
+        yield "trainer.test_freq", -1
+    if trainer.profiler is not None:
+        profiler = trainer.profiler
+        yield "global_profiler.tool", profiler.tool
+        yield "global_profiler.steps", profiler.steps
+        yield "global_profiler.save_path", profiler.save_path
+        yield f"{ACTOR}.profiler.enable", True
+        yield f"{ACTOR}.profiler.all_ranks", not profiler.ranks
+        yield f"{ACTOR}.profiler.ranks", profiler.ranks
+        for key, value in _leaves(profiler.tool_config):
+            yield f"++{ACTOR}.profiler.tool_config.{profiler.tool}.{key}", value
+
+
+def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    yield "run.id", run.run_id
+    yield "run.kind", spec.kind
+    yield "run.seed", spec.seed
+    yield "run.dir", run.run_dir
+    yield "run.store", None if run.run_dir is None else spec.store.url
+    if isinstance(spec, EvalSpec):
+        yield "++run.eval_checkpoint", spec.eval.checkpoint
+        yield "++run.save_generations", spec.eval.save_generations
+    else:
+        yield "++run.resume", spec.trainer.resume == "auto"
+        yield "++run.keep_last", spec.checkpoint.keep_last
+        yield "++run.keep_every", spec.checkpoint.keep_every
+        yield "++run.save_on_exit", spec.checkpoint.save_on_exit
+        yield "++run.max_skipped_updates", spec.trainer.max_skipped_updates
+    yield "++run.stall_floor_s", spec.trainer.stall_floor_s
+    yield "++run.stall_factor", spec.trainer.stall_factor
+    if spec.trainer.master_port is not None:
+        yield "++run.master_port", spec.trainer.master_port
+
+
+def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
+    for name, value in sorted(spec.env.items()):
+        yield f"++{RAY_INIT}.runtime_env.env_vars.{name}", value
+    if run.in_ray_cluster:
+        return
+    yield f"++{RAY_INIT}.include_dashboard", False
+    if spec.device == "cpu":
+        yield f"++{RAY_INIT}.num_gpus", spec.trainer.nnodes * spec.trainer.gpus_per_node  # logical slots, one a rank
+        yield f"++{RAY_INIT}.object_store_memory", CPU_OBJECT_STORE_BYTES
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Pairs:
+    for key, value in sorted(tree.items()):
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

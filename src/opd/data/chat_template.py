@@ -1,0 +1,44 @@
+"""A model's chat template: what it writes for messages, and the one error for a template that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from opd.config.errors import Problem, SpecError
+
+_FIX = (
+    "use a model whose template can, or give it another: chat_template.jinja beside the tokenizer's files, or verl's key "
+    "actor_rollout_ref.model.custom_chat_template"
+)
+_TOOLS_FIX = "; or set agent.max_parallel_calls=1 where it takes one call a turn, or agent.enable_tools=false"
+
+
+class UnfitTemplate(SpecError):
+    """The model's chat template fails, or cannot carry what the run needs it for."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, why: str, *, has_tools: bool) -> UnfitTemplate:
+        """The error for the template of `tokenizer` and the reason `why`."""
+        fix = _FIX + (_TOOLS_FIX if has_tools else "")
+        rule = f"its chat template cannot be used: {why}"
+        return cls([Problem(path="model.path", value=tokenizer.name_or_path or None, rule=rule, fix=fix)])
+
+
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+    """The messages as the template writes them, with the header of the model's next turn.
+
+    Args:
+        kwargs: what the template reads besides: `tools`, `enable_thinking` and the like.
+
+    Raises:
+        UnfitTemplate: there is no template, or it fails.
+    """
+    try:
+        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **kwargs)
+    except Exception as error:  # a template is a program of the model author: it may raise anything
+        # `raise_exception` in a template raises this very class with the author's own words.
+        name = "" if type(error) is TemplateError else f"{type(error).__name__}: "
+        raise UnfitTemplate.of(tokenizer, f"it fails: {name}{error}", has_tools=bool(kwargs.get("tools"))) from error

@@ -1,0 +1,68 @@
+"""Scoring DeepPlanning rows: the published constraints name the entries that a right plan or cart holds."""
+
+from collections import Counter
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from opd.envs.travel.case import Verdict
+from opd.envs.travel.plan import Plan, PlanError, find_json, parse_plan
+from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip
+
+
+class Cart(BaseModel):
+    """A shopping answer: `<cart>{"products": [ID, ...], "coupons": {NAME: NUMBER}}</cart>`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    products: tuple[str, ...] = Field(max_length=500)
+    coupons: dict[str, int] = {}
+
+
+def judge_trip(text: str, task: BenchmarkTrip) -> tuple[Verdict, ...]:
+    """One verdict a published constraint: its entries are in the plan, and the stated cost is within the budget.
+
+    Weaker than the benchmark's own evaluation, which looks everything up in its database: scores are not comparable
+    with its leader board.
+    """
+    names = (*task.required_names, "days_complete", *(("budget",) if task.max_budget is not None else ()))
+    try:
+        plan = parse_plan(text)
+    except PlanError as error:
+        return tuple(Verdict(name, (str(error),)) for name in names)
+    held = _held_names(plan)
+    verdicts = [
+        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if _key(entry) not in held))
+        for name, entries in task.required_names.items()
+    ]
+    complete = len(plan.days) == task.num_days and all(day.activities for day in plan.days)
+    verdicts.append(Verdict("days_complete", () if complete else (f"the trip has {task.num_days} days",)))
+    if task.max_budget is not None:
+        cheap = complete and 0 < plan.total_cost <= task.max_budget
+        verdicts.append(Verdict("budget", () if cheap else (f"total_cost is not within {task.max_budget}",)))
+    return tuple(verdicts)
+
+
+def judge_cart(text: str, task: BenchmarkCart) -> tuple[Verdict, ...]:
+    """The products are all there, nothing else is, and the coupons are used as often as they should be."""
+    try:
+        cart = Cart.model_validate(find_json(text, "cart"))
+    except (PlanError, ValidationError) as error:
+        reason = str(error) if isinstance(error, PlanError) else error.errors(include_url=False)[0]["msg"]
+        return tuple(Verdict(name, (reason,)) for name in ("products", "nothing_else", "coupons"))
+    wanted, found = Counter(task.product_ids), Counter(cart.products)
+    missing, extra = wanted - found, found - wanted
+    coupons = () if cart.coupons == task.coupons else (f"the right coupons are {task.coupons}",)
+    return (
+        Verdict("products", tuple(f"{product} is missing" for product in missing)),
+        Verdict("nothing_else", tuple(f"{product[:80]} is not wanted" for product in extra)),
+        Verdict("coupons", coupons),
+    )
+
+
+def _held_names(plan: Plan) -> set[str]:
+    names = {_key(activity.name) for day in plan.days for activity in day.activities}
+    return names | {_key(day.hotel) for day in plan.days if day.hotel is not None}
+
+
+def _key(name: str) -> str:
+    return " ".join(name.casefold().split())

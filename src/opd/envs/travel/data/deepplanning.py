@@ -1,0 +1,227 @@
+"""DeepPlanning's published queries as tasks: what of their constraints can be checked on a plan's text, and what cannot."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from opd.data.raw_files import RawFileError
+from opd.data.rows import Row
+from opd.envs.travel.data.rows import agent_row
+from opd.envs.travel.data.wording import plan_rules
+from opd.envs.travel.entries import LANGUAGES, Language
+from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip
+
+FOLDER = Path("DeepPlanning")
+"""Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
+PUBLISHED_AT = "https://github.com/QwenLM/Qwen-Agent (benchmark/deepplanning) and the data set Qwen/DeepPlanning"
+TRAVEL_FILES: Mapping[Language, Path] = {
+    language: FOLDER / f"travelplanning/data/travelplanning_query_{language}.json" for language in LANGUAGES
+}
+SHOPPING_LEVELS = (1, 2, 3)
+
+# Fields of a constraint that name what a right plan holds. `attraction_name` is not one: it says near what.
+_NAME_FIELDS = (
+    "hotel_name",
+    "restaurant_name",
+    "attraction_names",
+    "outbound_train_no",
+    "inbound_train_no",
+    "outbound_flight_no",
+    "inbound_flight_no",
+)
+_UNIQUE = "superlative_"
+"""Beginning of `constraint_type` where the named entry is the only right one; elsewhere it is one of several."""
+_BUDGET = "budget_constraint"
+_CART_FORM = (
+    "You fill a shopping cart with the tools. When everything asked for is found, answer with the products' ids and the "
+    'number of each coupon used: <cart>{"products": ["ID"], "coupons": {"NAME": 1}}</cart>'
+)
+
+
+class Raw(NamedTuple):
+    """One published file."""
+
+    path: Path
+    records: list[dict[str, Any]]
+
+    def error(self, row: int, column: str, rule: str) -> RawFileError:
+        """The error for one cell; `row` counts from 0 here and from 1 in the message."""
+        found = json.dumps(self.records[row].get(column), ensure_ascii=False)[:120]
+        return RawFileError(f"{self.path}: row {row + 1}, column {column!r}: {rule}, found {found}")
+
+
+class Prepared(NamedTuple):
+    """The rows of one published file by split."""
+
+    raw: Raw
+    rows: dict[str, list[Row]]
+    dropped: Counter[str]
+    notes: list[str]
+
+
+def read_json(path: Path) -> Raw:
+    """Reads a published file: one JSON array of objects.
+
+    Raises:
+        RawFileError: missing, no JSON, or no array of objects.
+    """
+    if not path.is_file():
+        raise RawFileError(
+            f"{path}: no such file. Get it from {PUBLISHED_AT}, or leave it out with --sources generated"
+        )
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RawFileError(f"{path}: not JSON ({error})") from error
+    if not isinstance(records, list) or not records:
+        raise RawFileError(f"{path}: must be a JSON array that is not empty")
+    for row, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise RawFileError(f"{path}: row {row + 1}: must be an object")
+    return Raw(path, records)
+
+
+def travel(data_dir: Path, *, train_ratio: float, seed: int, first_index: int) -> Iterator[tuple[str, Prepared]]:
+    """Both languages' travel queries: (set name, rows by `train` and `val`).
+
+    A query and its translation have the same id and go to the same side.
+
+    Raises:
+        RawFileError: a file that is missing or not in its published layout.
+    """
+    index = first_index
+    for language, relative in TRAVEL_FILES.items():
+        raw = read_json(data_dir / relative)
+        train_ids = _train_ids(raw, train_ratio, seed)
+        rows: dict[str, list[Row]] = {"train": [], "val": []}
+        dropped: Counter[str] = Counter()
+        unchecked: Counter[str] = Counter()
+        seen: set[str] = set()
+        for row in range(len(raw.records)):
+            query, identity = _text(raw, row, "query"), _text(raw, row, "id")
+            task = _trip(raw, row, unchecked)
+            reason = "duplicate_query" if query in seen else "nothing_to_check" if task is None else None
+            seen.add(query)
+            if reason is not None or task is None:
+                dropped[reason or ""] += 1
+                continue
+            split = "train" if identity in train_ids else "val"
+            rows[split].append(
+                agent_row(
+                    task,
+                    [{"role": "system", "content": plan_rules(language)}, {"role": "user", "content": query}],
+                    data_source=f"deepplanning_travel_{language}",
+                    split=split,
+                    index=index,
+                    problem_id=f"deepplanning-travel-{language}-{identity}",
+                    language=language,
+                )
+            )
+            index += 1
+        notes = [
+            f"{sum(unchecked.values())} constraints have several right entries and are not checked: {dict(unchecked)}"
+        ]
+        yield f"deepplanning_travel_{language}", Prepared(raw, rows, dropped, notes if unchecked else [])
+
+
+def shopping(data_dir: Path, *, first_index: int) -> Iterator[tuple[str, Prepared]]:
+    """The shopping queries of each level, for validation only.
+
+    Raises:
+        RawFileError: a file that is missing or not in its published layout.
+    """
+    index = first_index
+    for level in SHOPPING_LEVELS:
+        folder = data_dir / FOLDER / "shoppingplanning"
+        raw = read_json(folder / "data" / f"level_{level}_query_meta.json")
+        rows: list[Row] = []
+        dropped: Counter[str] = Counter()
+        for row in range(len(raw.records)):
+            query, identity = _text(raw, row, "query"), _text(raw, row, "id")
+            truth = folder / f"database_level{level}" / f"case_{identity}" / "validation_cases.json"
+            if not truth.is_file():
+                dropped["no_validation_cases"] += 1
+                continue
+            rows.append(
+                agent_row(
+                    _cart(truth),
+                    [{"role": "system", "content": _CART_FORM}, {"role": "user", "content": query}],
+                    data_source="deepplanning_shopping",
+                    split="val",
+                    index=index,
+                    problem_id=f"deepplanning-shopping-{level}-{identity}",
+                    language="en",
+                )
+            )
+            index += 1
+        notes = [f"unpack database_level{level}.tar.gz beside data/ for the right carts"] if dropped else []
+        yield f"deepplanning_shopping_{level}", Prepared(raw, {"val": rows}, dropped, notes)
+
+
+def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:
+    """Ids on the training side: drawn from the sorted ids alone, so that both languages agree."""
+    ids = sorted({_text(raw, row, "id") for row in range(len(raw.records))})
+    random.Random(seed).shuffle(ids)
+    return set(ids[: int(len(ids) * train_ratio)])
+
+
+def _text(raw: Raw, row: int, column: str) -> str:
+    value = raw.records[row].get(column)
+    if not isinstance(value, str) or not value.strip():
+        raise raw.error(row, column, "must be a text that is not empty")
+    return value
+
+
+def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
+    """The task of a travel query, or None where nothing of it can be checked."""
+    meta = raw.records[row].get("meta_info")
+    if not isinstance(meta, dict) or not isinstance(meta.get("hard_constraints"), dict):
+        raise raw.error(row, "meta_info", "must be an object with hard_constraints")
+    num_days = meta.get("days")
+    if not isinstance(num_days, int) or num_days < 1:
+        raise raw.error(row, "meta_info", "must have days, a whole number of at least 1")
+    constraints = dict(meta["hard_constraints"])
+    budget = constraints.pop(_BUDGET, meta.get(_BUDGET))  # one published row has it a level higher
+    required: dict[str, tuple[str, ...]] = {}
+    for name, constraint in constraints.items():
+        if not isinstance(constraint, dict):
+            raise raw.error(row, "meta_info", f"hard_constraints.{name} must be an object")
+        if not str(constraint.get("constraint_type", "")).startswith(_UNIQUE):
+            unchecked[name] += 1
+            continue
+        entries = tuple(_entries(constraint))
+        if not entries:
+            raise raw.error(
+                row, "meta_info", f"hard_constraints.{name} must name an entry in one of {', '.join(_NAME_FIELDS)}"
+            )
+        required[name] = entries
+    if not required and budget is None:
+        return None
+    return BenchmarkTrip(
+        num_days=num_days, max_budget=None if budget is None else float(budget["max_budget"]), required_names=required
+    )
+
+
+def _entries(constraint: Mapping[str, Any]) -> Iterator[str]:
+    for field in _NAME_FIELDS:
+        value = constraint.get(field)
+        if isinstance(value, list):
+            yield from (str(name) for name in value)
+        elif value is not None:
+            yield str(value)
+
+
+def _cart(path: Path) -> BenchmarkCart:
+    try:
+        truth = json.loads(path.read_text(encoding="utf-8"))
+        products = tuple(str(product["product_id"]) for product in truth["ground_truth_products"])
+        coupons = {str(name): int(number) for name, number in (truth.get("ground_truth_coupons") or {}).items()}
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RawFileError(
+            f"{path}: must be an object with ground_truth_products (each with product_id) and ground_truth_coupons "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    return BenchmarkCart(product_ids=products, coupons=coupons)

@@ -1,0 +1,141 @@
+"""Every error of a run, drawn as one hierarchy, each with the exit code a launcher ends with.
+
+RunError (exit 1)
+├── StoreError               the object store
+│   ├── StoreUnavailable     transient, and it outlasted the bounded retries: worth another attempt later
+│   ├── StoreRefused         permanent: credentials, a missing bucket, a full disk, a path that is no folder
+│   ├── CreateOnlyUnsupported  the store cannot say who was first, so attempts could not be fenced
+│   └── AlreadyExists        a create-only write lost
+├── DiskFull                 the disk of the run directory; worth another attempt once there is room
+├── CorruptRecord            a JSON record of the run directory that cannot be read
+├── SpecChanged (exit 2)     this run id belongs to another experiment
+├── RunIsLive                another process owns the run and is alive
+├── Overtaken                another claim owns the run: stop writing
+├── LeaseLost                the lease could not be renewed within its term, for another reason than a store that is away
+├── RunFinished (exit 0)     result.json is there already
+├── RunFatal                 fatal.json is there: no retry can mend this run
+├── TooFewNodes              the Ray cluster does not offer what the run needs
+├── NoPlace                  a part of the run found no node
+├── PartLost                 processes of the run are gone with their node or by a kill
+├── UnusableInput (exit 2)   a function that the spec names cannot do what the run needs of it
+└── CheckpointError
+    ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
+    └── UnsafePath           a manifest names a path outside its checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class RunError(Exception):
+    """Base of every error below; `exit_code` is what the process should end with."""
+
+    exit_code = 1
+
+
+class StoreError(RunError):
+    """The object store failed."""
+
+
+class StoreUnavailable(StoreError):
+    """A transient failure that outlasted its bounded retries."""
+
+
+class StoreRefused(StoreError):
+    """A permanent failure: trying again cannot help."""
+
+
+class CreateOnlyUnsupported(StoreError):
+    """The store has no create-only write, which attempts are claimed with."""
+
+
+class AlreadyExists(StoreError):
+    """A create-only write found the object there."""
+
+
+class DiskFull(RunError):
+    """The disk that holds the run directory is full."""
+
+
+class CorruptRecord(RunError):
+    """A JSON record of the run directory cannot be read."""
+
+
+class SpecChanged(RunError):
+    """The run id is taken by an experiment with another spec hash."""
+
+    exit_code = 2
+
+
+class RunIsLive(RunError):
+    """Another process owns this run and its lease has not run out."""
+
+
+class Overtaken(RunError):
+    """A newer attempt, or another claim of the same number, owns this run; this one must stop writing."""
+
+
+class LeaseLost(RunError):
+    """The lease is older than its term: another attempt may own the run; stop writing."""
+
+
+class RunFinished(RunError):
+    """The run ended well before; `result` is its result.json."""
+
+    exit_code = 0
+
+    def __init__(self, message: str, result: Mapping[str, Any]):
+        super().__init__(message)
+        self.result = dict(result)
+
+
+class RunFatal(RunError):
+    """An earlier attempt ended the run for good; `record` is its fatal.json."""
+
+    def __init__(self, message: str, record: Mapping[str, Any]):
+        super().__init__(message)
+        self.record = dict(record)
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be written or read."""
+
+
+class IncompleteCheckpoint(CheckpointError):
+    """The checkpoint that was asked for is missing, unfinished or damaged."""
+
+
+class UnsafePath(CheckpointError):
+    """A manifest names a path that leaves its checkpoint folder."""
+
+
+class Unfit(ValueError):
+    """The models of the spec cannot be distilled exactly: different tokens, or a head that is more than a product.
+
+    The run is marked fatal, so that no retry spends a cluster on it.
+    """
+
+    exit_code = 2
+
+
+class UnusableInput(RunError):
+    """A function that the spec names cannot do what a run needs of it; mended in its place, the same spec runs."""
+
+    exit_code = 2
+
+
+class TooFewNodes(RunError):
+    """The Ray cluster does not offer the devices and CPUs that the run needs, and did not while it was waited for."""
+
+
+class NoPlace(RunError):
+    """A part of the run found no node with the resources that it asks for, and did not while it was waited for."""
+
+
+class PartLost(RunError):
+    """Processes of the run are gone with their node or by a kill; the next attempt goes on from the newest checkpoint."""
+
+    def __init__(self, lost: list[str]) -> None:
+        super().__init__(f"the run has lost {'; '.join(lost)}. The next attempt resumes from the newest checkpoint")

@@ -1,0 +1,76 @@
+"""Paths of an experiment that are not plain files: `toy://` (bundled task and models) and store URLs, made local first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, open_dict
+
+from opd.data.toy import model_folder
+from opd.data.toy.task import write_parquet
+from opd.inputs.fetch import is_store_url, local_copy
+
+_DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
+
+
+_DATA_KEYS = ("train_files", "val_files")
+
+
+def resolve_store_urls(config: DictConfig) -> dict[str, str]:
+    """Fetch and verify what a composed config names by a store URL, and put the local paths in their place.
+
+    Returns:
+        The models' URLs and local folders: ranks on other nodes need them too. Data sets are read by the trainer alone.
+
+    Raises:
+        FetchError, StoreError: see `opd.inputs.fetch.local_copy`.
+    """
+    models: dict[str, str] = {}
+    files: dict[str, str] = {}
+
+    def local(path: str) -> str:
+        if not is_store_url(path):
+            return path
+        files[copy := local_copy(path)] = path
+        return copy
+
+    with open_dict(config):
+        for key in _DATA_KEYS:
+            config.data[key] = [local(path) for path in _paths(config.data[key])]
+        config.data.fetched_from = files  # local path: URL; an evaluation names its data sets by what people wrote
+        for section in (config.actor_rollout_ref.model, config.opd.teacher):
+            if section.path is not None and is_store_url(str(section.path)):
+                models[str(section.path)] = section.path = local_copy(str(section.path))
+    return models
+
+
+def _paths(value: str | ListConfig) -> list[str]:
+    return [str(path) for path in value] if isinstance(value, ListConfig) else [str(value)]
+
+
+def resolve_toy(config: DictConfig, folder: Path) -> None:
+    """Replace every `toy://` path of a composed config in place; data sets are written to `folder` first.
+
+    `toy://train` and `toy://heldout` are data, `toy://student` and `toy://teacher` models.
+
+    Raises:
+        ValueError: an unknown name behind `toy://`.
+    """
+    role = config.actor_rollout_ref
+    written: list[Path] = []
+
+    def file_of(path: str) -> str:
+        if path.startswith("toy://") and path not in _DATA:
+            raise ValueError(f"{path}: unknown; known data sets are {', '.join(_DATA)}")
+        if path not in _DATA:
+            return path
+        if not written:
+            written.extend(write_parquet(folder, seed=int(config.run.seed)))
+        return str(written[_DATA[path]])
+
+    with open_dict(config):
+        for key in _DATA_KEYS:
+            config.data[key] = [file_of(path) for path in _paths(config.data[key])]
+        role.model.path = model_folder(str(role.model.path))
+        if config.opd.teacher.path is not None:
+            config.opd.teacher.path = model_folder(str(config.opd.teacher.path))

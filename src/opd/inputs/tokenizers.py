@@ -1,0 +1,172 @@
+"""Student and teacher must mean the same tokens by the same ids: what they share, and the refusal of everything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from opd.data.chat_template import render
+from opd.errors import Unfit
+from opd.inputs.loading import reading
+
+_NUM_SHOWN = 6
+# What decides how a text becomes ids, beside the tokens themselves; `trim_offsets` moves character offsets only.
+_SECTIONS = ("normalizer", "pre_tokenizer", "model")
+_NO_EFFECT = ("trim_offsets",)
+# Ordinary text of every kind that a family's variants have split differently: digits, blanks, code, formulas, scripts.
+_PROBES = (
+    "The quick brown fox doesn't jump over 1234567890 lazy dogs; they're 3.14159 times slower!",
+    "  leading blanks,\ttabs\t\tand\n\n\nblank lines \r\n trailing   ",
+    "def f(x):\n    return [i**2 for i in range(10) if i % 3 != 0]  # 0, 1, 4\n",
+    r"\[\int_0^1 \frac{x^2}{1+\sqrt{x}}\,dx = \boxed{\tfrac{17}{42}}\]",
+    '{"name": "search", "arguments": {"city": "Zürich", "n": 12}}',
+    "你好，世界。１２３ 日本語のテキスト 한국어 Привет мир مرحبا नमस्ते ไทย",
+    "naïve café e\u0301 ﬁ ½ ™ — “quotes” … 🙂👩\u200d🔬 \u00a0\u3000 I'LL WE'VE",
+)
+
+
+class SharedTokens(NamedTuple):
+    """Ids below `shared` mean the same token to both models; tokens from there on belong to one of them only."""
+
+    shared: int
+    """Leading vocabulary entries that count in the divergence (heads may be padded beyond)."""
+    student: int
+    """Vocabulary entries of the student: from `shared` to here are tokens that the teacher lacks."""
+    teacher: int
+    """Vocabulary entries of the teacher, likewise."""
+
+    def beyond(self) -> dict[str, int]:
+        """Entries of each model that has tokens which the other lacks."""
+        return {side: n for side, n in (("student", self.student), ("teacher", self.teacher)) if n > self.shared}
+
+
+def shared_tokens(
+    student: str,
+    teacher: str,
+    *,
+    trust_student: bool = False,
+    trust_teacher: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> SharedTokens:
+    """What two models' tokenizers have in common, if that is enough to distil one into the other.
+
+    Equal tokenizers always are. Others may differ in tokens that the other lacks, behind the ones that both have
+    (Qwen2.5 and Qwen3; one special token more): then every text without such a token must become the same ids.
+
+    Args:
+        student, teacher: folders or hub ids.
+        trust_student, trust_teacher: run code that the model's repository ships.
+        tokenizer: the student's, if not the one beside its model; its chat template must write none of the student's own
+            tokens.
+        template_kwargs: the template's arguments.
+
+    Raises:
+        Unfit: an id means different tokens, texts are cut differently, or the student cannot do without a token that
+            the teacher lacks; the ids, tokens or settings are named.
+    """
+    paths = f"model.path={student} and teacher.path={teacher}"
+    tokenizers, tokens = [], []
+    for key, path, trust, known in (
+        ("model.path", student, trust_student, tokenizer),
+        ("teacher.path", teacher, trust_teacher, None),
+    ):
+        with reading(key, path):
+            found = known or AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+        tokenizers.append(found)
+        # A token without a row in its model's embedding can neither be read nor written.
+        num_rows = int(config.get_text_config().vocab_size)
+        tokens.append({index: token for token, index in found.get_vocab().items() if index < num_rows})
+    entries = [max(found) + 1 for found in tokens]
+    if tokens[0] == tokens[1]:
+        return SharedTokens(entries[0], *entries)
+    _refuse_other_meanings(paths, *tokens)
+    if differences := _text_differences(*tokenizers):
+        raise Unfit(
+            f"{paths} cut ordinary text into different tokens ({'; '.join(differences)}): the teacher would read what the "
+            "student writes as it never writes itself; choose a teacher of the same family"
+        )
+    shared = min(tokens[0].keys() ^ tokens[1].keys())
+    _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
+    return SharedTokens(shared, *entries)
+
+
+def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[int, str]) -> None:
+    both = student.keys() & teacher.keys()
+    differing = sorted(index for index in both if student[index] != teacher[index])
+    if not differing:
+        return
+    shown = ", ".join(f"{index} ({student[index]!r} and {teacher[index]!r})" for index in differing[:_NUM_SHOWN])
+    more = ", ..." if len(differing) > _NUM_SHOWN else ""
+    fix = "choose a teacher of the same family"
+    if len(differing) < len(both) // 100:  # a family whose ids were given other names
+        fix += (
+            ", or copy the teacher's tokenizer files into a copy of the student's folder, as models distilled from R1 were "
+            "made of Qwen2.5 and Llama: both then mean the same, and the student learns the tokens that are new to it"
+        )
+    raise Unfit(
+        f"{paths} have different tokenizers ({len(student)} and {len(teacher)} tokens): {len(differing)} of the "
+        f"{len(both)} ids that both have mean different tokens to them: {shown}{more}. The teacher reads the student's ids, "
+        f"so each must mean one token to both; {fix}"
+    )
+
+
+def _text_differences(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> list[str]:
+    """In what the two turn a text into different ids; empty where nothing was found."""
+    found = []
+    backends = [getattr(tokenizer, "backend_tokenizer", None) for tokenizer in (student, teacher)]
+    if None not in backends:
+        settings = [_settings(json.loads(backend.to_str())) for backend in backends if backend is not None]
+        found += [f"the tokenizers' {name} differs" for name in settings[0] if settings[0][name] != settings[1][name]]
+    for text in _PROBES:
+        ids = [tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)]
+        if ids[0] != ids[1]:
+            found.append(f"{text[:40]!r} becomes {len(ids[0])} and {len(ids[1])} tokens")
+            break
+    return found
+
+
+def _settings(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a tokenizer.json that decide how it cuts a text without added tokens."""
+    added = {token["content"] for token in tokenizer["added_tokens"]}
+    model = tokenizer["model"]
+    vocab, merges = model.pop("vocab", {}), model.pop("merges", None)
+    pieces = vocab.items() if isinstance(vocab, dict) else map(tuple, vocab)  # Unigram's are (piece, score)
+    parts = {name: _without(tokenizer[name], _NO_EFFECT) for name in _SECTIONS}
+    return parts | {"merges": merges, "vocabulary": {piece for piece in pieces if piece[0] not in added}}
+
+
+def _without(node: Any, names: tuple[str, ...]) -> Any:
+    """The settings without `names`, and with "", false and null alike: some classes write one, some the other."""
+    if isinstance(node, dict):
+        return {key: _without(value, names) for key, value in node.items() if key not in names}
+    if isinstance(node, list):
+        return [_without(item, names) for item in node]
+    return node or None
+
+
+def _refuse_needed(
+    paths: str, shared: int, student: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any]
+) -> None:
+    """The student must be able to begin and to end an answer with tokens that the teacher has."""
+    end = student.eos_token_id
+    if end is not None and end >= shared:
+        raise Unfit(
+            f"{paths}: the student ends its answers with {student.eos_token!r} ({end}), which the teacher lacks, so that it "
+            "cannot learn when to stop; choose a teacher that has it, or another eos_token in the student's tokenizer"
+        )
+    if student.chat_template is None:
+        return
+    text = render(student, [{"role": "user", "content": "1 + 1 = ?"}], **template_kwargs)
+    own = {index for index in student.encode(text, add_special_tokens=False) if index >= shared}
+    if own:
+        names = ", ".join(f"{student.convert_ids_to_tokens(index)!r} ({index})" for index in sorted(own))
+        raise Unfit(
+            f"{paths}: the student's chat template writes {names} into every prompt, which the teacher lacks and cannot "
+            f"read; choose a teacher that has it, or settings that leave it out (now {dict(template_kwargs)}; in a spec "
+            "data.enable_thinking)"
+        )

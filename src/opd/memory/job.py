@@ -1,0 +1,80 @@
+"""Defines the facts that a memory plan is made from: two models, one rank's share of the batch, the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opd.memory.shapes import ModelShape
+
+GIB = 2**30
+Wish = bool | None  # asked for, asked against, or (None) left to the plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One rank's part of a distillation step, in tokens and bytes.
+
+    Attributes:
+        num_ranks: ranks that share the weights' shards (FSDP2).
+        sequence_ranks: ranks that share one sequence (Ulysses): activations and hidden states are a share each.
+        vocab_ranks: ranks that share the two heads by vocabulary: the teacher's head is a share each.
+        compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
+        teacher_bytes: bytes an entry of the teacher's weights and hidden states.
+        row_tokens, response_tokens: longest row, and its longest response.
+        rows_per_step: rows of a step on one data-parallel rank.
+        train_tokens, score_tokens: tokens of one micro-batch of the student and of the teacher, at their longest.
+        mini_rows: rows of one optimizer update on one data-parallel rank.
+        checkpointing: activations are recomputed in the backward, layer by layer.
+        activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`).
+        fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
+        workspace_bytes: what the fused form may take for logits.
+        rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
+        rollout_sleeps: it gives that memory back while training.
+        rollout_ranks: ranks that share the server's weights.
+        cache_bytes: what hidden states may take on the device; None: what is left.
+        device_bytes: the device's memory; None: not known.
+        offload_teacher, offload_params, offload_optimizer: asked for, asked against, or left to the plan.
+    """
+
+    student: ModelShape
+    teacher: ModelShape
+    num_ranks: int
+    sequence_ranks: int = 1
+    vocab_ranks: int = 1
+    compute_bytes: int = 2
+    teacher_bytes: int = 2
+    row_tokens: int
+    response_tokens: int
+    rows_per_step: int
+    train_tokens: int
+    score_tokens: int
+    mini_rows: int
+    checkpointing: bool
+    activation_share: float = 1.0
+    fused: bool = True
+    workspace_bytes: int
+    chunk_rows: int = 256
+    rollout_share: float = 0.0
+    rollout_sleeps: bool = True
+    rollout_ranks: int = 1
+    cache_bytes: int | None = None
+    device_bytes: int | None = None
+    offload_teacher: Wish = None
+    offload_params: Wish = None
+    offload_optimizer: Wish = None
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of one optimizer update, with every row at its longest."""
+        return -(-self.mini_rows * self.row_tokens // self.train_tokens)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The teacher's hidden states of one step, with every response at its longest: what the cache may have to hold."""
+        tokens = self.rows_per_step * self.response_tokens
+        return -(-tokens // self.sequence_ranks) * self.teacher.hidden * self.teacher_bytes
+
+    @property
+    def loss_tokens(self) -> int:
+        """Response tokens of one micro-batch of the student on this rank."""
+        return -(-self.train_tokens * self.response_tokens // (self.row_tokens * self.sequence_ranks))

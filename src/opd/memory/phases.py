@@ -1,0 +1,217 @@
+"""Computes the bytes of each part in each phase of a step, for one choice of what is offloaded: pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opd.memory.job import GIB, Job
+
+MASTER_BYTES = 4  # master weights, gradients and AdamW's two moments are fp32
+# CUDA context, cuBLAS and NCCL workspaces, and what the caching allocator cannot join together.
+RESERVE_BYTES = int(1.5 * GIB)
+# What a sleeping vLLM keeps: its own CUDA context and its captured graphs.
+ASLEEP_BYTES = int(1.5 * GIB)
+# verl hands weights to the rollout server through two buckets of this size.
+SYNC_BYTES = 2 * 2 * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a plan decides.
+
+    Attributes:
+        offload_teacher: the teacher's weights wait on the host outside their phase; its head stays for the student's.
+        offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
+        defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
+        keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
+        cache_bytes: hidden states that stay on the device.
+    """
+
+    offload_teacher: bool
+    offload_params: bool
+    offload_optimizer: bool
+    defer_sync: bool
+    keep_gathered: bool
+    cache_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Bytes on the device in one phase, part by part; of `either` only the larger is there at a time."""
+
+    name: str
+    parts: Mapping[str, int]
+    either: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values()) + max(self.either.values(), default=0)
+
+
+def phases_of(job: Job, choice: Choice) -> tuple[Phase, ...]:
+    """The five phases of a step, in order."""
+    return (
+        _rollout(job, choice),
+        _teacher(job, choice),
+        _student(job, choice),
+        _optimizer(job, choice),
+        _sync(job, choice),
+    )
+
+
+def _phase(name: str, parts: Mapping[str, int], either: Mapping[str, int] | None = None) -> Phase:
+    def present(sizes: Mapping[str, int]) -> dict[str, int]:
+        return {part: size for part, size in sizes.items() if size}
+
+    return Phase(name=name, parts=present({"reserve": RESERVE_BYTES, **parts}), either=present(either or {}))
+
+
+def _resting(job: Job, choice: Choice) -> dict[str, int]:
+    """What stays on the device where it is not at work."""
+    return {
+        "teacher weights": 0 if choice.offload_teacher else teacher_bytes(job),
+        "student weights": 0 if choice.offload_params else params_bytes(job),
+        "optimizer moments": 0 if choice.offload_optimizer else moments_bytes(job),
+    }
+
+
+def teacher_bytes(job: Job) -> int:
+    return _share(job.teacher_bytes * job.teacher.num_params, job.num_ranks)
+
+
+def params_bytes(job: Job) -> int:
+    return _share(MASTER_BYTES * job.student.num_params, job.num_ranks)
+
+
+def moments_bytes(job: Job) -> int:
+    return 2 * params_bytes(job)
+
+
+def _server_awake(job: Job) -> int:
+    return int(job.rollout_share * (job.device_bytes or 0))
+
+
+def _server_asleep(job: Job) -> int:
+    if not job.rollout_share:
+        return 0
+    return ASLEEP_BYTES if job.rollout_sleeps else _server_awake(job)
+
+
+def _rollout(job: Job, choice: Choice) -> Phase:
+    return _phase("rollout", _resting(job, choice) | {"rollout server": _server_awake(job)})
+
+
+def _teacher(job: Job, choice: Choice) -> Phase:
+    """Forward only: two gathered layers (one computes, the next arrives) and embedding or head."""
+    shape, tokens = job.teacher, _share(job.score_tokens, job.sequence_ranks)
+    return _phase(
+        "teacher",
+        _resting(job, choice)
+        | {
+            "teacher weights": teacher_bytes(job),
+            "gathered weights": job.teacher_bytes * (2 * shape.layer_params + shape.head_params),
+            "activations": tokens * shape.transient_bytes(job.teacher_bytes),
+            "hidden states": choice.cache_bytes,
+            "rollout server": _server_asleep(job),
+        },
+    )
+
+
+def _student(job: Job, choice: Choice) -> Phase:
+    """Forward and backward of a micro-batch beside the sums over those before."""
+    tokens = _share(job.train_tokens, job.sequence_ranks)
+    shape, width = job.student, job.compute_bytes
+    saved = tokens * shape.saved_bytes(width)
+    inputs = tokens * shape.layers * width * shape.hidden
+    kept = inputs if job.checkpointing else int(shape.layers * saved * job.activation_share)
+    return _phase(
+        "student",
+        _resting(job, choice)
+        | {
+            "student weights": params_bytes(job),
+            "optimizer moments": moments_bytes(job),
+            "gradients": _gradients(job, choice),
+            "gathered weights": _gathered(job, choice),
+            "activations": kept,
+            "teacher head": _teacher_head(job, choice),
+            "hidden states": choice.cache_bytes,
+            "head gradient": _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
+            "rollout server": _server_asleep(job),
+        },
+        {
+            "logits": _logits(job),
+            # A layer's activations made again, and the gradients of its widest tensors.
+            "layer in backward": (saved if job.checkpointing else 0) + tokens * shape.transient_bytes(width),
+        },
+    )
+
+
+def _teacher_head(job: Job, choice: Choice) -> int:
+    """Gathered for the student's phase; a lone rank's teacher that is there anyway has it whole."""
+    if job.num_ranks == 1 and not choice.offload_teacher:
+        return 0
+    return _share(job.teacher_bytes * job.teacher.head_params, job.vocab_ranks)
+
+
+def _gradients(job: Job, choice: Choice) -> int:
+    """Sharded sums; beside them two units on their way there, or all of them where the reduction is deferred."""
+    units = 2 * job.student.layer_params + job.student.head_params
+    unsharded = MASTER_BYTES * (job.student.num_params if choice.defer_sync else units)
+    # A lone rank's unsharded sums become its sharded ones unit by unit: they are never there twice.
+    if choice.defer_sync and job.num_ranks == 1:
+        return unsharded + MASTER_BYTES * units
+    return unsharded + params_bytes(job)
+
+
+def _gathered(job: Job, choice: Choice) -> int:
+    if choice.keep_gathered:
+        return job.compute_bytes * job.student.num_params
+    return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
+
+
+def _logits(job: Job) -> int:
+    """The head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
+    student, teacher = job.student, job.teacher
+    tokens = job.loss_tokens * job.vocab_ranks
+    inputs = tokens * (2 * job.compute_bytes * student.hidden + job.teacher_bytes * teacher.hidden)
+    if job.fused:
+        return inputs + job.workspace_bytes
+    # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
+    casts = sum(
+        MASTER_BYTES * shape.head_params if width != MASTER_BYTES else 0
+        for shape, width in ((student, job.compute_bytes), (teacher, job.teacher_bytes))
+    )
+    return inputs + _share(casts + 12 * MASTER_BYTES * job.chunk_rows * student.vocab_rows, job.vocab_ranks)
+
+
+def _optimizer(job: Job, choice: Choice) -> Phase:
+    return _phase(
+        "optimizer step",
+        _resting(job, choice)
+        | {
+            "student weights": params_bytes(job),
+            "optimizer moments": moments_bytes(job),
+            "gradients": params_bytes(job),
+            "AdamW's temporaries": params_bytes(job),
+            "hidden states": choice.cache_bytes,
+            "teacher head": _teacher_head(job, choice),
+            "rollout server": _server_asleep(job),
+        },
+    )
+
+
+def _sync(job: Job, choice: Choice) -> Phase:
+    """The server's weights are there again, its cache is not; ours go through buckets, one tensor at a time."""
+    if not job.rollout_share:
+        server = 0
+    elif job.rollout_sleeps:
+        server = ASLEEP_BYTES + _share(job.compute_bytes * job.student.num_params, job.rollout_ranks) + SYNC_BYTES
+    else:
+        server = _server_awake(job) + SYNC_BYTES
+    gathered = (MASTER_BYTES + job.compute_bytes) * job.student.head_params
+    return _phase("weight sync", _resting(job, choice) | {"rollout server": server, "gathered weights": gathered})
+
+
+def _share(size: int, ranks: int) -> int:
+    return -(-size // ranks)

@@ -1,0 +1,150 @@
+"""Computes a model's sizes from its config.json alone: parameters, layers, and bytes of activations a token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Unplannable(ValueError):
+    """A model whose config does not say its sizes in the way of Llama and its relatives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a decoder with grouped-query attention and gated feed-forward layers (dense, or a mixture of experts).
+
+    Attributes:
+        vocab_rows: rows of embedding and head, padding included.
+        tied: embedding and head are one tensor.
+        num_experts: 0 for dense layers; else each layer has as many, of which a token visits `experts_per_token`.
+    """
+
+    vocab_rows: int
+    hidden: int
+    layers: int
+    intermediate: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    tied: bool
+    attention_bias: bool = False
+    qk_norm: bool = False
+    num_experts: int = 0
+    experts_per_token: int = 0
+
+    @property
+    def query_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def head_params(self) -> int:
+        """Entries of the output head (also those of the embedding)."""
+        return self.vocab_rows * self.hidden
+
+    @property
+    def layer_params(self) -> int:
+        """Entries of one layer: q, k, v, o, the feed-forward's three matrices (and a router), two norms."""
+        attention = 2 * self.hidden * (self.query_width + self.key_width)
+        if self.attention_bias:
+            attention += self.query_width + 2 * self.key_width
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        router = self.num_experts * self.hidden
+        return attention + norms + router + max(1, self.num_experts) * 3 * self.hidden * self.intermediate
+
+    @property
+    def num_params(self) -> int:
+        return self.layers * self.layer_params + (1 if self.tied else 2) * self.head_params + self.hidden
+
+    def saved_bytes(self, width: int) -> int:
+        """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision; an estimate.
+
+        transformers' modules as they are: an RMS norm keeps its input in fp32, and its result before and after its
+        weight (4 + 2 width bytes an entry, on the hidden states twice and on queries and keys once); queries and keys
+        after the rotation, values, repeated keys and values, the attention's output (width each); the feed-forward's
+        gate, its activation, the other branch and their product (width each).
+        """
+        norms = 2 * self.hidden + (self.query_width + self.key_width if self.qk_norm else 0)
+        attention = 2 * self.query_width + 2 * self.key_width + 2 * self.query_width
+        experts = max(1, self.experts_per_token)
+        return norms * (4 + 2 * width) + width * (attention + 4 * experts * self.intermediate)
+
+    def transient_bytes(self, width: int) -> int:
+        """Bytes a token that a forward without gradient has at once in its widest layer; an estimate.
+
+        The residual stream and a norm's input in fp32, and either queries, keys, values and output or the feed-forward's
+        gate, activation and other branch.
+        """
+        stream = self.hidden * (2 * width + 4)
+        attention = width * (2 * self.query_width + 2 * self.key_width) + 4 * self.query_width
+        return stream + max(attention, 3 * width * max(1, self.experts_per_token) * self.intermediate)
+
+
+def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
+    """The sizes that a Hugging Face config names.
+
+    Raises:
+        Unplannable: a size is missing.
+    """
+    try:
+        heads = int(config["num_attention_heads"])
+        hidden = int(config["hidden_size"])
+        kind = str(config.get("model_type", ""))
+        experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+        return ModelShape(
+            vocab_rows=int(config["vocab_size"]),
+            hidden=hidden,
+            layers=int(config["num_hidden_layers"]),
+            intermediate=int((config.get("moe_intermediate_size") if experts else None) or config["intermediate_size"]),
+            num_heads=heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or hidden // heads),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            attention_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+            qk_norm=kind.startswith("qwen3"),
+            num_experts=experts,
+            experts_per_token=int(config.get("num_experts_per_tok") or 0) if experts else 0,
+        )
+    except KeyError as missing:
+        raise Unplannable(
+            f"{name}: its config.json has no {missing}; the residency plan knows decoders whose config names their sizes "
+            "as Llama's and Qwen's do"
+        ) from None
+
+
+def read_shape(path: str, *, revision: str | None = None) -> ModelShape:
+    """The sizes of a model in a folder, behind a store URL or on the Hugging Face hub; only its config.json is read.
+
+    Raises:
+        Unplannable: there is no config, or it does not name the sizes.
+    """
+    try:
+        config = json.loads(_config_text(path, revision))
+    except (OSError, ValueError) as error:
+        raise Unplannable(f"{path}: its config.json cannot be read ({type(error).__name__}: {error})") from error
+    return shape_of(config, path)
+
+
+def _config_text(path: str, revision: str | None) -> str:
+    if path.startswith("toy://"):
+        from opd.data.toy import model_folder
+
+        path = model_folder(path)
+    if "://" in path:
+        from opd.store.access import open_url
+
+        with open_url(f"{path.rstrip('/')}/config.json", "rt") as file:
+            return file.read()
+    folder = Path(path)
+    if not folder.is_dir():
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(path, "config.json", revision=revision)).read_text()
+    return (folder / "config.json").read_text()

@@ -1,0 +1,69 @@
+"""Draws a memory plan as a table for a terminal: GiB a phase, part by part, and what is offloaded."""
+
+from __future__ import annotations
+
+from opd.memory.job import GIB
+from opd.memory.plan import Plan
+
+
+def render(plan: Plan) -> str:
+    """A table of parts by phases in GiB (a part marked * shares its room with the other marked ones), and the decisions."""
+    phases = plan.phases
+    names = list(dict.fromkeys(name for phase in phases for name in (*phase.parts, *phase.either)))
+    shared = {name for phase in phases for name in phase.either}
+    rows = [["GiB on one device", *(phase.name for phase in phases)]]
+    for name in names:
+        sizes = [phase.parts.get(name, phase.either.get(name)) for phase in phases]
+        rows.append([f"{name} *" if name in shared else name, *("" if s is None else _gib(s) for s in sizes)])
+    rows.append(["total", *(_gib(phase.total) for phase in phases)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [_line(row, widths) for row in rows]
+    rule = "-" * len(lines[0])
+    lines = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+    if shared:
+        lines.append("* only the larger of these is there at a time, and counts")
+    return "\n".join([*lines, *_decisions(plan), *_verdict(plan)])
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def _line(row: list[str], widths: list[int]) -> str:
+    cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+    return "  ".join(cells)
+
+
+def _decisions(plan: Plan) -> list[str]:
+    choice, job = plan.choice, plan.job
+    parts = {
+        "teacher": (choice.offload_teacher, job.offload_teacher),
+        "student weights": (choice.offload_params, job.offload_params),
+        "optimizer": (choice.offload_optimizer, job.offload_optimizer),
+    }
+    where = ", ".join(
+        f"{name} {'on the host outside its phase' if offloaded else 'on the device'}{'' if wish is None else ' (as set)'}"
+        for name, (offloaded, wish) in parts.items()
+    )
+    cached = min(choice.cache_bytes, job.hidden_bytes)
+    per_update = "once an update" if choice.keep_gathered else "every micro-batch"
+    reduced = "once an update" if choice.defer_sync else "every micro-batch"
+    return [
+        f"weights: {where}",
+        f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
+        f"{', the rest in pinned host memory' if plan.host_bytes else ''}",
+        f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
+    ]
+
+
+def _verdict(plan: Plan) -> list[str]:
+    size = plan.job.device_bytes
+    if size is None:
+        return [
+            f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: name it by opd.gpu_memory_gib, "
+            "or by cluster.gpu.type"
+        ]
+    if plan.fits:
+        return [f"fits: {_gib(plan.peak.total)} of {_gib(size)} GiB at the most (phase `{plan.peak.name}`)"]
+    over = [f"`{phase.name}` {_gib(phase.total)}" for phase in plan.phases if phase.total > size]
+    return [f"does not fit into {_gib(size)} GiB: {', '.join(over)}", *(f"  helps: {knob}" for knob in plan.knobs)]

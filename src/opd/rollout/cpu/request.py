@@ -1,0 +1,69 @@
+"""A request of the rollout engine while it runs, and the answer it ends with."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from opd.rollout.cpu.sampling import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a request produced."""
+
+    token_ids: list[int]
+    """Answer tokens, an end token included."""
+    logprobs: list[float]
+    """Log-probability of each answer token, by the engine's `logprobs_mode`."""
+    stop_reason: str
+    """`completed` (end token or length, as verl's vLLM server reports both) or `aborted`."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Request:
+    """One prompt being answered."""
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    script: list[int] | None = None
+    """Tokens to answer with instead of sampled ones; log-probabilities are still the model's."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """Index in the sequence of the token that the next decode step reads."""
+        return len(self.prompt_ids) + len(self.token_ids) - 1
+
+    @property
+    def next_input(self) -> int:
+        return self.token_ids[-1] if self.token_ids else self.prompt_ids[-1]
+
+    @property
+    def forced_token(self) -> int:
+        """The script's next token, -1 without a script."""
+        return -1 if self.script is None else self.script[len(self.token_ids)]
+
+    def append(self, token: int, logprob: float) -> bool:
+        """Take the token chosen for this request; returns whether the answer is complete."""
+        if self.script is not None:
+            done = len(self.token_ids) + 1 >= len(self.script)
+        else:
+            done = token in self.sampling.stop_token_ids
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        return done or len(self.token_ids) >= self.sampling.max_tokens
+
+    def answer(self, stop_reason: str = "completed") -> Answer:
+        return Answer(token_ids=self.token_ids, logprobs=self.logprobs, stop_reason=stop_reason)
+
+
+def derive_seed(*parts: int | str | Sequence[int]) -> int:
+    """A 64-bit seed from a tuple of integers, strings and token lists: the first 8 bytes of its BLAKE2b hash."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        text = part if isinstance(part, str) else ",".join(map(str, part)) if isinstance(part, Sequence) else str(part)
+        digest.update(f"{len(text)}:{text};".encode())
+    return int.from_bytes(digest.digest(), "little")

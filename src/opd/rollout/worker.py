@@ -1,0 +1,306 @@
+"""Runs the agent loops of a batch, scores them and stores the rows, in a fixed order, in one write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import hydra
+import ray
+import torch
+import transfer_queue as tq
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopOutput,
+    DictConfigWrap,
+    ToolListWrap,
+    _agent_loop_registry,
+)
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from opd.agent.loop import ToolDialogueLoop, environment
+from opd.agent.metrics import AgentCounts
+from opd.agent.settings import AGENT_LOOP
+from opd.agent.trajectories import Trajectory
+from opd.compat.verl_trainer import RewardWorker
+from opd.evaluation.samples import Sample
+from opd.rewards import worst_score
+from opd.rollout.dialogues import DialogueKeeper
+from opd.rollout.reward_function import reward_function
+from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
+
+logger = logging.getLogger(__name__)
+
+# The class behind verl's actor class: we subclass it and run it in this process or as an actor of our own.
+_VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+@dataclass(kw_only=True)
+class RolloutReport:
+    """What happened to one batch's trajectories."""
+
+    num_trajectories: int = 0
+    num_failed: int = 0
+    num_reward_failed: int = 0
+    first_error: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    """Every answer, where the run is an evaluation; `problem_index` is the row's in the data set."""
+    fault: Exception | None = None
+    """What ends the run although these answers were given."""
+    agent: AgentCounts = field(default_factory=AgentCounts)
+    """Conversations with tools."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """The first of those conversations in the batch's order, as many as the run keeps."""
+
+    def add(self, other: RolloutReport) -> None:
+        self.num_trajectories += other.num_trajectories
+        self.num_failed += other.num_failed
+        self.num_reward_failed += other.num_reward_failed
+        self.first_error = self.first_error or other.first_error
+        self.fault = self.fault or other.fault
+        self.samples.extend(other.samples)
+        self.agent.add(other.agent)
+        self.trajectories.extend(other.trajectories)
+        for key, value in other.seconds.items():
+            self.seconds[key] = max(self.seconds.get(key, 0.0), value)
+
+
+class Unscored(RuntimeError):
+    """An answer that was given and could not be scored at all: the reward function is at fault, not the answer."""
+
+    def __init__(self, error: Exception, fields: dict[str, Any]):
+        super().__init__(f"its answer could not be scored: {type(error).__name__}: {error}")
+        self.fields = fields
+
+
+class _LocalReward:
+    """verl's reward worker in this process, behind the one call that `AgentLoopWorker` makes of its actor handle."""
+
+    class _Call:
+        def __init__(self, worker: RewardWorker):
+            self._worker = worker
+
+        def remote(self, data):
+            return self._worker.compute_score(data)
+
+    def __init__(self, config):
+        self.compute_score = self._Call(RewardWorker(config))
+
+
+class RolloutWorker(_VerlWorker):
+    """verl's agent-loop worker with per-request seeds, ordered rows, counted failures and one write per batch.
+
+    verl's own writes each trajectory as it ends (several round trips each) and publishes in completion order, which
+    makes mini-batches depend on timing. Synchronous training needs the whole batch anyway.
+    """
+
+    def __init__(self, config, llm_client, teacher_client=None, reward_loop_worker_handles=None):
+        handles = reward_loop_worker_handles or [_LocalReward(config)]
+        super().__init__(config, llm_client, teacher_client, handles)
+        self.run_seed = int(config.run.seed)
+        self._keeper: DialogueKeeper | None = None
+        self._reward_function = reward_function(config)
+        self.num_finished = 0
+        if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
+            environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
+
+    async def generate(self, batch: TensorDict) -> RolloutReport:
+        """Answer every prompt of `batch` `n` times; rows and statuses are stored when this returns."""
+        started = time.perf_counter()
+        validate = bool(batch["validate"]) if "validate" in batch else False
+        batch.pop("validate", None)
+        if "agent_name" not in batch:
+            batch["agent_name"] = NonTensorData(self.config.actor_rollout_ref.rollout.agent.default_agent_loop)
+        prompts = [_row(batch, i) for i in range(len(batch))]
+        rollout = self.config.actor_rollout_ref.rollout
+        default_n = rollout.val_kwargs.n if validate else rollout.n
+        jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
+        self._keeper = DialogueKeeper(self.config, self.tokenizer, VALIDATION if validate else TRAIN)
+        results = await asyncio.gather(
+            *(self._trajectory(prompt, sample, validate=validate) for prompt, sample in jobs), return_exceptions=True
+        )
+        generated = time.perf_counter()
+        report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
+        report.trajectories = self._keeper.kept()
+        rows, failed = self._collect(jobs, results, report)
+        if validate and self.config.run.kind == "eval":
+            finals = [
+                result.fields if isinstance(result, Unscored) else result[-1][1]
+                for result in results
+                if isinstance(result, Unscored) or not isinstance(result, BaseException)
+            ]
+            report.samples = [self._sample(fields) for fields in finals]
+        try:
+            await self._store(prompts, rows, failed, VALIDATION if validate else TRAIN)
+        except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
+            report.fault = error
+        report.seconds = {"generate": generated - started, "store": time.perf_counter() - generated}
+        return report
+
+    def _sampling(self, *, validate: bool) -> dict[str, Any]:
+        config = self.config.actor_rollout_ref.rollout
+        source = config.val_kwargs if validate else config
+        return {
+            "temperature": source.temperature,
+            "top_p": source.top_p,
+            "top_k": source.top_k,
+            "repetition_penalty": 1.0,
+            "logprobs": config.calculate_log_probs,
+        }
+
+    async def _trajectory(self, prompt: dict[str, Any], sample: int, *, validate: bool) -> list[tuple]:
+        """One agent loop from prompt to scored rows: a list of (key, fields, tag)."""
+        kwargs = {k: v for k, v in prompt.items() if not k.startswith("__")}
+        agent_name = kwargs.pop("agent_name")
+        client = SeededClient(
+            self.llm_client,
+            run_seed=self.run_seed,
+            partition=VALIDATION if validate else TRAIN,
+            step=int(kwargs["global_steps"]),
+            data_index=int(kwargs["index"]),
+            sample=sample,
+        )
+        loop = self._agent_loop(agent_name, client)
+        try:
+            return await self._answered(loop, agent_name, sample, kwargs, validate=validate)
+        finally:
+            self.num_finished += 1
+
+    async def finished(self) -> int:
+        """Trajectories that have ended so far, well or not: what a caller may take for progress."""
+        return self.num_finished
+
+    async def _answered(
+        self, loop: Any, agent_name: str, sample: int, kwargs: dict[str, Any], *, validate: bool
+    ) -> list[tuple]:
+        output = await loop.run(self._sampling(validate=validate), session_id=sample, **kwargs)
+        outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
+        if not outputs or not outputs[-1].response_ids:
+            raise RuntimeError(f"agent loop {agent_name} returned no response token")
+        try:
+            await self._compute_score(outputs, kwargs=kwargs | {"session_id": sample})
+        except Exception as error:
+            raise Unscored(error, outputs[-1].as_dict() | kwargs | {"session_id": sample}) from error
+        for earlier in outputs[:-1]:
+            earlier.reward_score = outputs[-1].reward_score
+            earlier.extra_fields["reward_extra_info"] = outputs[-1].extra_fields["reward_extra_info"]
+        if isinstance(loop, ToolDialogueLoop) and self._keeper is not None:
+            self._keeper.see(loop.dialogue, outputs[-1], kwargs, sample)
+        return [self._row_of(output, kwargs, sample, turn) for turn, output in enumerate(outputs)]
+
+    def _agent_loop(self, name: str, client: SeededClient):
+        if name not in _agent_loop_registry:
+            raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(_agent_loop_registry)}")
+        cls = hydra.utils.get_class(_agent_loop_registry[name]["_target_"])
+        return cls(
+            trainer_config=DictConfigWrap(config=self.config),
+            server_manager=client,
+            tokenizer=self.tokenizer,
+            processor=self.processor,
+            hf_model_type=self.hf_model_type,
+            dataset_cls=self.dataset_cls,
+            data_config=DictConfigWrap(self.config.data),
+            tools=ToolListWrap(self.tools),
+        )
+
+    def _row_of(self, output: AgentLoopOutput, kwargs: dict[str, Any], sample: int, turn: int) -> tuple:
+        """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
+        fields = output.as_dict() | kwargs | {"session_id": sample}
+        fields.pop("multi_modal_data", None)
+        input_ids = torch.cat([fields["prompts"], fields["responses"]])
+        fields |= {
+            "loss_mask": fields["response_mask"],
+            "input_ids": input_ids,
+            "position_ids": torch.arange(len(input_ids)),
+            "multi_modal_inputs": {},
+        }
+        extra = fields["extra_fields"]
+        tag = {
+            "status": "success",
+            "prompt_len": len(fields["prompts"]),
+            "response_len": len(fields["responses"]),
+            "seq_len": len(input_ids),
+            "global_steps": kwargs["global_steps"],
+            "min_global_steps": extra.get("min_global_steps"),
+            "max_global_steps": extra.get("max_global_steps"),
+            "order": (int(kwargs["index"]), sample, turn),
+        }
+        return f"{kwargs['uid']}_{sample}_{turn}", fields, tag
+
+    def _collect(self, jobs, results, report: RolloutReport) -> tuple[list[tuple], set[str]]:
+        """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt."""
+        rows, failed = [], set()
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for (prompt, sample), result in zip(jobs, results, strict=True):
+            if isinstance(result, BaseException):
+                report.num_failed += 1
+                report.first_error = report.first_error or str(result)
+                failed.add(prompt["uid"])
+                trace = result if result is errors[0] else None  # one trace a batch says enough
+                logger.warning(
+                    "rollout of data row %s, sample %d failed: %s", prompt["index"], sample, result, exc_info=trace
+                )
+                continue
+            info = result[-1][1]["extra_fields"].get("reward_extra_info", {})
+            report.num_reward_failed += int(bool(info.get("failed", 0)))
+            rows.extend(result)
+        return rows, failed
+
+    def _sample(self, fields: dict[str, Any]) -> Sample:
+        """An evaluation's record of one row."""
+        info = fields["extra_fields"].get("reward_extra_info", {})
+        is_scored = "rm_scores" in fields
+        score = float(fields["rm_scores"].sum()) if is_scored else worst_score(self._reward_function)
+        num_tokens = len(fields["responses"])
+        return Sample(
+            run_id=self.config.run.id,
+            step=int(fields["global_steps"]),
+            data_source=str(fields["data_source"]),
+            problem_index=int(fields["index"]),
+            sample_index=int(fields["session_id"]),
+            prompt=self.tokenizer.decode(fields["prompts"]),
+            response=self.tokenizer.decode(fields["responses"], skip_special_tokens=True),
+            pred=str(info.get("pred", "")),
+            ground_truth=str((fields["reward_model"] or {}).get("ground_truth", "")),
+            score=score,
+            acc=float(info.get("acc", score > 0)),
+            failed=bool(info.get("failed", not is_scored)),
+            num_tokens=num_tokens,
+            truncated=num_tokens >= self.rollout_config.response_length
+            and int(fields["responses"][-1]) != self.tokenizer.eos_token_id,
+        )
+
+    async def _store(self, prompts, rows: list[tuple], failed: set[str], partition: str) -> None:
+        if rows:
+            keys, fields, tags = (list(column) for column in zip(*rows, strict=True))
+            await tq.async_kv_batch_put(
+                keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id=partition
+            )
+        uids = [prompt["uid"] for prompt in prompts]
+        tags = [{"status": "failure" if uid in failed else "finished"} for uid in uids]
+        await tq.async_kv_batch_put(keys=uids, tags=tags, partition_id=partition)
+
+
+def _row(batch: TensorDict, i: int) -> dict[str, Any]:
+    """The fields of prompt `i` as plain values."""
+    row = {}
+    for key, value in batch.items():
+        if isinstance(value, torch.Tensor):
+            row[key] = value[i]
+        elif isinstance(value, NonTensorStack):
+            row[key] = value[i].data
+        elif isinstance(value, NonTensorData):
+            row[key] = value.data
+        else:
+            raise TypeError(f"prompt field {key!r} has type {type(value).__name__}")
+    return row
+
+
+@ray.remote
+class RolloutActor(RolloutWorker):
+    """`RolloutWorker` as an actor, for `rollout.agent.num_workers` >= 1."""

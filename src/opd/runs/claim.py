@@ -1,0 +1,46 @@
+"""An attempt at the run that a spec names, claimed before anything heavy is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from opd.config import AnySpec, SpecError, dump_spec, identity, spec_hash
+from opd.errors import RunError, RunFinished
+from opd.runs.result import refuse_if_over
+from opd.runs.run import Run
+from opd.store.opening import open_store
+
+
+def open_run(spec: AnySpec) -> Run:
+    """Claim the next attempt at the spec's run; raises as `Run.open`."""
+    return Run.open(
+        run_id=spec.name,
+        local_root=spec.output.root,
+        spec=dump_spec(spec),
+        identity=identity(spec),
+        spec_hash=spec_hash(spec),
+        store_url=spec.store.url,
+    )
+
+
+def refuse(spec: AnySpec, error: SpecError) -> int:
+    """End a start whose data or models cannot be used: says why, and returns the exit code.
+
+    In a Ray cluster the run is marked fatal, so that no later attempt asks for GPUs again. On a person's machine nothing
+    is written: mend it, and start again. A run that has finished needs its inputs no more.
+    """
+    try:
+        if os.environ.get("RAY_ADDRESS"):
+            with open_run(spec) as claimed:
+                print(error, file=sys.stderr)
+                claimed.fail(error, fatal=True)
+            return error.exit_code
+        refuse_if_over(open_store(spec.store.url).child(spec.name))
+    except RunFinished as finished:
+        print(f"opd.launch: {finished}", file=sys.stderr)
+        return finished.exit_code
+    except RunError as other:
+        print(f"opd.launch: {other}", file=sys.stderr)
+    print(error, file=sys.stderr)
+    return error.exit_code

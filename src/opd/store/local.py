@@ -1,0 +1,158 @@
+"""The store on a local or mounted folder: hard-link creates, rename puts, everything synced to disk before it shows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Self
+
+from opd.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
+from opd.store.durable import fsync_file, fsync_folder, make_folder
+
+# What a network file system answers while its server is away; everything else is permanent.
+TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
+# A file system without hard links says one of these (SMB, some FUSE mounts).
+NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+# Names of files on their way to their final name; nothing lists or loads them.
+TEMPORARY_PREFIX = ".opd-tmp-"
+
+
+class LocalStore(Store):
+    """Objects as files under `root`, which is created at the first write."""
+
+    def __init__(self, root: Path, *, policy: RetryPolicy = DEFAULT_POLICY):
+        self.root = Path(os.path.abspath(root))
+        super().__init__(str(self.root), policy=policy)
+
+    def local_path(self, key: str) -> Path:
+        return self.root / key
+
+    def sweep_temporary(self, prefix: str) -> None:
+        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask."""
+        for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _child(self, key: str) -> Self:
+        return type(self)(self.root / key, policy=self.policy)
+
+    def _temporary(self, key: str) -> Path:
+        folder = self.local_path(key).parent
+        make_folder(folder)
+        return folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+    def _put(self, key: str, data: bytes) -> None:
+        temporary = self._temporary(key)
+        try:
+            _write_synced(temporary, data)
+            os.replace(temporary, self.local_path(key))
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(temporary.parent)
+
+    def _put_file(self, key: str, path: Path) -> None:
+        target = self.local_path(key)
+        if target.exists() and os.path.samefile(path, target):
+            return  # the run directory is the store: the file lies where it belongs
+        temporary = self._temporary(key)
+        try:
+            shutil.copyfile(path, temporary)
+            fsync_file(temporary)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(temporary.parent)
+
+    def _create(self, key: str, data: bytes) -> None:
+        # A hard link is as exclusive as O_EXCL and shows the file only once it holds all its bytes, so that a kill
+        # in between leaves no empty claim behind.
+        temporary, target = self._temporary(key), self.local_path(key)
+        try:
+            _write_synced(temporary, data)
+            os.link(temporary, target)
+        except FileExistsError as error:
+            raise AlreadyExists(f"{target} exists") from error
+        except OSError as error:
+            if error.errno not in NO_HARD_LINK_ERRNOS:
+                raise
+            _write_exclusive(target, data)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(target.parent)
+
+    def _get(self, key: str) -> bytes:
+        return self.local_path(key).read_bytes()
+
+    def _get_file(self, key: str, path: Path) -> None:
+        shutil.copyfile(self.local_path(key), path)
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        try:
+            status = self.local_path(key).stat()
+        except FileNotFoundError:
+            return None
+        return ObjectInfo(key=key, size=status.st_size, modified_s=status.st_mtime)
+
+    def _children(self, prefix: str) -> list[str]:
+        try:
+            names = os.listdir(self.local_path(prefix))
+        except FileNotFoundError:
+            return []
+        return [name for name in names if not name.startswith(".")]
+
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        found = []
+        for folder, subfolders, names in os.walk(self.local_path(prefix), onerror=_raise_unless_missing):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            for name in names:
+                if not name.startswith("."):
+                    key = (Path(folder) / name).relative_to(self.root).as_posix()
+                    info = self._info(key)
+                    if info is not None:  # None: deleted since the listing
+                        found.append(info)
+        return found
+
+    def _delete(self, key: str) -> None:
+        try:
+            self.local_path(key).unlink()
+        except FileNotFoundError:
+            return
+        fsync_folder(self.local_path(key).parent)
+
+    def _delete_tree(self, prefix: str) -> None:
+        folder = self.local_path(prefix)
+        if folder.exists():
+            # Out of sight first: a half-deleted folder must not look like one that is being written.
+            doomed = folder.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _translate(self, error: Exception, what: str) -> StoreError:
+        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
+            return StoreUnavailable(f"cannot {what}: {error}")
+        return StoreRefused(f"cannot {what}: {error}; check that the folder exists, is writable and has space")
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_exclusive(target: Path, data: bytes) -> None:
+    try:
+        _write_synced(target, data)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{target} exists") from error

@@ -1,0 +1,261 @@
+"""The store behind an fsspec URL: S3, GCS and Azure, whose services refuse the second of two create-only writes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import fsspec
+
+from opd.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
+from opd.store.access import require_package, storage_options
+from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
+
+# Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
+# (s3fs: If-None-Match: *; gcsfs: ifGenerationMatch=0; adlfs: no overwrite), and the service each one belongs to.
+CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
+# How s3fs.errors maps 409, 500, 503 and the codes it does not know (502, 504, ConditionalRequestConflict).
+TRANSIENT_ERRNOS = {
+    errno.EBUSY,
+    errno.EIO,
+    getattr(errno, "EREMOTEIO", errno.EIO),
+    errno.ETIMEDOUT,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EPIPE,
+}
+# HTTP statuses that a service means to pass: time-out, too many requests, server errors.
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
+# Base classes, by name, that the client libraries use for no connection, a cut one, a time-out and half an answer.
+CONNECTION_FAILURES = {
+    "ConnectionError",  # botocore's, requests'
+    "HTTPClientError",  # botocore's
+    "ResponseParserError",  # botocore's
+    "ClientConnectionError",  # aiohttp's
+    "ClientPayloadError",  # aiohttp's
+    "ServiceRequestError",  # Azure's
+    "ServiceResponseError",  # Azure's
+}
+# Errors of each service's client library that are no OSError; imported only when the service is used.
+CLIENT_ERRORS = {
+    "s3": ("botocore.exceptions:BotoCoreError", "aiohttp:ClientError"),
+    "gs": (
+        "gcsfs.retry:HttpError",
+        "google.auth.exceptions:GoogleAuthError",
+        "google.api_core.exceptions:GoogleAPIError",
+        "aiohttp:ClientError",
+    ),
+    "az": ("azure.core.exceptions:AzureError",),
+}
+NUM_DELETE_THREADS = 8
+# How long one request may take in all: a connection on which a byte comes now and then never times out by itself.
+CALL_DEADLINE_S = 25.0
+# A listing is as many requests as it has thousands of objects.
+LIST_DEADLINE_S = 600.0
+# A transfer that is slower does not end in useful time.
+SLOWEST_BYTES_PER_S = 64 * 2**10
+# What the client libraries stumble over in an answer without its headers or fields, or with values that are none.
+ODD_ANSWERS = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+class FsspecStore(Store):
+    """Objects below `url`; credentials and endpoint come from the environment (AWS_*, GOOGLE_*, AZURE_*; `opd.store.access`).
+
+    Args:
+        environment: variables instead of the process's own, but for credentials.
+
+    Raises:
+        CreateOnlyUnsupported: the protocol is not one of CREATE_ONLY_PROTOCOLS.
+        StoreRefused: the protocol's package is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        filesystem: fsspec.AbstractFileSystem | None = None,
+        environment: Mapping[str, str] | None = None,
+    ):
+        super().__init__(url, policy=policy)
+        self.protocol, _, self.root = self.url.partition("://")
+        if self.protocol not in CREATE_ONLY_PROTOCOLS:
+            raise CreateOnlyUnsupported(
+                f"object store {url!r}: {self.protocol}:// has no atomic create-only write, which attempts are claimed "
+                f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
+            )
+        self.filesystem = filesystem or _filesystem(self.protocol, url, environment)
+        service = CREATE_ONLY_PROTOCOLS[self.protocol]
+        # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
+        self._one_request = {"max_concurrency": 1} if service == "s3" else {}
+        self.native_errors = (OSError, *ODD_ANSWERS, *map(_import_error, CLIENT_ERRORS[service]))
+
+    def _child(self, key: str) -> Self:
+        return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{key}".rstrip("/")
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self.root).strip("/")
+
+    def _call(
+        self, name: str, *arguments: Any, num_bytes: int = 0, deadline_s: float | None = None, **more: Any
+    ) -> Any:
+        """One call of the file system, ended where it outlasts its deadline.
+
+        Args:
+            num_bytes: what is transferred, which gets its own time.
+
+        Raises:
+            TimeoutError: it did; its connection is closed.
+        """
+        deadline_s = (deadline_s or CALL_DEADLINE_S) + num_bytes / SLOWEST_BYTES_PER_S
+        call = getattr(self.filesystem, f"_{name}")(*arguments, **more)
+        future = asyncio.run_coroutine_threadsafe(call, self.filesystem.loop)
+        try:
+            return future.result(deadline_s)
+        except TimeoutError as error:
+            if future.done():
+                raise  # the service's own, or the connection's
+            raise TimeoutError(f"no whole answer within {deadline_s:.0f} s") from error
+        finally:
+            future.cancel()
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._call("pipe_file", self._path(key), data, num_bytes=len(data))
+
+    def _put_file(self, key: str, path: Path) -> None:
+        self._call("put_file", str(path), self._path(key), num_bytes=path.stat().st_size)
+
+    def _create(self, key: str, data: bytes) -> None:
+        try:
+            self._call("pipe_file", self._path(key), data, mode="create")
+        except FileExistsError as error:
+            raise AlreadyExists(f"{self.url}/{key} exists") from error
+        except OSError as error:
+            # s3fs turns 412 into EINVAL, which it also uses for bad requests: only an object that is there means "lost".
+            if error.errno == errno.EINVAL and self._info(key) is not None:
+                raise AlreadyExists(f"{self.url}/{key} exists") from error
+            if error.errno == errno.ENOSYS:
+                raise CreateOnlyUnsupported(f"object store {self.url!r} refuses create-only writes: {error}") from error
+            raise
+
+    def _get(self, key: str) -> bytes:
+        return self._call("cat_file", self._path(key), **self._one_request)
+
+    def _get_file(self, key: str, path: Path) -> None:
+        info = self._info(key)
+        if info is None:
+            raise FileNotFoundError(f"{self.url}/{key}")
+        self._call("get_file", self._path(key), str(path), num_bytes=info.size)
+
+    def _info(self, key: str) -> ObjectInfo | None:
+        try:
+            found = self._call("info", self._path(key))
+        except FileNotFoundError:
+            return None
+        return _object_info(key, found) if found["type"] == "file" else None
+
+    def _md5(self, key: str) -> str | None:
+        entry = self._call("info", self._path(key))
+        if "md5Hash" in entry:  # GCS
+            return base64.b64decode(entry["md5Hash"]).hex()
+        tag = str(entry.get("ETag", "")).strip('"')  # S3's of an upload in several parts has a dash
+        return tag if _MD5.fullmatch(tag) else None
+
+    def _children(self, prefix: str) -> list[str]:
+        path = self._path(prefix)
+        try:
+            names = {entry["name"].rstrip("/") for entry in self._call("ls", path, detail=True)}
+        except FileNotFoundError:
+            return []
+        return [name.rpartition("/")[2] for name in names if name != path]
+
+    def _list(self, prefix: str) -> list[ObjectInfo]:
+        try:
+            found = self._call("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S)
+        except FileNotFoundError:
+            return []
+        return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
+
+    def _delete(self, key: str) -> None:
+        try:
+            self._call("rm_file", self._path(key))
+        except FileNotFoundError:
+            return
+
+    def _delete_tree(self, prefix: str) -> None:
+        # One request an object: s3fs' bulk delete drops the errors of single objects.
+        with ThreadPoolExecutor(NUM_DELETE_THREADS) as pool:
+            list(pool.map(lambda info: self._delete(info.key), self._list(prefix)))
+
+    def _translate(self, error: Exception, what: str) -> StoreError:
+        message = f"cannot {what}: {type(error).__name__}: {error}"
+        if _is_transient(error):
+            return StoreUnavailable(message)
+        if isinstance(error, PermissionError) or "Credential" in type(error).__name__:  # botocore's NoCredentialsError
+            return StoreRefused(f"{message}; check the credentials in the environment and their rights on {self.url}")
+        return StoreRefused(message)
+
+
+def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) -> fsspec.AbstractFileSystem:
+    is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
+    try:
+        require_package(url)
+        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
+    except ImportError as error:
+        raise StoreRefused(f"object store {url!r}: {error}") from error
+    if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options
+        filesystem.retries = 1  # the bounded, named retries are Store's
+        filesystem._call_s3 = _refusing_no_listing(filesystem._call_s3)
+    return filesystem
+
+
+def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
+    """botocore makes an empty listing of any XML: a proxy's page with status 200 must not read as a folder without objects."""
+
+    async def called(method: str, *arguments: Any, **more: Any) -> Any:
+        found = await call(method, *arguments, **more)
+        if method == "list_objects_v2" and found.keys().isdisjoint({"Name", "IsTruncated"}):
+            raise ValueError("the answer to a listing is not one; is a proxy or a login page between?")
+        return found
+
+    return called
+
+
+def _import_error(name: str) -> type[Exception]:
+    """The class behind `module:name`."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the service may answer the same request a moment later."""
+    status = getattr(error, "code", None) or getattr(error, "status_code", None)
+    return (
+        isinstance(error, (TimeoutError, ConnectionError, *ODD_ANSWERS))
+        or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS)
+        or any(base.__name__ in CONNECTION_FAILURES for base in type(error).__mro__)
+        or str(status) in map(str, TRANSIENT_STATUSES)
+    )
+
+
+def _is_object(path: str, entry: dict[str, Any]) -> bool:
+    """Not the empty object `folder/` by which consoles and mounts mark a folder."""
+    return not path.endswith("/") and not str(entry.get("Key") or entry["name"]).endswith("/")
+
+
+def _object_info(key: str, entry: dict[str, Any]) -> ObjectInfo:
+    """fsspec's entry with the modification time each service calls differently."""
+    modified = entry.get("LastModified") or entry.get("last_modified") or entry.get("mtime")
+    timestamp = modified.timestamp() if modified is not None else 0.0
+    return ObjectInfo(key=key, size=int(entry["size"] or 0), modified_s=timestamp)

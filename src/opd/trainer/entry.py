@@ -1,0 +1,303 @@
+"""From Hydra overrides to a finished run: compose, check, claim the run, start Ray (or join a cluster), train."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
+from opd.cluster.places import fill_sizes, needed, sizes_of
+from opd.compat.ray_start import patient_start
+from opd.config import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config.needs import worker_needs
+from opd.convert.errors import ConvertError
+from opd.errors import RunError, Unfit
+from opd.inputs import DataSet, Inputs, check_inputs
+from opd.runs import stacks
+from opd.runs.run import Run
+from opd.trainer import tracking
+
+CONFIG_NAME = "opd_trainer"
+# verl imports this package in each of its processes; see `opd.compat.cpu`.
+CPU_PROFILE = "opd.compat.cpu"
+# verl's remarks about engines nobody asked for, printed by each process: (message, module), as `warnings` takes them.
+_QUIET = (("", "verl.workers.engine"), ("Disabled critic", ""))
+_PROCESS_ENVIRONMENT = (
+    stacks.FOLDER_VARIABLE,
+    "OMP_NUM_THREADS",
+    "PYTHONWARNINGS",
+    "SAGEMAKER_CONTAINER_LOG_LEVEL",
+    "TQDM_DISABLE",
+    "TQ_NUM_THREADS",
+    "VERL_ENGINE_DEVICE",
+    "VERL_LOGGING_LEVEL",
+    "VERL_USE_EXTERNAL_MODULES",
+)
+_DISTILS = ("opd", "opd-agent")
+
+
+def config_dir() -> str:
+    """The folder of `opd_trainer.yaml`."""
+    return str(Path(__file__).resolve().parent.parent / "config")
+
+
+def compose(overrides: list[str]) -> DictConfig:
+    """verl's trainer config with our groups and `overrides` applied."""
+    with hydra.initialize_config_dir(config_dir(), version_base=None):
+        return hydra.compose(CONFIG_NAME, overrides=overrides)
+
+
+def run(spec: AnyRunSpec, overrides: list[str]) -> int:
+    """`opd.launch`'s way in: one attempt at a run with a run directory.
+
+    Returns:
+        0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name, or the spec asks
+        for what its models or this installation cannot do; the reason is printed.
+    """
+    set_process_environment(spec.device)
+    config = compose(overrides)
+    try:
+        check_installed(config)
+        tracking.set_wandb_environment(config.run.id, tags=(spec.kind, spec.model.name))
+        claimed = Run.open(
+            run_id=config.run.id,
+            local_root=Path(config.run.dir).absolute().parent,
+            spec=dump_spec(spec),
+            identity=identity(spec),
+            spec_hash=spec_hash(spec),
+            store_url=config.run.store,
+        )
+        with claimed:
+            tracking.write_into(claimed.handle.local_dir)
+            try:
+                result = _run_claimed(spec, config, claimed)
+            except (Unfit, SpecError) as error:
+                claimed.fail(error, fatal=True)
+                raise
+            claimed.finish(result)
+    except ConvertError as error:
+        print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
+        return 1
+    except (RunError, SpecError, Unfit) as error:
+        print(f"opd.launch: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def check_installed(config: DictConfig) -> None:
+    """Refuse what a config asks of packages that are not installed, before the run's name is claimed.
+
+    Raises:
+        SpecError: an attention kernel. RunError (exit code 2): a logger.
+    """
+    from opd.inputs.model_files import check_attention
+
+    tracking.check_installed(config.trainer.logger)
+    check_attention(config.actor_rollout_ref.model.override_config.get("attn_implementation"))
+
+
+def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str, Any]:
+    if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
+        from opd.config.algorithm import Convert
+        from opd.convert.pipeline import convert_checkpoint
+
+        # Any world size, any store, every hash checked: what `convert` makes of it is what is evaluated.
+        folder = Path(claimed.handle.local_dir) / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        convert_checkpoint(
+            Convert(checkpoint=spec.eval.checkpoint, target=str(folder), dtype="checkpoint", verify=False),
+            trust_remote_code=spec.model.trust_remote_code,
+        )
+        config.actor_rollout_ref.model.path = str(folder)
+    return run_config(config, claimed)
+
+
+def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]:
+    """Run a composed config to its end; raises what the run raises."""
+    import ray
+
+    models = prepare(config)
+    # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
+    # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
+    from opd.cluster.lost import look_for_lost_daemons, look_for_lost_parts
+    from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
+    from opd.cluster.unplaced import look_for_unplaced_parts
+    from opd.cluster.watch import Watch
+    from opd.trainer.task_runner import TaskRunner
+
+    sizes = sizes_of(config)
+    print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
+    print("starting Ray", flush=True)
+    with rendezvous_in_a_file(config):
+        embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
+        try:
+            wait_for_nodes(sizes, is_alone=embedded)
+            fetch_on_nodes(models)
+            print("starting trainer, queue and rollout server", flush=True)
+            with Watch([look_for_lost_daemons(), look_for_lost_parts(), look_for_unplaced_parts(sizes)]):
+                return TaskRunner().run(config, claimed)
+        finally:
+            if embedded:
+                ray.shutdown()
+
+
+def set_process_environment(device: str) -> None:
+    """What every process of the run inherits; must come before verl is imported (composing the config does that)."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+    for message, module in _QUIET:
+        warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
+    os.environ.setdefault("PYTHONWARNINGS", ",".join(f"ignore:{text}:UserWarning:{module}" for text, module in _QUIET))
+    if not os.environ.get("RAY_ADDRESS"):
+        stay_on_loopback()
+    os.environ["TQDM_DISABLE"] = "1"  # our own line a step says more, and survives `kubectl logs`
+    if device != "cpu":
+        # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
+        os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
+    if device == "cpu":
+        modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
+        os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
+        os.environ.setdefault("TQ_NUM_THREADS", os.environ["OMP_NUM_THREADS"])  # else it asks for 8 and warns each time
+        os.environ["VERL_ENGINE_DEVICE"] = "cuda"  # verl registers its FSDP engines for accelerators only
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray raises on an empty one
+
+
+def prepare(config: DictConfig) -> dict[str, str]:
+    """Fill in what is left to us: the queue's size, fetched and bundled paths, the teacher's key, the shared vocabulary.
+
+    Returns:
+        Local folders of the models that were fetched, by their URLs.
+
+    Raises:
+        UnusableInput: a reward function that could not score.
+    """
+    from verl.experimental.reward_loop import migrate_legacy_reward_impl
+
+    from opd.inputs.agent_locations import resolve_agent
+    from opd.inputs.chat_templates import check_chat_template
+    from opd.inputs.locations import resolve_store_urls, resolve_toy
+    from opd.inputs.model_files import check_loadable, load_tokenizer
+    from opd.rollout.reward_function import check_reward
+
+    config = migrate_legacy_reward_impl(config)
+    with open_dict(config):
+        original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
+        if original_key is not None:
+            config.opd.teacher.path = config.opd.teacher.path or original_key
+            config.actor_rollout_ref.ref.pop("model")
+        config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
+        if config.opd.max_length is None:
+            config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
+        fill_sizes(config)
+    models = resolve_store_urls(config)
+    data = Path(config.run.dir or ".").absolute() / "data"
+    resolve_toy(config, data)
+    resolve_agent(config, data)
+    distils = config.run.kind in _DISTILS
+    if distils and config.opd.teacher.path is None:
+        raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
+    check_inputs(_inputs(config))
+    check_reward(config)
+    model, teacher = config.actor_rollout_ref.model, config.opd.teacher
+    check_loadable("model", model)
+    tokenizer = load_tokenizer("model", model)
+    check_chat_template(config, tokenizer)
+    if distils:
+        check_loadable("teacher", teacher)
+        _settle_vocabularies(config, tokenizer)
+    return models
+
+
+def _inputs(config: DictConfig) -> Inputs:
+    """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
+    data = config.data
+    train = DataSet(
+        key="data.train_files",
+        files=data.train_files,
+        batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
+        max_samples=data.get("train_max_samples"),
+        prompt_key=data.get("prompt_key", "prompt"),
+    )
+    models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
+    if config.run.kind in _DISTILS:
+        models.append(("opd.teacher.path", str(config.opd.teacher.path)))
+    return Inputs(
+        models=models, data=[train, replace(train, key="data.val_files", files=data.val_files, batch_size=None)]
+    )
+
+
+def _settle_vocabularies(config: DictConfig, tokenizer: Any) -> None:
+    """Fill in which tokens count, from the student's tokenizer and the teacher's."""
+    from opd.inputs.tokenizers import shared_tokens
+
+    model, opd = config.actor_rollout_ref.model, config.opd
+    found = shared_tokens(
+        model.path,
+        opd.teacher.path,
+        trust_student=model.trust_remote_code,
+        trust_teacher=opd.teacher.trust_remote_code,
+        tokenizer=tokenizer,
+        template_kwargs=config.data.get("apply_chat_template_kwargs"),
+    )
+    opd.valid_vocab, opd.student_vocab, opd.teacher_vocab = found
+    more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
+    if not more:
+        return
+    if int(opd.vocab_parallel_size) > 1:
+        raise Unfit(
+            f"opd.vocab_parallel_size={opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell what "
+            f"is put on tokens that one model lacks ({' and '.join(more)}); set opd.vocab_parallel_size to 1"
+        )
+    print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
+
+
+def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
+    """Start an embedded Ray (True), or join the cluster of RAY_ADDRESS (False), with verl's runtime environment.
+
+    Args:
+        num_cpus: CPUs of an embedded Ray whose config gives none. They are slots: a run gets as many as it asks for,
+            however many cores the machine has.
+    """
+    import ray
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    if ray.is_initialized():
+        return False
+    init: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
+    runtime_env = OmegaConf.to_container(runtime_env)
+    # A raylet that others started does not have this process's environment.
+    ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
+    runtime_env.setdefault("worker_process_setup_hook", "opd.runs.stacks.register")
+    runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    joins = bool(os.environ.get("RAY_ADDRESS"))
+    if not joins:
+        # Without an address Ray joins whatever cluster last started on this machine, another run's among them.
+        init = {"address": "local", "num_cpus": num_cpus} | {
+            key: value for key, value in init.items() if value is not None
+        }
+    with nullcontext() if joins else patient_start():
+        ray.init(**init, runtime_env=runtime_env)
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
+    return not joins

@@ -1,0 +1,106 @@
+"""What a step leaves behind: verl's own logger backends, the run directory's metrics, and one readable line."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+from opd.trainer import tracking
+from opd.trainer.tracking import MlflowRun
+
+
+def format_duration(seconds: float) -> str:
+    """`75` -> `1:15`, `4000` -> `1:06:40`."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
+
+
+def progress_bar(done: int, total: int, width: int = 16) -> str:
+    filled = round(width * done / max(total, 1))
+    return "█" * filled + "░" * (width - filled)
+
+
+# (label, metric names of which the first present is shown, format)
+_LINE = (
+    ("loss", ("opd/loss", "actor/pg_loss"), "{:.4f}"),
+    ("acc", ("opd/accuracy", "critic/score/mean"), "{:.3f}"),
+    ("entropy", ("opd/entropy", "actor/entropy"), "{:.3f}"),
+    ("grad", ("opd/grad_norm", "actor/grad_norm"), "{:.3f}"),
+    ("tok/s", ("perf/throughput",), "{:.0f}"),
+    ("s", ("timing/step_s", "timing_s/step"), "{:.2f}"),
+)
+
+
+def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
+    """`val-core` means by data source: {source: accuracy or reward}."""
+    scores = {}
+    for key, value in metrics.items():
+        parts = key.split("/")
+        if parts[0] == "val-core" and parts[-1].startswith("mean@"):
+            scores["/".join(parts[1:-2])] = float(value)
+    return scores
+
+
+class StepLogger:
+    """Stands where verl's `Tracking` stands: everything it gets goes to the backends, the run directory and stdout."""
+
+    def __init__(self, trackers, *, trainer, run=None, mlflow: MlflowRun | None = None):
+        self._trackers, self._trainer, self._run, self._mlflow = trackers, trainer, run, mlflow
+        self._tracked_until = tracking.last_logged_step(run) if run is not None else -1
+        self._first_step: int | None = None
+        self._first_time = 0.0
+
+    def __getattr__(self, name: str):
+        return getattr(self._trackers, name)
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        if self._run is not None:
+            self._run.log(step, data)
+        is_repeated = step <= self._tracked_until
+        tracking.log(self._trackers, data, step, is_repeated=is_repeated)
+        if self._mlflow is not None and not is_repeated:
+            self._mlflow.log(data, step)
+        for line in self._lines(data, step):
+            print(line, flush=True)
+        self._trainer.on_step_logged()
+
+    def _lines(self, data: dict[str, Any], step: int) -> list[str]:
+        total = self._trainer.total_training_steps
+        lines = []
+        if "training/global_step" in data:
+            lines.append(self._step_line(data, step, total))
+        scores = validation_scores(data)
+        if scores:
+            shown = "  ".join(f"{source} {score:.3f}" for source, score in sorted(scores.items()))
+            lines.append(f"validation at step {step}/{total}  {shown}")
+        return lines
+
+    def _step_line(self, data: dict[str, Any], step: int, total: int) -> str:
+        now = time.monotonic()
+        if self._first_step is None:
+            self._first_step, self._first_time = step, now
+            eta = float(data.get("timing/step_s", data.get("timing_s/step", math.nan))) * (total - step)
+        else:
+            eta = (now - self._first_time) / (step - self._first_step) * (total - step)
+        cells = [f"{progress_bar(step, total)} step {step:>{len(str(total))}}/{total}"]
+        for label, names, form in _LINE:
+            value = next((data[name] for name in names if name in data), None)
+            if value is not None:
+                cells.append(f"{label} {form.format(float(value))}")
+        problems = {
+            k: data[k] for k in ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped") if data.get(k)
+        }
+        cells += [f"{name}={value:.0f}!" for name, value in problems.items()]
+        cells.append(f"eta {format_duration(eta)}")
+        return "  ".join(cells)
+
+    def finish(self, exit_code: int) -> None:
+        self._trackers.finish(exit_code=exit_code)
+        if self._mlflow is not None:
+            self._mlflow.finish(exit_code)
+        sys.stdout.flush()

@@ -1,0 +1,139 @@
+"""Trackers beside the run's own metrics: one run in each for all attempts, each step once, files in the run directory."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opd.errors import RunError
+from opd.runs.identity import SPEC_FILE
+from opd.runs.run import Run
+
+logger = logging.getLogger(__name__)
+
+MLFLOW_RECORD = "mlflow.json"
+_MAX_WANDB_TAG_CHARS = 64  # W&B refuses a run with a longer one
+_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+
+
+class MissingTracker(RunError):
+    """A logger of the spec whose package is not installed."""
+
+    exit_code = 2
+
+
+def check_installed(loggers: Collection[str]) -> None:
+    """Raises MissingTracker now instead of in the middle of a start that has taken minutes."""
+    for name in loggers:
+        package = _PACKAGES.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise MissingTracker(
+                f"trainer.loggers: {name} needs the package {package}, which is not installed: install it into this "
+                "environment (or image), or remove it from the list; the run keeps its own metrics in any case"
+            )
+
+
+def set_wandb_environment(run_id: str, *, tags: Sequence[str] = ()) -> None:
+    """The run id is W&B's too, so that a later attempt writes on in the same W&B run (verl would start another).
+
+    Args:
+        tags: what W&B may group runs by, such as the model's name.
+    """
+    os.environ.setdefault("WANDB_RUN_ID", run_id)
+    os.environ.setdefault("WANDB_RESUME", "allow")
+    if tags:
+        os.environ.setdefault("WANDB_TAGS", ",".join(tag.replace(",", " ")[:_MAX_WANDB_TAG_CHARS] for tag in tags))
+
+
+def write_into(run_dir: str | Path) -> None:
+    """Have what trackers write on this machine lie in the run directory, not below wherever the run was started."""
+    os.environ.setdefault("TENSORBOARD_DIR", str(Path(run_dir) / "tensorboard"))
+    os.environ.setdefault("WANDB_DIR", str(run_dir))
+    # W&B's file takes rows every 15 s: what a killed attempt had not written by then no later one logs again.
+    os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
+
+
+def last_logged_step(run: Run) -> int:
+    """The last step of which an earlier attempt logged anything, -1 for none.
+
+    A resumed run repeats the steps after its checkpoint. MLflow and TensorBoard would show both, so they keep the first
+    attempt's; the run's own metrics take the latest.
+    """
+    return max((int(row["step"]) for row in run.history()), default=-1)
+
+
+def log(tracking: Any, data: Mapping[str, Any], step: int, *, is_repeated: bool) -> None:
+    """Log a step to verl's backends; one that an earlier attempt logged only to those that know which steps they have.
+
+    That is W&B with its server: it drops what it has and takes what a killed attempt had not sent yet. The others are made
+    to write at once, since a later attempt logs none of these steps again.
+    """
+    wandb, tensorboard = tracking.logger.get("wandb"), tracking.logger.get("tensorboard")
+    takes_repeated = wandb is not None and not wandb.run.offline
+    if not is_repeated:
+        tracking.log(data=data, step=step)
+    elif takes_repeated:
+        tracking.log(data=data, step=step, backend=["wandb"])
+    if wandb is not None and (takes_repeated or not is_repeated):
+        wandb.log({}, step=step, commit=True)  # else it keeps a step's row back until the next one begins
+    if tensorboard is not None:
+        tensorboard.writer.flush()  # else every two minutes
+
+
+class MlflowRun:
+    """verl's MLflow backend, but for the run id: the first attempt stores it, later ones go on in that run.
+
+    verl 0.9.1 starts a new run in each attempt; told an id (MLFLOW_RUN_ID, which wins here too), it logs the parameters
+    again, which MLflow refuses as soon as one differs, and then goes on without MLflow.
+    """
+
+    def __init__(self, run: Run, *, project: str, params: Mapping[str, Any]):
+        import mlflow
+        from mlflow.exceptions import MlflowException
+        from verl.utils.tracking import _MlflowLoggingAdapter
+
+        self._adapter: Any = None
+        mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.handle.local_dir}/mlflow.db")
+        try:
+            self.run_id = self._start(mlflow, run, project, params)
+        except MlflowException as error:
+            logger.warning("going on without MLflow (%s): %s", mlflow.get_tracking_uri(), error)
+        else:
+            self._adapter = _MlflowLoggingAdapter()
+
+    @staticmethod
+    def _start(mlflow: Any, run: Run, project: str, params: Mapping[str, Any]) -> str:
+        from verl.utils.tracking import _compute_mlflow_params_from_objects
+
+        record = run.stores[0].get_json(MLFLOW_RECORD) or {}
+        run_id = os.environ.get("MLFLOW_RUN_ID") or record.get("run_id")
+        if run_id:
+            mlflow.start_run(run_id=run_id)
+            return run_id
+        experiment = mlflow.set_experiment(project)
+        spec = run.stores[0].get_json(SPEC_FILE) or {}
+        tags = {"kind": spec.get("kind"), "model": spec.get("model", {}).get("name")}
+        active = mlflow.start_run(
+            experiment_id=experiment.experiment_id,
+            run_name=run.handle.run_id,
+            tags={name: value for name, value in tags.items() if value},
+        )
+        run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id, "experiment": project})
+        mlflow.log_params(_compute_mlflow_params_from_objects(params))
+        return active.info.run_id
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """Log what is a number; MLflow takes nothing else."""
+        if self._adapter is not None:
+            numbers = {name: float(value) for name, value in data.items() if isinstance(value, int | float)}
+            self._adapter.log(numbers, step)
+
+    def finish(self, exit_code: int) -> None:
+        import mlflow
+
+        if self._adapter is not None:
+            mlflow.end_run("FINISHED" if exit_code == 0 else "FAILED")

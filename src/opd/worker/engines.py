@@ -1,0 +1,276 @@
+"""verl FSDP engines of ours: a teacher that really loads and offloads, and a student whose head computes the divergence.
+
+Registered behind verl's own `EngineRegistry` under model types of ours, so that everything around them (micro-batching,
+gradient accumulation, clipping, the skip of a non-finite step, checkpoints, weight sync) stays verl's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import distributed
+from torch.distributed.tensor import DTensor
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_device_name
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.utils import prepare_micro_batches
+
+from opd.batch import padded_row_starts
+from opd.worker.backbone import compile_layers
+from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
+from opd.worker.nonfinite import finite_or_nan
+from opd.worker.step_metrics import over_sequence
+from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
+
+TEACHER = "opd_teacher"
+STUDENT = "opd_student"
+POLICY = "opd_policy"
+
+# (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
+TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
+
+
+class _PackedEngine(FSDPEngineWithLMHead):
+    """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
+
+    def _build_module(self):
+        # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
+        own, self.model_config.model_type = self.model_config.model_type, "language_model"
+        if self.use_ulysses_sp:
+            check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
+        try:
+            module = super()._build_module()
+        finally:
+            self.model_config.model_type = own
+        if self.use_ulysses_sp:
+            module.config._attn_implementation = SHARED[module.config._attn_implementation]
+        return module
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """verl's inputs, of this rank's tokens where ranks share a sequence, with what our attention must know of rows."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch=micro_batch)
+        bounds = micro_batch["input_ids"].offsets()
+        if output_args.get("pad_size"):  # its tokens are a row of their own, so that none is attended to
+            bounds = torch.cat([bounds, bounds[-1:] + output_args["pad_size"]])
+        # A view would tie compiled layers to the shape and offset of what it is a view of.
+        inputs["position_ids"] = inputs["position_ids"].clone()
+        return inputs | self._row_bounds(bounds, inputs["input_ids"].shape[-1]), output_args
+
+    def _row_bounds(self, bounds: torch.Tensor, num_own_tokens: int) -> dict[str, Any]:
+        if not self.use_remove_padding:
+            return {}
+        name = self.module.config._attn_implementation
+        return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
+
+
+@EngineRegistry.register(model_type=POLICY, backend=["fsdp2"], device=["cuda", "npu"])
+class PolicyEngine(_PackedEngine):
+    """Actor and reference policy of GRPO: verl's losses over our attention."""
+
+
+class _HeadEngine(_PackedEngine):
+    """What teacher and student share: a `DistillationHead` and a forward that hands it a task."""
+
+    head: DistillationHead
+
+    def _build_module(self):
+        module = super()._build_module()
+        self.head = DistillationHead.replace(module)
+        if self.engine_config.use_torch_compile and self.device.type == "cuda":
+            compile_layers(module)
+        return module
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes, wherever its parameters are parked."""
+        name = get_device_name()
+        return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
+
+    def autocast(self):
+        """The autocast context verl's own `forward_step` uses (none for fp32)."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
+
+    def set_residency(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+        """Where weights (with gradients) and optimizer state are between this engine's phases, from now on."""
+        self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
+        for device, parked in (("cpu", True), (get_device_name(), False)):
+            self.to(
+                device,
+                model=offload_params is parked,
+                optimizer=offload_optimizer is parked,
+                grad=offload_params is parked,
+            )
+
+    def model_inputs(self, micro_batch: TensorDict) -> dict[str, Any]:
+        """The packed or padded inputs of a micro-batch (keys of the model's forward)."""
+        return self.prepare_model_inputs(micro_batch=micro_batch)[0]
+
+    def row_starts(self, micro_batch: TensorDict, inputs: dict[str, Any]) -> torch.Tensor:
+        """[B] int64: where each row begins in the flattened tokens of the model's input (packed, or right-padded).
+
+        Where ranks share a sequence: in the packed tokens of all of them, of which this one has its `own_slice`.
+        """
+        offsets = micro_batch["input_ids"].offsets().to(torch.int64)
+        num_rows, width = inputs["input_ids"].shape
+        if not self.use_remove_padding:
+            return padded_row_starts(num_rows, width, device=offsets.device)
+        return offsets[:-1]
+
+    def own_slice(self, inputs: dict[str, Any]) -> Slice | None:
+        """This rank's part of the packed tokens; None: it has them all."""
+        if not self.use_ulysses_sp:
+            return None
+        return Slice(
+            group=self.ulysses_parallel_group,
+            rank=distributed.get_rank(self.ulysses_parallel_group),
+            size=self.ulysses_sequence_parallel_size,
+            num_tokens=inputs["input_ids"].shape[1],
+        )
+
+    @torch.no_grad()
+    def read(
+        self,
+        data: TensorDict,
+        task_of: Callable[[TensorDict, torch.Tensor, Slice | None], HeadTask],
+        take: Callable[[TensorDict, Any], None],
+    ) -> None:
+        """One forward of every row without a gradient, micro-batch by micro-batch (a collective call).
+
+        Args:
+            data: rows as verl's workers see them.
+            task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the task of
+                the head.
+            take: gets each micro-batch and what its head returned.
+        """
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
+        micro_batches, _ = prepare_micro_batches(
+            data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
+        )
+        with self.eval_mode():
+            for micro_batch in micro_batches:
+                micro_batch = micro_batch.to(get_device_id())
+                inputs = self.model_inputs(micro_batch)
+                task = task_of(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+                with self.autocast():
+                    output = run_with_task(self.module, self.head, task, **inputs)
+                take(micro_batch, output)
+
+    def check_head(self, name: str) -> None:
+        """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
+        ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
+        first, total = 0, 4
+        if self.use_ulysses_sp:  # one row over all ranks of the group, four tokens on each
+            first = 4 * distributed.get_rank(self.ulysses_parallel_group)
+            total = 4 * self.ulysses_sequence_parallel_size
+        with self.eval_mode(), self.autocast():
+            check_head_is_plain(
+                self.module,
+                self.head,
+                name,
+                input_ids=ids,
+                attention_mask=None,
+                position_ids=first + torch.arange(4, device=ids.device)[None],
+                **self._row_bounds(torch.tensor([0, total], device=ids.device), num_own_tokens=4),
+            )
+
+
+@EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
+class TeacherEngine(_HeadEngine):
+    """A frozen model without optimizer that moves between host and device as `param_offload` says.
+
+    verl's own forward-only engine is always built with `CPUOffloadPolicy`: its weights stream over PCIe in every
+    micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients.
+    """
+
+    def _build_module(self):
+        module = super()._build_module()
+        return module.requires_grad_(False)
+
+    def _build_optimizer(self, module):
+        return None
+
+    def _build_lr_scheduler(self, optimizer):
+        return None
+
+    def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
+        """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call)."""
+        weight = self.head.weight
+        if isinstance(weight, DTensor):
+            sharded: Any = weight.to(self.device)
+            # A lone rank's shard is the whole: a resident teacher's head is used where it lies.
+            whole = sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()
+        else:
+            whole = weight.to(self.device)
+        some = whole[entries].detach()
+        return some if some.shape == whole.shape else some.clone()
+
+
+@EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])
+class StudentEngine(_HeadEngine):
+    """The trained model; with a `DivergenceLoss` as loss function the head computes the loss inside the forward."""
+
+    num_updates: int = 0
+    defer_sync: bool = False
+    """Sum gradients unsharded over an update's micro-batches and reduce them once, with the last."""
+    keep_gathered: bool = False
+    """Gather weights once an update: they stay between its micro-batches."""
+
+    @contextmanager
+    def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+        """verl's hook around a micro-batch's forward and backward: what is gathered and reduced in it.
+
+        verl's own context defers the reduction only; weights would still be gathered in every forward and backward.
+        """
+        module: Any = self.module
+        module.set_requires_gradient_sync(is_last_micro_batch or not self.defer_sync)
+        module.set_reshard_after_forward(self.engine_config.reshard_after_forward and not self.keep_gathered)
+        module.set_reshard_after_backward(is_last_micro_batch or not self.keep_gathered)
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)
+            module.set_reshard_after_forward(self.engine_config.reshard_after_forward)
+            module.set_reshard_after_backward(True)
+
+    def forward_step(self, micro_batch: TensorDict, loss_function, forward_only):
+        if not isinstance(loss_function, DivergenceLoss):
+            return super().forward_step(micro_batch, loss_function, forward_only)
+        micro_batch = micro_batch.to(get_device_id())
+        inputs = self.model_inputs(micro_batch)
+        task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
+        with self.autocast():
+            output = run_with_task(self.module, self.head, task, **inputs)
+        # FSDP averages gradients over all ranks and verl all-reduces the token count over those with different rows: one
+        # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
+        num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
+        loss = output.loss_sum * (num_ranks / max(micro_batch["batch_num_tokens"], 1))
+        loss = finite_or_nan(loss, output.nonfinite)
+        metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
+        if self.use_ulysses_sp:
+            metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
+        return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+
+    def optimizer_step(self):
+        grad_norm = super().optimizer_step()
+        self.num_updates += 1
+        return grad_norm
+
+
+class DivergenceLoss:
+    """The student's loss: what its head must compute for a micro-batch, and what is counted from the result."""
+
+    def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]]):
+        self._build, self._count = build, count
+
+    def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+        return self._build(micro_batch, starts, own)
+
+    def metrics(self, micro_batch: TensorDict, task: DivergenceTask, output, *, first_update: bool) -> dict[str, float]:
+        return self._count(micro_batch, task, output, first_update=first_update)

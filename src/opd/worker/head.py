@@ -1,0 +1,310 @@
+"""The output head that turns hidden states into logits, into cached hidden states, or into a divergence.
+
+The head has to do its work *inside its own forward*: FSDP2 gathers a module's weight in that module's pre-forward
+hook and frees it afterwards, so an untied `lm_head.weight` read anywhere else is one rank's shard. verl's
+logits-processor hook comes too late for the same reason, and only passes tensors of one value a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed, nn
+from torch.distributed import ProcessGroup
+
+from opd.errors import Unfit
+from opd.losses import DivergenceKind
+from opd.losses.cuda.plan import LogitsPrecision
+from opd.losses.entropy import next_token_entropy
+from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.storage import StorageMemory
+from opd.losses.unshared import unshared_mass
+from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
+from opd.worker.teacher_cache import Fetch
+
+
+class CollectTask(NamedTuple):
+    """Return the hidden states at `positions` ([N] int64, indices into the flattened tokens) and no logits."""
+
+    positions: torch.Tensor
+
+
+class EntropyTask(NamedTuple):
+    """Return the entropies [N] at `positions`; arguments as of `DivergenceTask`."""
+
+    positions: torch.Tensor
+    temperature: float
+    chunk_size: int
+    valid_vocab: int
+    workspace_gib: float
+
+    def entropy(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[N] of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        on_gpu = hidden.device.type == "cuda"
+        rows = chunk_rows(self.workspace_gib, self.valid_vocab) if on_gpu else self.chunk_size
+        return next_token_entropy(
+            hidden, weight, temperature=self.temperature, valid_vocab=self.valid_vocab, chunk_size=rows
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which tokens of a micro-batch are trained on, chosen when the student's trunk has read it.
+
+    Args:
+        choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
+        kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
+        kept: [N] bool and the divergences [N] of all tokens if any, filled in by the head's forward.
+    """
+
+    choose: Callable[..., torch.Tensor]
+    kind: DivergenceKind | None
+    kept: list[torch.Tensor] = field(default_factory=list)
+    divergence: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceTask:
+    """Everything the student's head needs to turn its hidden states into the weighted divergence of one micro-batch.
+
+    Args:
+        positions: [N] int64, indices into the flattened tokens whose next-token distribution is compared.
+        token_ids: [N] int64, the rollout's token at each of them (for log p of the sampled token).
+        token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
+        teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
+            way to the device: the head asks for them when the trunk's forward is queued.
+        teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
+        kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
+        vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
+        own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
+            all.
+        choice: trains on some of the N tokens only; None: on all. The output is then that of the kept ones.
+        student_vocab, teacher_vocab: entries of each model's tokenizer; those from `valid_vocab` on the other lacks.
+        unshared_mass: [N] probability of a model on such tokens, by `student` and `teacher`; filled in by the head's
+            forward for a model that has any.
+    """
+
+    positions: torch.Tensor
+    token_ids: torch.Tensor
+    token_weights: torch.Tensor
+    teacher_hidden: Fetch
+    teacher_weight: torch.Tensor
+    kind: DivergenceKind
+    beta: float
+    temperature: float
+    chunk_size: int
+    valid_vocab: int
+    workspace_gib: float
+    vocab_group: ProcessGroup | None = None
+    own: torch.Tensor | None = None
+    choice: Choice | None = None
+    student_vocab: int = 0
+    teacher_vocab: int = 0
+    unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> HeadDivergence:
+        """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        if self.choice is not None:
+            return self._chosen_divergence(self.choice, hidden, weight, precision)
+        if self.vocab_group is not None:
+            return self._shared_divergence(hidden, weight, self.vocab_group)
+        teacher_hidden = self.teacher_hidden.ready()
+        output = head_divergence(
+            hidden,
+            weight,
+            teacher_hidden,
+            self.teacher_weight,
+            self.kind,
+            token_weights=self.token_weights,
+            beta=self.beta,
+            temperature=self.temperature,
+            chunk_size=self.chunk_size,
+            valid_vocab=self.valid_vocab,
+            token_ids=self.token_ids,
+            workspace_gib=self.workspace_gib,
+            precision=precision,
+        )
+        self._note_unshared("student", self.student_vocab, hidden, weight, output.student_log_prob, output.nonfinite)
+        self._note_unshared(
+            "teacher",
+            self.teacher_vocab,
+            teacher_hidden,
+            self.teacher_weight,
+            output.teacher_log_prob,
+            output.nonfinite,
+        )
+        return output
+
+    @property
+    def entropy_task(self) -> EntropyTask:
+        """The task that scores the same tokens by the student alone."""
+        return EntropyTask(self.positions, self.temperature, self.chunk_size, self.valid_vocab, self.workspace_gib)
+
+    @property
+    def counted(self) -> torch.Tensor | None:
+        """[M] bool, which of the micro-batch's trained tokens the output is of, behind the forward; None: all."""
+        return self.own if self.choice is None else self.choice.kept[0]
+
+    def _chosen_divergence(
+        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
+    ) -> HeadDivergence:
+        """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
+        everything = replace(self, choice=None)
+        if choice.kind is None:
+            kept = choice.choose(entropy=self.entropy_task.entropy(hidden, weight))
+        else:
+            with torch.no_grad():
+                scores = replace(everything, kind=choice.kind).divergence(hidden, weight, precision)
+            kept = choice.choose(entropy=scores.student_entropy, divergence=scores.scored_divergence)
+            choice.divergence.append(scores.divergence)
+        choice.kept.append(kept)
+        some = replace(
+            everything,
+            positions=self.positions[kept],
+            token_ids=self.token_ids[kept],
+            token_weights=self.token_weights[kept],
+            teacher_hidden=Fetch(self.teacher_hidden.ready()[kept], None),
+        )
+        return some.divergence(hidden[kept], weight, precision)
+
+    def _note_unshared(
+        self,
+        side: str,
+        entries: int,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        log_prob: torch.Tensor | None,
+        nonfinite: torch.Tensor,
+    ) -> None:
+        if entries <= self.valid_vocab or log_prob is None:
+            return
+        mass = unshared_mass(
+            hidden,
+            weight,
+            shared=self.valid_vocab,
+            entries=entries,
+            token_ids=self.token_ids,
+            log_prob=log_prob,
+            temperature=self.temperature,
+        )
+        self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
+
+    def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> HeadDivergence:
+        """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
+
+        FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
+        """
+        shard = vocab_shard(self.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
+        on_gpu = hidden.device.type == "cuda"
+        output, nonfinite = vocab_parallel_divergence(
+            hidden,
+            weight[shard],
+            self.teacher_hidden.ready(),
+            self.teacher_weight,
+            self.kind,
+            vocab=self.valid_vocab,
+            group=group,
+            token_weights=self.token_weights,
+            beta=self.beta,
+            temperature=self.temperature,
+            chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
+            token_ids=self.token_ids,
+        )
+        return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)
+
+
+class ProbeTask(NamedTuple):
+    """Return plain logits and keep them in `seen`, so that the model's final logits can be compared with them."""
+
+    seen: list[torch.Tensor]
+
+
+HeadTask = CollectTask | EntropyTask | DivergenceTask | ProbeTask
+
+
+class DistillationHead(nn.Linear):
+    """A drop-in `lm_head`: plain logits without a task, else what the task says.
+
+    A task is attached for one forward by `DistillationHead.run`; parameter names do not change, so checkpoints and
+    weight sync see the model they know.
+    """
+
+    task: HeadTask | None = None
+    storage: StorageMemory
+
+    @classmethod
+    def replace(cls, model: nn.Module) -> DistillationHead:
+        """Swap the model's output embedding for a head of this class that shares its weight (tied or not).
+
+        Raises:
+            Unfit: the model has no linear output head, or one with a bias (its logits are not `hidden @ W.T`).
+        """
+        old = model.get_output_embeddings()  # type: ignore[operator]  # a method of transformers' models
+        name = next((n for n, m in model.named_modules() if m is old), None)
+        if type(old) is not nn.Linear or name is None:  # a subclass may scale or cap in its own forward
+            raise Unfit(f"{type(model).__name__}: output head is {type(old).__name__}, a plain nn.Linear is needed")
+        if old.bias is not None:
+            raise Unfit(f"{type(model).__name__}.{name} has a bias: logits are not hidden @ W.T, not supported")
+        # Change the class in place: the module object, its weight tie and any hooks stay what they are.
+        old.__class__ = cls
+        old.storage = StorageMemory()
+        return old
+
+    def forward(self, input: torch.Tensor) -> Any:
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies [N] or a `HeadDivergence`."""
+        task = self.task
+        if task is None:
+            return super().forward(input)
+        if isinstance(task, ProbeTask):
+            logits = super().forward(input)
+            task.seen.append(logits)
+            return logits
+        hidden = input.reshape(-1, input.shape[-1]).index_select(0, task.positions)
+        if isinstance(task, CollectTask):
+            return hidden
+        if isinstance(task, EntropyTask):
+            return task.entropy(hidden, self.weight)
+        output = task.divergence(hidden, self.weight, self.storage.precision)
+        self.storage.learn(output.precision)
+        return output
+
+
+def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs):
+    """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
+    head.task = task
+    try:
+        return model(**inputs, use_cache=False).logits
+    finally:
+        head.task = None
+
+
+def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs) -> None:
+    """Refuse a model whose logits are more than `hidden @ W.T` (soft cap, scale).
+
+    Args:
+        model: the (FSDP-wrapped) model. head: its head. name: what to call it in the error.
+        inputs: a small batch for the model's forward.
+
+    Raises:
+        Unfit: the model changes its head's output before returning it as logits.
+    """
+    seen: list[torch.Tensor] = []
+    with torch.no_grad():
+        logits = run_with_task(model, head, ProbeTask(seen), **inputs)
+    expected = seen[0]
+    scale = expected.abs().max().clamp_min(1e-6)
+    error = ((logits.float() - expected.float()).abs().max() / scale).item()
+    if error > 1e-3:
+        config = getattr(model, "config", None)
+        extras = {
+            key: value
+            for key in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+            if (value := getattr(config, key, None)) is not None
+        }
+        raise Unfit(
+            f"{name}: its logits are not hidden @ W.T (relative difference {error:.2g}; config {extras or 'shows no cause'}); "
+            "distillation from hidden states needs a plain head (Qwen, Llama, Mistral, ...); Gemma, Cohere and Granite are not supported"
+        )

@@ -1,0 +1,213 @@
+"""Counts of the student phase: summed over micro-batches, ranks and mini-batches, divided once, never averaged.
+
+verl flattens what each micro-batch returns into one list over ranks and appends one such list per mini-batch;
+`reduce` sums all of it on the driver. Only sums, maxima and minima leave the micro-batch, so that no mean of means
+can arise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import distributed
+from torch.distributed import ProcessGroup
+
+from opd.worker.head import Choice, DivergenceTask
+from opd.worker.teacher_cache import HiddenCache
+
+CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
+# Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
+_PER_TOKEN = {
+    "opd/loss": "sum/loss",
+    "opd/divergence": "sum/divergence",
+    "opd/entropy": "sum/student_entropy",
+    "opd/teacher_entropy": "sum/teacher_entropy",
+    "opd/unshared_mass_student": "sum/unshared_student",
+    "opd/unshared_mass_teacher": "sum/unshared_teacher",
+}
+_LARGEST_OF_RANKS = (
+    "timing/teacher_s",
+    "timing/student_s",
+    "timing/score_s",
+    "perf/max_memory_allocated_gb",
+    "perf/teacher_cache_mb",
+    "perf/teacher_cache_host_mb",
+    "perf/teacher_cache_copied_mb",
+)
+
+
+def micro_batch_counts(
+    micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
+) -> dict[str, float]:
+    """Sums over one micro-batch's loss tokens (all Python floats; empty micro-batches give zeros)."""
+    divergence, tokens = output.divergence, output.divergence.numel()
+    rows = micro_batch["loss_mask"]
+    trained = [int(mask.sum()) > 0 for mask in rows.unbind()]
+    sums = {
+        "sum/loss": output.loss_sum.detach().item(),
+        "sum/divergence": divergence.sum().item(),
+        "sum/student_entropy": output.student_entropy.sum().item(),
+        "sum/teacher_entropy": output.teacher_entropy.sum().item(),
+        "sum/tokens": float(tokens),
+        "sum/rows": float(sum(trained)),
+        "sum/nonfinite": float(output.nonfinite.sum()),
+        "max/divergence": divergence.max().item() if tokens else 0.0,
+    }
+    sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
+    if first_update and "rollout_log_probs" in micro_batch:
+        sums.update(_agreement(micro_batch, output.student_log_prob, task.counted))
+    return sums
+
+
+def choice_counts(choice: Choice) -> dict[str, float]:
+    """Sums from which the share of tokens and of the divergence that a choice within micro-batches kept follows."""
+    kept = choice.kept[0]
+    sums = {"sum/choice_tokens": float(len(kept)), "sum/choice_kept": float(kept.sum())}
+    for scored in choice.divergence:
+        sums |= {"sum/choice_divergence": scored.sum().item(), "sum/choice_covered": scored[kept].sum().item()}
+    return sums
+
+
+def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torch.device) -> dict[str, float]:
+    """Counts of the ranks that share a sequence made those of one rank: verl gathers them from one of the group only.
+
+    Sums are added; maxima and everything else is the largest, and so is the number of rows, which all of them see.
+    """
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for name in counts:
+        names[name.startswith("sum/") and name != "sum/rows"].append(name)
+    total: dict[str, float] = {}
+    for is_sum, some in names.items():
+        values = torch.tensor([counts[name] for name in some], dtype=torch.float64, device=device)
+        if is_sum:
+            distributed.all_reduce(values, distributed.ReduceOp.SUM, group=group)
+        else:
+            values = _largest(values, group)
+        total.update(zip(some, values.tolist(), strict=True))
+    return total
+
+
+def _largest(values: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """[N] The largest of the group's ranks, nan where any is: a reduction by MAX alone keeps or loses nan by the order."""
+    is_nan = values.isnan()
+    both = torch.stack([values.masked_fill(is_nan, -math.inf), is_nan.to(values.dtype)])
+    distributed.all_reduce(both, distributed.ReduceOp.MAX, group=group)
+    return both[0].masked_fill(both[1] > 0, math.nan)
+
+
+def cache_counts(cache: HiddenCache) -> dict[str, float]:
+    """MiB of a step's hidden states, of the part that waited on the host, and of what crossed PCIe for it."""
+    return {
+        "perf/teacher_cache_mb": (cache.device_bytes + cache.host_bytes) / 2**20,
+        "perf/teacher_cache_host_mb": cache.host_bytes / 2**20,
+        "perf/teacher_cache_copied_mb": cache.copied_bytes / 2**20,
+    }
+
+
+def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
+    """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
+    masks = micro_batch["response_mask"].unbind()
+    rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
+    if counted is not None:
+        rollout = rollout[counted.to(rollout.device)]
+    x, y = rollout.double().exp(), log_prob.double().exp().to(rollout.device)
+    diff = (x - y).abs()
+    return {
+        "sum/p_tokens": float(x.numel()),
+        "sum/p_diff": diff.sum().item(),
+        "sum/p_x": x.sum().item(),
+        "sum/p_y": y.sum().item(),
+        "sum/p_xx": (x * x).sum().item(),
+        "sum/p_yy": (y * y).sum().item(),
+        "sum/p_xy": (x * y).sum().item(),
+        "max/p_diff": diff.max().item() if x.numel() else 0.0,
+    }
+
+
+def _flatten(value: Any) -> Iterable[float]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _flatten(item)
+    else:
+        yield float(value)
+
+
+def _sum(values: Iterable[float]) -> float:
+    """Their exact sum; nan where they hold nan or both infinities, infinite beyond a float's range."""
+    values = list(values)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # fsum raises for 1e308 + 1e308 and for inf - inf
+        return sum(values)
+
+
+def _max(values: Iterable[float]) -> float:
+    """The largest, nan where any is: Python's `max` keeps or loses a nan by where it stands."""
+    values = list(values)
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+def skipped_last(raw: Mapping[str, Any]) -> int:
+    """How many updates were skipped after the last one of the step that was made."""
+    return sum(1 for _ in takewhile(lambda norm: not math.isfinite(norm), reversed(_grad_norms(raw))))
+
+
+def _grad_norms(raw: Mapping[str, Any]) -> list[float]:
+    """One gradient norm an update, in their order; not finite where the update was skipped."""
+    return list(_flatten(raw["grad_norm"]))
+
+
+def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
+    """The step's metrics from the lists the workers returned (named `opd/*`).
+
+    Raises:
+        ValueError: no update was made at all (no mini-batch returned counts).
+    """
+    total = {key: _sum(_flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    if "sum/tokens" not in total:
+        raise ValueError("the student phase returned no counts: no mini-batch ran")
+    tokens = total["sum/tokens"]
+    metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
+    norms = _grad_norms(raw)
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    metrics |= {
+        "opd/num_tokens": tokens,
+        "opd/batch_size": total["sum/rows"],
+        "opd/num_updates": float(len(norms)),
+        "opd/nonfinite_tokens": total["sum/nonfinite"],
+        "opd/unshared_tokens": total.get("sum/unshared_tokens", 0.0),
+        "opd/skipped": float(len(norms) - len(finite)),
+        "opd/skipped_step": float(len(norms) - len(finite)),
+        "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        "opd/divergence_max": _max(_flatten(raw["max/divergence"])),
+    }
+    if "lr" in raw:
+        metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
+    for key in raw:
+        if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
+            metrics[key] = _max(_flatten(raw[key]))
+    for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
+        if total.get(f"sum/choice_{whole}"):
+            metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]
+    return metrics | _agreement_metrics(total, raw)
+
+
+def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
+    """verl's names for the rollout-vs-actor check, from global moments."""
+    n = total.get("sum/p_tokens", 0.0)
+    if n == 0:
+        return {}
+    cov = total["sum/p_xy"] / n - total["sum/p_x"] * total["sum/p_y"] / n**2
+    var_x = total["sum/p_xx"] / n - (total["sum/p_x"] / n) ** 2
+    var_y = total["sum/p_yy"] / n - (total["sum/p_y"] / n) ** 2
+    pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
+    return {
+        "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
+        "training/rollout_probs_diff_max": _max(_flatten(raw["max/p_diff"])),
+        "training/rollout_actor_probs_pearson_corr": pearson,
+    }

@@ -1,0 +1,447 @@
+"""The OPD worker: verl's hybrid worker whose ref is the teacher, with a two-phase update (teacher, then student)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from torch import distributed
+from torch.distributed import ProcessGroup
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
+from verl.utils import tensordict_utils as tu
+from verl.utils.memory_utils import aggressive_empty_cache
+from verl.utils.profiler import DistProfiler
+from verl.workers.config import HFModelConfig, TrainingWorkerConfig
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
+from opd.config.algorithm import TokenImportance
+from opd.importance import choose_tokens
+from opd.importance.counter import step_seed
+from opd.losses import DivergenceKind, token_weights
+from opd.losses.vocab_parallel import vocab_shard
+from opd.memory import Plan
+from opd.memory.follow import worker_plan
+from opd.memory.job import GIB
+from opd.rollout.seeds import SeededRank
+from opd.worker import engines
+from opd.worker.backbone import keep_activations
+from opd.worker.checkpointing import ShardUploads
+from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
+from opd.worker.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask
+from opd.worker.shared_teacher_cache import Holders, Regrouped
+from opd.worker.step_metrics import CHOICE, cache_counts, choice_counts, micro_batch_counts, over_sequence
+from opd.worker.teacher_cache import HiddenCache
+from opd.worker.token_choice import TokenScores, choose_among_ranks, count_only, train_only
+from opd.worker.ulysses import Slice
+from opd.worker.unshared_tokens import leave_out_unshared, readable_ids
+
+
+def trained_positions(
+    rows: RolloutRows, micro_batch: TensorDict, starts: torch.Tensor
+) -> tuple[RolloutRows, LossPositions]:
+    """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
+    rows = rows.select(micro_batch["opd_row"].cpu()).to(starts.device)
+    return rows, loss_positions(rows, row_starts=starts).trained()
+
+
+def row_names(data: TensorDict) -> list[str]:
+    """What a person calls each row of a batch: `data row 17, sample 2`, or its place where it does not say."""
+    if "index" not in data:
+        return [f"row {number} of the batch" for number in range(len(data))]
+    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
+    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
+
+
+def vocab_group(size: int) -> ProcessGroup | None:
+    """The group of `size` neighbouring ranks that this one shares the heads with (a collective call); None for 1.
+
+    Raises:
+        ValueError: the ranks do not divide into groups of that size.
+    """
+    if size == 1:
+        return None
+    world = distributed.get_world_size()
+    if world % size:
+        raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
+    return distributed.new_subgroups(size)[0]
+
+
+def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> TrainingWorker:
+    """verl's `ref_worker_cls` hook: the ref config of the actor, with the teacher's own model, dtype and offload."""
+    actor_model = config.model_config
+    model = HFModelConfig(
+        path=teacher.path,
+        load_tokenizer=False,  # the vocabularies were compared at the front door
+        trust_remote_code=teacher.trust_remote_code,
+        use_remove_padding=actor_model.use_remove_padding,
+        override_config=dict(actor_model.override_config),
+        enable_gradient_checkpointing=False,
+    )
+    mixed = dict(config.engine_config.mixed_precision or {})
+    mixed["param_dtype"] = teacher.dtype
+    engine = dataclasses.replace(
+        config.engine_config,
+        forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
+        param_offload=teacher.offload,
+        optimizer_offload=False,
+        model_dtype=teacher.dtype,
+        mixed_precision=mixed,
+        strategy="fsdp2",
+    )
+    return TrainingWorker(
+        dataclasses.replace(config, model_type=engines.TEACHER, model_config=model, engine_config=engine)
+    )
+
+
+def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
+    """verl's `actor_worker_cls` hook: the same worker with the engine whose head computes the divergence."""
+    return TrainingWorker(dataclasses.replace(config, model_type=engines.STUDENT))
+
+
+class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
+    """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
+
+    One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
+    positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
+    loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
+    residency plan says what is on the device when: with room everything, else the teacher's trunk only in phase 1 and the
+    student's only in phase 2, while the teacher's head stays for phase 2.
+    """
+
+    def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
+        super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
+        self.opd = config.opd
+        self._facts: Any = OmegaConf.to_container(config, resolve=True)  # verl takes keys out of it on the way
+        self.plan: Plan | None = None
+        self.residency: list[dict[str, str | int]] = []
+        self._cache: HiddenCache | None = None
+        self._holders = Holders()
+        self._row_names: list[str] = []
+        self._token_rows = torch.empty(0, dtype=torch.int64)
+        self._nonfinite_rows: set[str] = set()
+        self._vocab_group: ProcessGroup | None = None
+        tokens: Any = OmegaConf.to_container(self.opd.importance.tokens, resolve=True)
+        self._selection = TokenImportance(**tokens)
+        self._choice_seed = 0
+
+    def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
+        return teacher_worker(config, self.opd.teacher)
+
+    def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
+        return student_worker(config)
+
+    @property
+    def teacher_engine(self) -> TeacherEngine:
+        return self.ref.engine
+
+    @property
+    def student_engine(self) -> StudentEngine:
+        return self.actor.engine
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        keep_activations(float(self.opd.activation_budget))
+        # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
+        super().init_model()
+        self._check_sharing()
+        self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
+        self.student_engine.check_head(f"student {self.config.model.path}")
+        self._follow_plan()
+        self._vocab_group = vocab_group(int(self.opd.vocab_parallel_size))
+        aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    def _check_sharing(self) -> None:
+        student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.teacher_engine))
+        if student != teacher:
+            raise ValueError(
+                f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
+                f"alike, the actor's is {student}; remove the override"
+            )
+        if self._selection.in_head and student > 1:
+            raise ValueError(
+                "opd.importance.tokens.normalize=micro: a rank that shares sequences does not see the whole micro-batch; use "
+                "global, or actor.ulysses_sequence_parallel_size: 1"
+            )
+
+    def _follow_plan(self) -> None:
+        """Make the residency plan and put student and teacher where it wants them.
+
+        Both were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
+        """
+        self.plan = worker_plan(self._facts, self.teacher_engine.device)
+        if self.plan is None:
+            return
+        choice, student = self.plan.choice, self.student_engine
+        self.teacher_engine.set_residency(offload_params=choice.offload_teacher, offload_optimizer=False)
+        student.set_residency(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
+        student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    @DistProfiler.annotate(color="red", role="actor_update", scheduled=True)
+    def update_opd(self, data: TensorDict) -> TensorDict:
+        """Every optimizer update of one step over this rank's rows.
+
+        Args:
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`,
+                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                `training_step`, from which tokens are drawn; the batch settings of verl's `train_mini_batch`.
+
+        Returns:
+            No rows; `metrics`: lists of counts to be summed by `opd.worker.step_metrics.reduce`.
+        """
+        data["opd_row"] = torch.arange(len(data))
+        num_left_out = leave_out_unshared(data, int(self.opd.valid_vocab))
+        # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
+        longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
+        batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
+        self._row_names, self._nonfinite_rows = row_names(data), set()
+        rows, selection = batch.rows, self._selection
+        chosen: dict[str, Any] = {}
+        self._choice_seed = step_seed(*(tu.get_non_tensor_data(data, key, 0) for key in ("seed", "training_step")))
+        cache = self._hidden_cache()
+        started = time.perf_counter()
+        try:
+            if selection.score != "none" and not (selection.in_head or selection.needs_teacher):
+                rows, chosen = self._choose(data, rows)
+            teacher_started = time.perf_counter()
+            self._teacher_phase(data, rows, cache)
+            head = self.teacher_engine.head_weight(self._own_entries())
+            teacher_s = time.perf_counter() - teacher_started
+            if selection.needs_teacher and not selection.in_head:
+                rows, chosen = self._choose(data, rows, (cache, head))
+            if selection.in_head:
+                count_only(data, rows.num_trained_tokens, selection)
+            score_s = time.perf_counter() - started - teacher_s
+            self.student_engine.num_updates = 0
+            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(rows, cache, head), self._counts))
+            output = self.actor.train_mini_batch(data=data)
+            moved = cache_counts(cache)
+        finally:
+            self.actor.set_loss_fn(self.loss_fn)
+            cache.clear()
+            self._holders.clear()
+        if self.student_engine.use_ulysses_sp:
+            moved = over_sequence(moved, self.student_engine.ulysses_parallel_group, self.student_engine.device)
+        self._note_residency("done")
+        if output is None:
+            return None
+        metrics = tu.get(output, "metrics")
+        metrics["sum/unshared_tokens"] = [float(num_left_out)]
+        metrics["timing/teacher_s"] = [teacher_s]
+        metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s - score_s]
+        if selection.score != "none":
+            metrics["timing/score_s"] = [score_s]
+            metrics.update({f"{CHOICE}{name}": [value] for name, value in chosen.items()})
+        metrics.update({name: [megabytes] for name, megabytes in moved.items()})
+        return output.cpu()
+
+    def _own_entries(self) -> slice:
+        """Entries of the teacher's head that this rank needs: all, or its share of those that count."""
+        group = self._vocab_group
+        if group is None:
+            return slice(None)
+        return vocab_shard(int(self.opd.valid_vocab), distributed.get_rank(group), distributed.get_world_size(group))
+
+    def _hidden_cache(self) -> HiddenCache:
+        """The one cache of this worker; its pinned memory is kept from step to step."""
+        if self._cache is None:
+            gib = float("inf") if self.opd.cache_gib is None else float(self.opd.cache_gib)
+            if self.plan is not None and self.plan.job.device_bytes is not None:
+                gib = self.plan.choice.cache_bytes / GIB
+            self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
+        return self._cache
+
+    @staticmethod
+    def _read_inputs(data: TensorDict, worker: TrainingWorker) -> TensorDict:
+        """The rows as an engine reads them without a gradient, cut as its inference settings say."""
+        inputs = data.select("input_ids", "position_ids", "opd_row")
+        config = worker.engine_config
+        tu.assign_non_tensor(
+            inputs,
+            use_remove_padding=worker.model_config.use_remove_padding,
+            use_dynamic_bsz=config.use_dynamic_bsz,
+            max_token_len_per_gpu=config.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
+            temperature=1.0,
+        )
+        return inputs
+
+    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
+        """Cache the teacher's hidden states of every row's trained tokens, as far as they are this rank's."""
+        inputs = self._read_inputs(data, self.ref)
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], int(self.opd.valid_vocab))
+        counts: list[int] = []
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
+            mine, found = trained_positions(rows, micro_batch, starts)
+            if not self.residency or self.residency[-1]["phase"] != "teacher":
+                self._note_residency("teacher")
+            if own is None:
+                counts[:] = mine.num_trained_tokens.tolist()
+                return CollectTask(found.flat_index)
+            counts[:] = self._holders.note(micro_batch["opd_row"].tolist(), found, own)
+            return CollectTask(own.select(found)[0].flat_index)
+
+        def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
+            for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
+                cache.put(row, part)
+
+        self.teacher_engine.read(inputs, task_of, take)
+
+    def _choose(
+        self, data: TensorDict, rows: RolloutRows, teacher: tuple[HiddenCache, torch.Tensor] | None = None
+    ) -> tuple[RolloutRows, dict[str, float]]:
+        """Choose among the step's tokens and leave the others out of the loss; the rows as they are trained on, and metrics.
+
+        Args:
+            data: its masks are replaced.
+            teacher: cached hidden states, of which those of the kept tokens stay, and head; None where the student alone
+                decides.
+        """
+        engine, counts = self.student_engine, rows.num_trained_tokens
+        scores = TokenScores(counts.tolist(), engine.ulysses_parallel_group)
+        if self._selection.needs_student:
+            self._score(data, rows, teacher, scores)
+        kept, metrics = choose_among_ranks(
+            self._selection,
+            data["row_id"],
+            counts,
+            scores.by_name(),
+            seed=self._choice_seed,
+            group=engine.get_data_parallel_group(),
+            device=engine.device,
+        )
+        if teacher is not None:
+            rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
+            for row, of_row in enumerate(kept.split(counts.tolist())):
+                teacher[0].keep(row, of_row if rank is None else self._holders.keep(row, of_row)[rank])
+        is_trained = rows.response_mask.clone()
+        is_trained[rows.response_mask] = kept.to(is_trained.device)
+        train_only(data, is_trained)
+        return dataclasses.replace(rows, response_mask=is_trained), metrics
+
+    def _score(
+        self,
+        data: TensorDict,
+        rows: RolloutRows,
+        teacher: tuple[HiddenCache, torch.Tensor] | None,
+        scores: TokenScores,
+    ) -> None:
+        """One pass of the student over all rows, without a gradient."""
+        build = None if teacher is None else self._task_builder(rows, *teacher)
+        own_tokens: list[torch.Tensor | None] = [None]
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
+            if build is not None:
+                task = build(micro_batch, starts, own)
+                own_tokens[:] = [task.own]
+                return dataclasses.replace(task, kind=self._scored_kind)
+            found = trained_positions(rows, micro_batch, starts)[1]
+            if own is not None:
+                found, own_tokens[0] = own.select(found)
+            return EntropyTask(
+                positions=found.flat_index,
+                temperature=float(self.config.rollout.temperature),
+                chunk_size=int(self.opd.chunk_size),
+                valid_vocab=int(self.opd.valid_vocab),
+                workspace_gib=float(self.opd.workspace_gib),
+            )
+
+        def take(micro_batch: TensorDict, output: Any) -> None:
+            found = {"entropy": output}
+            if build is not None:
+                found = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+            scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
+
+        self.student_engine.read(self._read_inputs(data, self.actor), task_of, take)
+
+    @property
+    def _scored_kind(self) -> DivergenceKind | None:
+        """The divergence that tokens are chosen by: TIP's Q3 ranks by the forward KL whatever the loss is; None: by none."""
+        if not self._selection.needs_teacher:
+            return None
+        return "forward_kl" if self._selection.score == "q3" else self.opd.loss_type
+
+    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor):
+        opd = self.opd
+        temperature = float(self.config.rollout.temperature)
+        selection = self._selection
+
+        def build(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+            mine, found = trained_positions(rows, micro_batch, starts)
+            if self.residency[-1]["phase"] != "student":
+                self._note_residency("student", teacher_head=teacher_weight)
+            # Asked for here, before the trunk's forward is queued: copies from the host run beside it.
+            numbers, is_own = micro_batch["opd_row"].tolist(), None
+            hidden = cache.fetch(numbers)
+            if own is not None:
+                needed = own.holders(found.flat_index).cpu()
+                hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
+                found, is_own = own.select(found)
+            self._token_rows, choice = found.row, None
+            if selection.in_head:
+                row_ids = micro_batch["row_id"][found.row]
+                choose = functools.partial(choose_tokens, selection, row_ids, seed=self._choice_seed)
+                choice = Choice(choose=choose, kind=self._scored_kind)
+            return DivergenceTask(
+                positions=found.flat_index,
+                token_ids=found.token_ids,
+                token_weights=token_weights(found.mask, row_index=found.row, row_weights=mine.sample_weights),
+                teacher_hidden=hidden,
+                teacher_weight=teacher_weight,
+                kind=opd.loss_type,
+                beta=float(opd.beta),
+                temperature=temperature,
+                chunk_size=int(opd.chunk_size),
+                valid_vocab=int(opd.valid_vocab),
+                student_vocab=int(opd.student_vocab or 0),
+                teacher_vocab=int(opd.teacher_vocab or 0),
+                workspace_gib=float(opd.workspace_gib),
+                vocab_group=self._vocab_group,
+                own=is_own,
+                choice=choice,
+            )
+
+        return build
+
+    def _counts(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
+    ) -> dict[str, float]:
+        counts = micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if task.choice is not None:
+            counts |= choice_counts(task.choice)
+        if counts["sum/nonfinite"]:
+            token_rows = self._token_rows if task.choice is None else self._token_rows[task.choice.kept[0]]
+            rows = micro_batch["opd_row"].cpu()[token_rows.cpu()[output.nonfinite.cpu()]]
+            self._nonfinite_rows |= {self._row_names[row] for row in rows.unique().tolist()}
+        return counts
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def read_nonfinite_rows(self) -> list[str]:
+        """Names of this rank's rows with a token whose loss was not finite, in the last step."""
+        return sorted(self._nonfinite_rows)
+
+    def _note_residency(self, phase: str, **extra: torch.Tensor) -> None:
+        """Remember where each part lives in this phase ("offloaded" = parked on the host by the engine)."""
+        note: dict[str, str | int] = {"phase": phase}
+        for name, engine in (("teacher_trunk", self.teacher_engine), ("student_trunk", self.student_engine)):
+            active = engine.mode is not None or not engine.is_param_offload_enabled
+            note[name] = "device" if active else "offloaded"
+            note[f"{name}_device"] = next(engine.module.parameters()).device.type
+        note.update({name: tensor.device.type for name, tensor in extra.items()})
+        if self.teacher_engine.device.type == "cuda":
+            note["allocated_bytes"] = torch.cuda.memory_allocated()
+        self.residency.append(note)
+        del self.residency[:-6]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def read_residency(self) -> list[dict[str, str | int]]:
+        """Where the parameters were in the last phases, and what was allocated then: what became of the plan."""
+        return list(self.residency)

@@ -1,0 +1,144 @@
+"""`make agent-evidence`: distils the tiny student in each seed's episodes and measures it with, and without, what tools say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
+from opd.quickstart.watch import watch
+
+SPEC = "manifests/experiments/opd-agent-quickstart.yaml"
+RESULT_FILE, SCORES_FILE = "result.json", "scores.json"
+MIN_TEACHER, MIN_GAIN, MAX_BLANKED = 0.8, 0.2, 0.05
+"""What must be shown. A price lies in a range of at least 190: who guesses is right once in some hundred times."""
+_ROWS = {
+    "score_before": "student before",
+    "score_after": "student after",
+    "score_teacher": "teacher",
+    "score_blanked": "student after, replies emptied",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run every seed, then print the table; 1 if the evidence falls short."""
+    args = _arguments(argv)
+    started = time.monotonic()
+    out = Path(args.out)
+    if not args.resume:
+        shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    scores = []
+    for seed in args.seeds:
+        done = out / f"seed-{seed}" / SCORES_FILE
+        if not done.exists():
+            returncode = train(Path(args.spec), out, seed, args.set)
+            if returncode != 0:
+                print(f"seed {seed}: the run failed; its log is {out / f'seed-{seed}.log'}", file=sys.stderr)
+                return 1
+            done.write_text(json.dumps(measure(out, seed), indent=2) + "\n")
+        scores.append(json.loads(done.read_text()))
+    result: dict[str, Any] = {key: [one[key] for one in scores] for key in _ROWS} | {"seeds": list(args.seeds)}
+    result["wall_seconds"] = time.monotonic() - started
+    (out / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
+    return report(result, out / RESULT_FILE)
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.agent_evidence",
+        description=__doc__,
+        epilog="example: python -m tests.agent_evidence --seeds 1 2",
+    )
+    parser.add_argument("--spec", default=SPEC, help="experiment file")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="default: 1 to 5")
+    parser.add_argument("--out", default="build/agent", help="folder, emptied first (default: build/agent)")
+    parser.add_argument("--resume", action="store_true", help="keep the seeds that were measured already")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="set a key of the spec")
+    return parser.parse_args(argv)
+
+
+def train(spec: Path, out: Path, seed: int, sets: Sequence[str]) -> int:
+    """One run of `opd.launch`, as `make run` starts it; its exit code."""
+    name = f"seed-{seed}"
+    shutil.rmtree(out / name, ignore_errors=True)
+    words = [sys.executable, "-m", "opd.launch", str(spec), "--no-env", "--name", name, "--seed", str(seed)]
+    # The models are measured once, by plain greedy conversations, when the run is over.
+    fixed = [
+        f"output.root={out}",
+        f"store.url={out / 'store'}",
+        "trainer.val_before_train=false",
+        "trainer.test_freq=-1",
+    ]
+    for item in [*fixed, *sets]:
+        words += ["--set", item]
+    print(f"seed {seed}", flush=True)
+    return watch(words, out / f"{name}.log").returncode
+
+
+def measure(out: Path, seed: int) -> dict[str, float]:
+    """Greedy scores of all models on the seed's held-out episodes."""
+    from tests.agent_evidence.play import play
+    from tests.agent_evidence.settings import settings
+
+    from opd.envs.travel.toy.task import heldout_rows, open_world
+    from opd.quickstart.__main__ import convert_student
+
+    run = out / f"seed-{seed}"
+    trained = convert_student(run, run / "model")
+    database = run / "data" / "database"
+    heldout = heldout_rows(open_world(database), seed=seed)
+
+    def score(folder: Path, *, blank_replies: bool = False) -> float:
+        played = play(folder, heldout, settings(database, blank_replies=blank_replies))
+        return statistics.fmean(one.score for one in played)
+
+    return {
+        "score_before": score(model_folder(STUDENT)),
+        "score_after": score(trained),
+        "score_teacher": score(model_folder(TEACHER)),
+        "score_blanked": score(trained, blank_replies=True),
+    }
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error over seeds; the error is nan for a single one."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
+
+
+def report(result: dict[str, Any], path: Path) -> int:
+    """Print the table and whether each promise is kept; the exit code."""
+    console = Console()
+    table = Table(title="right answers on held-out episodes, greedy")
+    for column in ("", *(f"seed {seed}" for seed in result["seeds"]), "mean ± s.e."):
+        table.add_column(column, justify="right" if column else "left")
+    gains = [after - before for before, after in zip(result["score_before"], result["score_after"], strict=True)]
+    for label, values in [*((label, result[key]) for key, label in _ROWS.items()), ("after - before, paired", gains)]:
+        mean, error = mean_and_error(values)
+        table.add_row(label, *(f"{value:.3f}" for value in values), f"{mean:.3f} ± {error:.3f}")
+    console.print(table)
+    promises = {
+        f"teacher >= {MIN_TEACHER}": mean_and_error(result["score_teacher"])[0] >= MIN_TEACHER,
+        f"after - before >= {MIN_GAIN}": mean_and_error(gains)[0] >= MIN_GAIN,
+        f"replies emptied <= {MAX_BLANKED}": mean_and_error(result["score_blanked"])[0] <= MAX_BLANKED,
+    }
+    for promise, kept in promises.items():
+        console.print(f"{'kept' if kept else 'BROKEN'}: {promise}")
+    console.print(f"{result['wall_seconds']:.0f} s; written to {path}", soft_wrap=True)
+    return 0 if all(promises.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""A model folder in the environment: the CPU rollout server, our dialogues and the agent's reward, without a trainer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+
+from opd.agent.dialogue import Dialogue, Sampled
+from opd.agent.environment import Environment
+from opd.agent.parsing import HermesParser
+from opd.agent.settings import FINAL_TEXT, AgentSettings
+from opd.envs.travel.reward import compute_score
+from opd.rollout.cpu.config import EngineConfig
+from opd.rollout.cpu.script import ScriptConfig
+from opd.rollout.cpu.server import RolloutServer, ServerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """One conversation and what the reward said of it."""
+
+    dialogue: Dialogue
+    score: float
+    breakdown: Mapping[str, float | str]
+
+
+def make_environment(folder: Path, settings: AgentSettings) -> Environment:
+    """The environment for the model in `folder`."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return Environment(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
+
+
+def play(
+    folder: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings: AgentSettings,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    script: ScriptConfig | None = None,
+) -> list[Played]:
+    """Hold the rows' conversations with the model in a folder, in fp32.
+
+    Args:
+        temperature: 0 is greedy. seed: enters every request's seed.
+        script: answers to give instead of sampled ones.
+    """
+    environment = make_environment(folder, settings)
+    try:
+        return asyncio.run(
+            _play(environment, _server_config(folder, settings, script), rows, settings, temperature, seed)
+        )
+    finally:
+        environment.close()
+
+
+async def _play(
+    environment: Environment,
+    config: ServerConfig,
+    rows: Sequence[Mapping[str, Any]],
+    settings: AgentSettings,
+    temperature: float,
+    seed: int,
+) -> list[Played]:
+    server = RolloutServer(config)
+
+    async def one(index: int, row: Mapping[str, Any]) -> Played:
+        turn = 0
+
+        async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
+            nonlocal turn
+            turn += 1
+            params = {
+                "max_tokens": max_tokens, "temperature": temperature, "logprobs": True,
+                "seed": (seed << 32) + (index << 8) + turn,
+            }  # fmt: skip
+            out = await server.generate(ids, params, f"{index}-{turn}")
+            return Sampled(token_ids=out.token_ids, logprobs=out.log_probs)
+
+        extra = row["extra_info"]
+        dialogue = await environment.runner(extra).run(row["prompt"], generate=generate, tools=environment.tools(extra))
+        told = dict(extra) | {FINAL_TEXT: environment.final_text(dialogue)}
+        text = environment.text(dialogue)
+        found = compute_score(
+            row["data_source"], text, row["reward_model"]["ground_truth"], told, database_dir=settings.database_dir
+        )
+        return Played(dialogue=dialogue, score=float(found["score"]), breakdown=found)
+
+    return list(await asyncio.gather(*(one(index, row) for index, row in enumerate(rows))))
+
+
+def _server_config(folder: Path, settings: AgentSettings, script: ScriptConfig | None) -> ServerConfig:
+    config = AutoConfig.from_pretrained(folder)
+    limits = settings.limits
+    return ServerConfig(
+        engine=EngineConfig(
+            vocab_size=min(len(AutoTokenizer.from_pretrained(folder)), config.vocab_size),
+            eos_token_ids=(config.eos_token_id,),
+            max_model_len=limits.max_prompt_tokens + limits.max_response_tokens,
+            prompt_length=limits.max_prompt_tokens,
+            response_length=limits.max_response_tokens,
+        ),
+        hf_config=config,
+        model_path=str(folder),
+        load_weights=True,
+        script=script,
+    )

@@ -1,0 +1,253 @@
+"""The overrides of each kind: what is in them, in a stable order, and that the same spec gives the same lines everywhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opd.config import canonical_json, dump_spec, load_spec, load_text, parse_tree
+from opd.config.verl import RunFacts, compute_overrides
+
+EXAMPLES = [
+    p for p in sorted((Path(__file__).parents[1] / "config" / "examples").glob("*.yaml")) if p.stem != "convert"
+]
+OPD = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}}
+GRPO = {"kind": "grpo", "model": {"path": "m"}}
+EVAL = {"kind": "eval", "model": {"path": "m"}}
+AGENT = OPD | {"kind": "opd-agent", "agent": {"database_dir": "/db"}}
+
+
+def facts(**changes):
+    return RunFacts(**({"run_id": "r", "run_dir": "/runs/r"} | changes))
+
+
+def lines_of(tree, **changes):
+    return compute_overrides(parse_tree(tree).spec, run=facts(**changes))
+
+
+def overrides_of(tree, **changes):
+    return dict(line.split("=", 1) for line in lines_of(tree, **changes))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_no_key_is_written_twice(path):
+    lines = compute_overrides(load_spec(path).spec, run=facts())
+    keys = [line.split("=", 1)[0].lstrip("+") for line in lines]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_helms_json_of_a_spec_gives_the_same_lines_in_the_same_order(path):
+    spec = load_spec(path).spec
+    as_json = canonical_json(dump_spec(spec))  # sorted keys: another order than the file's
+    again = load_text(as_json, is_json=True).spec
+    assert compute_overrides(again, run=facts()) == compute_overrides(spec, run=facts())
+
+
+def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
+    yaml_text = (
+        "kind: opd\nmodel: {path: '0x1f'}\nteacher: {path: 'no'}\nactor: {learning_rate: 1e-6, weight_decay: 1.0}\n"
+        "trainer: {project: '1:30'}\nrollout: {engine_kwargs: {a: 1e16, b: 1.0, c: 'yes', d: 0.5}}\n"
+    )
+    helm_json = json.dumps(
+        {
+            "actor": {"learning_rate": 0.000001, "weight_decay": 1},
+            "kind": "opd",
+            "model": {"path": "0x1f"},
+            "rollout": {"engine_kwargs": {"a": 10000000000000000, "b": 1, "c": "yes", "d": 0.5}},
+            "teacher": {"path": "no"},
+            "trainer": {"project": "1:30"},
+        }
+    )
+    lines = compute_overrides(load_text(yaml_text).spec, run=facts())
+    assert lines == compute_overrides(load_text(helm_json, is_json=True).spec, run=facts())
+    assert "actor_rollout_ref.actor.optim.lr=1e-06" in lines
+    assert "actor_rollout_ref.actor.optim.weight_decay=1.0" in lines
+    assert "actor_rollout_ref.model.path='0x1f'" in lines
+    assert "++actor_rollout_ref.rollout.engine_kwargs.vllm.a=1e+16" in lines
+    assert "++actor_rollout_ref.rollout.engine_kwargs.vllm.b=1" in lines
+    assert "trainer.project_name='1:30'" in lines
+
+
+def test_the_cpu_profile_has_what_verl_needs_on_a_cpu():
+    found = overrides_of(OPD | {"device": "cpu", "trainer": {"gpus_per_node": 2}})
+    expected = {
+        "trainer.device": "cpu",
+        "actor_rollout_ref.rollout.name": "cpu",
+        "actor_rollout_ref.rollout.dtype": "float32",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.ref.strategy": "fsdp2",
+        "++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "++actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "actor_rollout_ref.actor.fsdp_config.model_dtype": "fp32",
+        "actor_rollout_ref.ref.fsdp_config.model_dtype": "fp32",
+        "++actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.actor.use_torch_compile": "false",
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": "false",
+        "actor_rollout_ref.rollout.agent.num_workers": "0",
+        "reward.num_workers": "0",
+        "++ray_kwargs.ray_init.num_gpus": "2",
+        "opd.teacher.dtype": "fp32",
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_on_cuda_precision_is_mixed_with_fp32_master_weights():
+    found = overrides_of(OPD)
+    assert found["++actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "bf16"
+    assert found["++actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype"] == "fp32"
+    assert found["actor_rollout_ref.actor.fsdp_config.model_dtype"] == "fp32"
+    assert found["actor_rollout_ref.rollout.dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("tree", [OPD | {"device": "cpu", "env": {"A": "b"}}, GRPO])
+def test_in_a_ray_cluster_only_the_sizes_of_ray_init_are_left_out(tree):
+    alone, inside = lines_of(tree), lines_of(tree, in_ray_cluster=True)
+    left_out = [line for line in alone if line not in inside]
+    assert [line for line in alone if line in inside] == inside
+    assert left_out
+    assert all(line.lstrip("+").startswith("ray_kwargs.ray_init.") for line in left_out)
+    assert not any("num_cpus" in line or "num_gpus" in line or "object_store" in line for line in inside)
+
+
+def test_the_run_seed_seeds_every_part():
+    found = overrides_of(OPD | {"seed": 7})
+    seeds = {key: value for key, value in found.items() if key.rpartition(".")[2] in {"seed", "data_loader_seed"}}
+    assert set(seeds) == {
+        "data.seed",
+        "run.seed",
+        "actor_rollout_ref.rollout.seed",
+        "actor_rollout_ref.actor.data_loader_seed",
+        "actor_rollout_ref.actor.fsdp_config.seed",
+        "actor_rollout_ref.ref.fsdp_config.seed",
+    }
+    assert set(seeds.values()) == {"7"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "uses_kl", "coef", "high", "dynamic"),
+    [("grpo", "false", "0.0", "0.28", "true"), ("grpo-native", "true", "0.001", "0.2", "false"),
+     ("grpo-native-no-kl", "false", "0.0", "0.2", "false")],
+)  # fmt: skip
+def test_a_recipe_reaches_verls_loss(recipe, uses_kl, coef, high, dynamic):
+    found = overrides_of(GRPO | {"recipe": recipe})
+    actor = "actor_rollout_ref.actor"
+    assert [
+        found[f"{actor}.{key}"] for key in ("use_kl_loss", "kl_loss_coef", "clip_ratio_high", "use_dynamic_bsz")
+    ] == [
+        uses_kl,
+        coef,
+        high,
+        dynamic,
+    ]
+    assert found["algorithm.adv_estimator"] == "grpo"
+    assert not any(key.startswith("opd.") for key in found)
+
+
+def test_distillation_reaches_our_group():
+    found = overrides_of(OPD | {"opd": {"loss_type": "jsd", "reward_beta": 0.5}, "rollout": {"num_samples": 2}})
+    assert {key: value for key, value in found.items() if key.startswith("opd.")} == {
+        "opd.loss_type": "jsd",
+        "opd.beta": "0.5",
+        "opd.chunk_size": "256",
+        "opd.max_length": "10240",
+        "opd.max_unshared_mass": "0.05",
+        "opd.workspace_gib": "1.1",
+        "opd.activation_budget": "1.0",
+        "opd.vocab_parallel_size": "1",
+        "opd.reward_beta": "0.5",
+        "opd.importance.tokens.score": "none",
+        "opd.importance.tokens.ratio": "0.5",
+        "opd.importance.tokens.mode": "topk",
+        "opd.importance.tokens.scope": "rollout",
+        "opd.importance.tokens.position": "first",
+        "opd.importance.tokens.normalize": "global",
+        "opd.importance.tokens.entropy_clip_q": "0.98",
+        "opd.teacher.path": "t",
+        "opd.teacher.trust_remote_code": "false",
+        "opd.teacher.dtype": "bf16",
+        "opd.teacher.offload": "true",
+        "opd.plan_decides": "[teacher,params,optimizer]",
+    }
+    assert found["actor_rollout_ref.actor.use_kl_loss"] == "false"
+
+
+def test_what_is_left_to_the_plan_is_offloaded_until_it_is_made():
+    found = overrides_of(OPD | {"actor": {"optimizer_offload": False}})
+    assert found["opd.plan_decides"] == "[teacher,params]"
+    assert found["actor_rollout_ref.actor.fsdp_config.param_offload"] == "true"
+    assert found["actor_rollout_ref.actor.fsdp_config.optimizer_offload"] == "false"
+
+
+def test_an_evaluation_validates_and_trains_nothing():
+    found = overrides_of(EVAL)
+    assert found["trainer.val_only"] == "true"
+    assert found["trainer.val_before_train"] == "true"
+    assert found["trainer.total_epochs"] == "0"
+    assert found["trainer.save_freq"] == "-1"
+    assert found["++run.save_generations"] == "true"
+    assert found["actor_rollout_ref.rollout.val_kwargs.n"] == "16"
+
+
+@pytest.mark.parametrize(("temperature", "samples"), [(0, "false"), (0.7, "true")])
+def test_greedy_validation_is_temperature_zero(temperature, samples):
+    found = overrides_of(OPD | {"rollout": {"val": {"temperature": temperature, "num_samples": 1}}})
+    assert found["actor_rollout_ref.rollout.val_kwargs.do_sample"] == samples
+    assert float(found["actor_rollout_ref.rollout.val_kwargs.temperature"]) == temperature
+
+
+@pytest.mark.parametrize(
+    ("reward", "function"),
+    [({"function": "math_verify"}, "math_verify"), ({"path": "my/fn.py", "entry": "score"}, "'my/fn.py:score'")],
+)
+def test_the_reward_function_is_called_through_our_entry(reward, function):
+    found = overrides_of(OPD | {"reward": reward})
+    assert found["reward.custom_reward_function.path"] == "'pkg://opd.rewards.entry'"
+    assert found["++reward.custom_reward_function.reward_kwargs.function"] == function
+
+
+def test_the_agent_reaches_verls_multi_turn_settings():
+    found = overrides_of(AGENT)
+    multi_turn = "actor_rollout_ref.rollout.multi_turn"
+    assert found[f"{multi_turn}.enable"] == "true"
+    assert found[f"{multi_turn}.max_assistant_turns"] == "50"
+    assert found[f"{multi_turn}.format"] == "hermes"
+    assert found["actor_rollout_ref.rollout.agent.default_agent_loop"] == "opd_tools"
+    assert found["++run.agent.database_dir"] == "/db"
+    assert found["++run.agent.toolset"] == found["++data.toolset"] == "opd.agent.tools"
+    assert found["actor_rollout_ref.rollout.max_model_len"] == str(4096 + 24576)
+
+
+def test_a_raw_override_stands_last_and_replaces_a_computed_line_of_its_key():
+    raw = ["+trainer.extra=1", "algorithm.adv_estimator=rloo"]
+    lines = lines_of(OPD | {"overrides": raw})
+    assert lines[-2:] == raw
+    assert "algorithm.adv_estimator=grpo" not in lines
+
+
+def test_local_folders_of_fetched_models_replace_their_ids():
+    found = overrides_of(OPD, model_path="/cache/m", teacher_path="/cache/t")
+    assert (found["actor_rollout_ref.model.path"], found["opd.teacher.path"]) == ("/cache/m", "/cache/t")
+
+
+def test_the_profiler_passes_through():
+    profiler = {"tool": "torch", "steps": [2, 3], "ranks": [0], "tool_config": {"contents": ["cuda", "cpu"]}}
+    found = overrides_of(OPD | {"trainer": {"profiler": profiler}})
+    assert found["global_profiler.tool"] == "torch"
+    assert found["global_profiler.steps"] == "[2,3]"
+    assert found["actor_rollout_ref.actor.profiler.ranks"] == "[0]"
+    assert found["++actor_rollout_ref.actor.profiler.tool_config.torch.contents"] == "[cuda,cpu]"
+
+
+def test_loggers_pass_through():
+    loggers = ["console", "file", "wandb", "mlflow", "tensorboard"]
+    assert (
+        overrides_of(OPD | {"trainer": {"loggers": loggers}})["trainer.logger"]
+        == "[console,file,wandb,mlflow,tensorboard]"
+    )
+
+
+def test_the_environment_of_the_run_reaches_every_ray_process():
+    found = overrides_of(OPD | {"env": {"NCCL_DEBUG": "INFO", "B": "it's ${x}"}}, in_ray_cluster=True)
+    assert found["++ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG"] == "INFO"
+    assert "\\'" in found["++ray_kwargs.ray_init.runtime_env.env_vars.B"]

@@ -1,0 +1,242 @@
+"""Rules between keys: each broken one is an error that names key, value, rule and fix; its boundary is not."""
+
+import pytest
+
+from opd.config import SpecError, parse_tree
+from opd.config.tree import set_path
+
+
+def problems_of(tree):
+    with pytest.raises(SpecError) as caught:
+        parse_tree(tree)
+    return caught.value.problems
+
+
+def tree_of(minimal, kind, **changes):
+    tree = minimal(kind)
+    for path, value in changes.items():
+        set_path(tree, path.replace("__", "."), value)
+    return tree
+
+
+# kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
+RULES = [
+    ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
+    ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
+    (
+        "grpo",
+        {"actor.ppo_max_token_len_per_gpu": 10239},
+        "actor.ppo_max_token_len_per_gpu",
+        "longest row",
+        {"actor.ppo_max_token_len_per_gpu": 10240},
+    ),
+    (
+        "opd",
+        {"actor.ulysses_sequence_parallel_size": 2, "model.attn_implementation": "flash_attention_2"},
+        "model.attn_implementation",
+        "which only varlen and sdpa can",
+        {"model.attn_implementation": "varlen"},
+    ),
+    (
+        "opd-agent",
+        {"actor.ulysses_sequence_parallel_size": 2, "actor.use_remove_padding": False},
+        "actor.use_remove_padding",
+        "slices of packed rows",
+        {"actor.use_remove_padding": True},
+    ),
+    (
+        "opd",
+        {"actor.ulysses_sequence_parallel_size": 3},
+        "actor.ulysses_sequence_parallel_size",
+        "divide the number of ranks",
+        {"actor.ulysses_sequence_parallel_size": 2},
+    ),
+    (
+        "grpo",
+        {"actor.log_prob_max_token_len_per_gpu": 5119, "actor.ulysses_sequence_parallel_size": 2},
+        "actor.log_prob_max_token_len_per_gpu",
+        "times ulysses_sequence_parallel_size 2",
+        {"actor.log_prob_max_token_len_per_gpu": 5120},
+    ),
+    (
+        "opd",
+        {"opd.vocab_parallel_size": 3},
+        "opd.vocab_parallel_size",
+        "divide the number of ranks",
+        {"opd.vocab_parallel_size": 4},
+    ),
+    (
+        "grpo",
+        {"actor.optimizer_offload": "auto"},
+        "actor.optimizer_offload",
+        "residency plan",
+        {"actor.optimizer_offload": True},
+    ),
+    (
+        "opd",
+        {"actor.ppo_mini_batch_size": 96},
+        "actor.ppo_mini_batch_size",
+        "divide data.train_batch_size (256)",
+        {"actor.ppo_mini_batch_size": 128},
+    ),
+    ("opd", {"opd.reward_beta": 1.0}, "opd.reward_beta", "num_samples is 1", {"rollout.num_samples": 2}),
+    (
+        "opd",
+        {
+            "opd.importance.tokens.score": "entropy",
+            "opd.importance.tokens.normalize": "micro",
+            "opd.importance.tokens.scope": "batch",
+        },
+        "opd.importance.tokens.scope",
+        "depend on how it is cut",
+        {"opd.importance.tokens.scope": "rollout"},
+    ),
+    (
+        "opd",
+        {
+            "opd.importance.tokens.score": "soft_or",
+            "opd.importance.tokens.normalize": "micro",
+            "actor.ulysses_sequence_parallel_size": 2,
+        },
+        "opd.importance.tokens.normalize",
+        "does not see the whole micro-batch",
+        {"opd.importance.tokens.normalize": "global"},
+    ),
+    ("opd", {"opd.loss_type": "jsd", "opd.beta": 0.0}, "opd.beta", "0 < beta < 1", {"opd.beta": 0.001}),
+    ("opd", {"opd.loss_type": "jsd", "opd.beta": 1.0}, "opd.beta", "0 < beta < 1", {"opd.beta": 0.999}),
+    ("opd", {"opd.beta": 0.5}, "opd.beta", "reverse_kl has none", {"opd.loss_type": "jsd"}),
+    (
+        "opd",
+        {"rollout.tensor_parallel_size": 3},
+        "rollout.tensor_parallel_size",
+        "number of ranks (nnodes x gpus_per_node = 8)",
+        {"rollout.tensor_parallel_size": 4},
+    ),
+    (
+        "grpo",
+        {
+            "actor.use_dynamic_bsz": False,
+            "actor.ppo_micro_batch_size_per_gpu": 3,
+            "actor.log_prob_micro_batch_size_per_gpu": 512,
+        },
+        "actor.ppo_micro_batch_size_per_gpu",
+        "128 prompts x 8 samples / 8 data-parallel ranks = 128",
+        {"actor.use_dynamic_bsz": True},
+    ),
+    (
+        "opd",
+        {"trainer.gpus_per_node": 6},
+        "actor.ppo_mini_batch_size",
+        "6 data-parallel ranks",
+        {"rollout.num_samples": 6, "actor.ppo_micro_batch_size_per_gpu": 4},
+    ),
+    ("opd", {"reward.function": "custom"}, "reward.path", "needs its file", {"reward.path": "f.py"}),
+    (
+        "opd",
+        {"reward.function": "math_dapo", "reward.path": "f.py"},
+        "reward.function",
+        "belongs to function custom",
+        {"reward.function": "custom"},
+    ),
+    ("opd", {"device": "cpu", "rollout.name": "vllm"}, "rollout.name", "device cpu", {"rollout.name": "cpu"}),
+    ("opd", {"rollout.name": "cpu"}, "rollout.name", "belongs to device cpu", {"device": "cpu"}),
+    (
+        "opd",
+        {"device": "cpu", "model.attn_implementation": "flash_attention_2"},
+        "model.attn_implementation",
+        "CUDA",
+        {"model.attn_implementation": "eager"},
+    ),
+    (
+        "opd",
+        {"model.attn_implementation": "varlen", "actor.use_remove_padding": False},
+        "model.attn_implementation",
+        "packed rows",
+        {"actor.use_remove_padding": True},
+    ),
+    (
+        "grpo",
+        {"model.attn_implementation": "flash_attention_2", "actor.ulysses_sequence_parallel_size": 2},
+        "model.attn_implementation",
+        "which only varlen and sdpa can",
+        {"model.attn_implementation": "varlen"},
+    ),
+    ("opd", {"data.filter_overlong": False}, "data.truncation", "refused", {"data.truncation": "error"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "bad", "path", "words", "mend"), RULES)
+def test_a_broken_rule_is_refused_and_its_fix_is_accepted(kind, bad, path, words, mend, minimal):
+    (problem,) = problems_of(tree_of(minimal, kind, **bad))
+    assert problem.path == path
+    assert words in problem.rule
+    assert problem.fix
+    parse_tree(tree_of(minimal, kind, **(bad | mend)))
+
+
+def test_several_problems_are_reported_together(minimal):
+    bad = {"opd.max_length": 1, "opd.reward_beta": 1.0, "actor.ppo_mini_batch_size": 96}
+    assert {p.path for p in problems_of(tree_of(minimal, "opd", **bad))} == set(bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("opd", {"reward.function": "math_dapo"}, "use math_reward or math_verify"),
+        ("eval", {"eval.instruction_variant": "dapo", "reward.function": "math_reward"}, "use math_dapo"),
+    ],
+)
+def test_a_reward_that_cannot_match_the_instruction_is_remarked(kind, changes, words, minimal):
+    notes = parse_tree(tree_of(minimal, kind, **changes)).notes
+    assert len(notes) == 1
+    assert words in notes[0]
+
+
+@pytest.mark.parametrize("value", ["a", "a-1", "a" * 47])
+def test_a_name_that_kuberay_takes_is_accepted(value, minimal):
+    assert parse_tree({**minimal("opd"), "name": value}).spec.name == value
+
+
+@pytest.mark.parametrize("value", ["", "A", "1a", "a-", "-a", "a_b", "a.b", "ä", "a\n", "a" * 48])
+def test_a_name_that_kuberay_refuses_is_refused(value, minimal):
+    (problem,) = problems_of({**minimal("opd"), "name": value})
+    assert problem.path == "name"
+    assert "DNS-1035" in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("rollout.top_k", 0),
+        ("rollout.top_k", -2),
+        ("rollout.top_p", 0),
+        ("rollout.temperature", 0),
+        ("rollout.val.temperature", -0.1),
+        ("actor.betas", [0.9, 1.0]),
+        ("actor.betas", [0.9]),
+        ("seed", -1),
+        ("seed", 2**31),
+        ("trainer.loggers", []),
+        ("trainer.save_freq", -2),
+        ("data.train", []),
+        ("data.train_batch_size", True),
+        ("data.train_batch_size", "8"),
+        ("data.train_batch_size", 8.5),
+        ("data.enable_thinking", 1),
+        ("data.enable_thinking", "true"),
+        ("model.path", 5),
+        ("model.path", ""),
+        ("env", {"A": 1}),
+        ("env", {"A B": "x"}),
+        ("rollout.engine_kwargs", {"a=b": 1}),
+        ("rollout.engine_kwargs", {"a": [{"b": 1}]}),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_refused(path, value, minimal):
+    (problem,) = problems_of(tree_of(minimal, "opd", **{path: value}))
+    assert problem.path.startswith(path)
+
+
+def test_a_whole_number_may_be_written_as_a_float(minimal):
+    # Helm's JSON has 8 where the file has 8.0: both must be the same spec.
+    assert parse_tree(tree_of(minimal, "opd", **{"rollout.num_samples": 8.0})).spec.rollout.num_samples == 8

@@ -1,0 +1,70 @@
+"""`agent://` paths become files of the run, the same for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+
+from opd.envs.travel.answers import right_answer
+from opd.envs.travel.manifest import verify_folder
+from opd.envs.travel.task import parse_task
+from opd.envs.travel.toy import STUDENT, model_folder
+from opd.envs.travel.toy.task import open_world
+from opd.inputs.agent_locations import resolve_agent
+
+
+def config(seed: int = 1, **paths):
+    tree = {
+        "run": {"seed": seed, "agent": {"database_dir": "agent://database"}},
+        "data": {"train_files": ["agent://train"], "val_files": ["agent://heldout", "else.parquet"]},
+        "actor_rollout_ref": {"model": {"path": "agent://student"}},
+        "opd": {"teacher": {"path": None}},
+        "reward": {"custom_reward_function": {"reward_kwargs": {"database_dir": "agent://database"}}},
+    }
+    return OmegaConf.merge(OmegaConf.create(tree), OmegaConf.from_dotlist([f"{k}={v}" for k, v in paths.items()]))
+
+
+def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
+    found = config()
+    resolve_agent(found, tmp_path)
+    assert found.actor_rollout_ref.model.path == str(model_folder(STUDENT))
+    assert found.run.agent.database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
+    verify_folder(tmp_path / "database")
+    assert found.data.val_files == [str(tmp_path / "heldout.parquet"), "else.parquet"]
+    assert found.opd.teacher.path is None
+
+
+def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_path):
+    def episodes(seed: int) -> tuple[set[int], set[int]]:
+        folder = tmp_path / str(seed)
+        resolve_agent(config(seed), folder)
+        return tuple(
+            {info["episode_seed"] for info in pq.read_table(folder / name).column("extra_info").to_pylist()}
+            for name in ("train.parquet", "heldout.parquet")
+        )
+
+    first, second = episodes(1), episodes(2)
+    assert not first[0] & first[1]
+    assert not first[0] & second[0]
+    assert not first[1] & second[1]
+
+
+def test_an_answer_is_right_in_its_own_episode_only(tmp_path):
+    resolve_agent(config(), tmp_path)
+    database = open_world(tmp_path / "database")
+    table = pq.read_table(tmp_path / "heldout.parquet").to_pylist()
+    own, other = [], []
+    for row, neighbour in itertools.pairwise(table):
+        question = parse_task(row["reward_model"]["ground_truth"])
+        own.append(right_answer(question, database.in_episode(row["extra_info"]["episode_seed"])))
+        other.append(right_answer(question, database.in_episode(neighbour["extra_info"]["episode_seed"])))
+    same = sum(a == b for a, b in zip(own, other, strict=True))
+    assert same / len(own) < 0.05, "what was learnt of one episode's prices does not help in another"
+
+
+def test_an_unknown_name_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"agent://pupil: unknown; known names are agent://student"):
+        resolve_agent(config(**{"actor_rollout_ref.model.path": "agent://pupil"}), tmp_path)

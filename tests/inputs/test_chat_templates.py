@@ -1,0 +1,86 @@
+"""A chat template that the run cannot use ends it at the front door: exit code 2, before Ray is started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+
+from opd.agent.settings import AGENT_LOOP
+from opd.config import load_spec
+from opd.config.verl import compute_overrides
+from opd.data.chat_template import UnfitTemplate
+from opd.data.toy import STUDENT_DIR
+from opd.envs.travel.toy import STUDENT, model_folder
+from opd.inputs.chat_templates import check_chat_template
+from opd.launch import facts
+from opd.trainer.entry import run
+
+FAILS = "{{ messages[0]['content'] + messages }}"
+ONE_CALL = (
+    "{% if messages[1] is defined and messages[1].tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+    "<|im_end|>{% endfor %}"
+)
+
+
+def _with_template(source: Path, template: str | None, target: Path) -> Path:
+    shutil.copytree(source, target)
+    (target / "chat_template.jinja").unlink()
+    if template is not None:
+        (target / "chat_template.jinja").write_text(template)
+    return target
+
+
+def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | None = None) -> None:
+    """The check with what it reads of a composed config; with a number of calls, of a run with tools."""
+    turns = {
+        "max_assistant_turns": 4, "max_user_turns": None, "max_parallel_calls": max_parallel_calls,
+        "max_tool_response_length": 64, "format": "hermes", "tool_config_path": None,
+    }  # fmt: skip
+    agent = {"database_dir": "/nowhere", "call_timeout_s": 1.0, "num_tool_processes": 1, "toolset": "opd.agent.tools"}
+    loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
+    paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
+    config = OmegaConf.create(
+        {
+            "run": {"agent": agent},
+            "data": {"max_prompt_length": 64, "max_response_length": 64},
+            "actor_rollout_ref": {
+                "model": paths,
+                "rollout": {"agent": {"default_agent_loop": loop}, "multi_turn": turns},
+            },
+        }
+    )
+    check_chat_template(config, AutoTokenizer.from_pretrained(model))
+
+
+def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_path, capsys):
+    model = _with_template(STUDENT_DIR, FAILS, tmp_path / "model")
+    sets = [f"model.path={model}", f"output.root={tmp_path}", f"store.url={tmp_path}/store", "name=fails"]
+    spec = load_spec("manifests/experiments/quickstart.yaml", env={}, sets=sets).spec
+    assert run(spec, compute_overrides(spec, run=facts(spec))) == 2
+    said = capsys.readouterr().err
+    assert f'model.path\n    value: "{model}"\n    rule:  its chat template cannot be used: it fails: TypeError' in said
+    assert "fix:   use a model whose template can" in said
+    assert not ray.is_initialized()
+    (record,) = tmp_path.rglob("fatal.json")
+    assert "it fails: TypeError" in json.loads(record.read_text())["reason"], "no retry spends a cluster on it"
+
+
+def test_a_base_model_without_a_template_is_refused_unless_one_is_given(tmp_path):
+    model = _with_template(STUDENT_DIR, None, tmp_path / "model")
+    with pytest.raises(UnfitTemplate, match=r"it fails: ValueError: .*chat_template(.|\n)*custom_chat_template"):
+        _check(model)
+    _check(model, custom="{{ messages[0].content }}")
+
+
+def test_an_agents_template_is_asked_for_no_more_calls_a_turn_than_the_run_allows(tmp_path):
+    model = _with_template(model_folder(STUDENT), ONE_CALL, tmp_path / "model")
+    _check(model, max_parallel_calls=1)
+    with pytest.raises(UnfitTemplate, match="it fails: one call"):
+        _check(model, max_parallel_calls=2)

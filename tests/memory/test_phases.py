@@ -1,0 +1,120 @@
+"""Bytes of each part in each phase, against counts by hand for two tiny models (see `jobs.py` for their sizes)."""
+
+from dataclasses import replace
+
+from tests.memory.jobs import STUDENT, TEACHER, job
+
+from opd.memory.phases import ASLEEP_BYTES, RESERVE_BYTES, SYNC_BYTES, Choice, phases_of
+
+RESIDENT = Choice(
+    offload_teacher=False,
+    offload_params=False,
+    offload_optimizer=False,
+    defer_sync=False,
+    keep_gathered=False,
+    cache_bytes=5120,
+)
+OFFLOADED = replace(RESIDENT, offload_teacher=True, offload_params=True, offload_optimizer=True)
+
+
+def parts(job, choice):
+    return {phase.name: {**phase.parts, **phase.either} for phase in phases_of(job, choice)}
+
+
+def test_the_models_have_the_sizes_counted_by_hand():
+    assert (STUDENT.layer_params, STUDENT.num_params) == (656, 2120)
+    assert (TEACHER.layer_params, TEACHER.num_params) == (2592, 13584)
+    assert job().hidden_bytes == 16 * 10 * 16 * 2
+    assert job().loss_tokens == 20
+
+
+def test_what_rests_on_the_device_while_the_server_samples():
+    found = parts(job(device_bytes=10**9, rollout_share=0.5), RESIDENT)["rollout"]
+    assert found == {
+        "reserve": RESERVE_BYTES,
+        "teacher weights": 2 * 13584,  # bf16
+        "student weights": 4 * 2120,  # fp32
+        "optimizer moments": 8 * 2120,
+        "rollout server": 500_000_000,
+    }
+    assert parts(job(), OFFLOADED)["rollout"] == {"reserve": RESERVE_BYTES}
+
+
+def test_the_teachers_phase_loads_it_and_nothing_of_the_student():
+    assert parts(job(), OFFLOADED)["teacher"] == {
+        "reserve": RESERVE_BYTES,
+        "teacher weights": 2 * 13584,
+        "gathered weights": 2 * (2 * 2592 + 1600),
+        # a token: stream 16 x (2 + 2 + 4), and the larger of attention's (2 x 16 + 2 x 16) x 2 + 4 x 16, 3 x 32 x 2
+        "activations": 80 * (16 * 8 + max(192, 192)),
+        "hidden states": 5120,
+    }
+
+
+def test_the_students_phase_counts_weights_moments_gradients_head_and_activations():
+    layer = 40 * (16 * 8 + 2 * (4 * 8 + 2 * 8 + 4 * 16))  # tokens x (norms, attention, feed-forward)
+    assert parts(job(), OFFLOADED)["student"] == {
+        "reserve": RESERVE_BYTES,
+        "student weights": 4 * 2120,
+        "optimizer moments": 8 * 2120,
+        "gradients": 4 * 2120 + 4 * (2 * 656 + 800),
+        "gathered weights": 2 * (2 * 656 + 800),
+        "activations": 40 * 2 * 2 * 8,  # a layer's input, bf16, two layers
+        "teacher head": 2 * 1600,
+        "hidden states": 5120,
+        "head gradient": 4 * 800,
+        "logits": 5000 + 20 * (2 * 2 * 8 + 2 * 16),
+        "layer in backward": layer + 40 * (8 * 8 + max(2 * 32 + 32, 96)),
+    }
+
+
+def test_without_checkpointing_every_layers_activations_stay():
+    layer = 40 * (16 * 8 + 2 * (4 * 8 + 2 * 8 + 4 * 16))
+    found = parts(job(checkpointing=False), RESIDENT)["student"]
+    assert found["activations"] == 2 * layer
+    assert found["layer in backward"] == 40 * (8 * 8 + 96)
+    half = parts(job(checkpointing=False, activation_share=0.5), RESIDENT)["student"]
+    assert half["activations"] == layer
+
+
+def test_shards_are_divided_and_what_is_gathered_is_not():
+    one, four = parts(job(), OFFLOADED)["student"], parts(job(num_ranks=4), OFFLOADED)["student"]
+    assert four["student weights"] * 4 == one["student weights"]
+    assert four["optimizer moments"] * 4 == one["optimizer moments"]
+    assert four["gathered weights"] == one["gathered weights"]
+    assert four["teacher head"] == one["teacher head"]
+
+
+def test_one_sum_and_one_gathering_an_update_cost_the_whole_model_unsharded():
+    choice = replace(OFFLOADED, defer_sync=True, keep_gathered=True)
+    assert parts(job(num_ranks=4), choice)["student"]["gradients"] == 4 * 2120 + 2120
+    assert parts(job(num_ranks=4), choice)["student"]["gathered weights"] == 2 * 2120
+    # A lone rank's sums are what they become: never there twice, but for two layers and the head on their way.
+    assert parts(job(), choice)["student"]["gradients"] == 4 * 2120 + 4 * (2 * 656 + 800)
+
+
+def test_a_lone_ranks_resident_teacher_brings_its_head_along():
+    assert "teacher head" not in parts(job(), RESIDENT)["student"]
+    assert parts(job(num_ranks=2), RESIDENT)["student"]["teacher head"] == 2 * 1600
+
+
+def test_ranks_that_share_heads_or_sequences_have_their_share():
+    found = parts(job(num_ranks=2, vocab_ranks=2), OFFLOADED)["student"]
+    assert found["teacher head"] == 1600
+    assert found["head gradient"] == 1600
+    shared = parts(job(num_ranks=2, sequence_ranks=2), OFFLOADED)
+    assert shared["student"]["activations"] == 20 * 2 * 2 * 8
+    assert job(sequence_ranks=2).hidden_bytes == 16 * 10 * 16
+
+
+def test_a_sleeping_server_leaves_its_context_and_wakes_up_with_its_weights_first():
+    found = parts(job(device_bytes=10**9, rollout_share=0.5), OFFLOADED)
+    assert found["student"]["rollout server"] == found["teacher"]["rollout server"] == ASLEEP_BYTES
+    assert found["weight sync"]["rollout server"] == ASLEEP_BYTES + 2 * 2120 + SYNC_BYTES
+    awake = parts(job(device_bytes=10**9, rollout_share=0.5, rollout_sleeps=False), OFFLOADED)
+    assert awake["student"]["rollout server"] == 500_000_000
+
+
+def test_only_the_larger_of_logits_and_a_layers_backward_counts():
+    student = phases_of(job(), OFFLOADED)[2]
+    assert student.total == sum(student.parts.values()) + max(student.either.values())

@@ -1,0 +1,126 @@
+"""What a plan gives up, in which order, and what it says where nothing is left to give up."""
+
+from dataclasses import replace
+
+import pytest
+from tests.memory.jobs import job
+
+from opd.memory.plan import make_plan
+from opd.memory.table import render
+
+
+def peak(job) -> int:
+    return make_plan(job).peak.total
+
+
+def test_with_room_nothing_is_offloaded_the_teacher_included():
+    plan = make_plan(job(device_bytes=10**12))
+    choice = plan.choice
+    assert plan.fits
+    assert not any([choice.offload_teacher, choice.offload_params, choice.offload_optimizer])
+    assert choice.defer_sync
+    assert choice.keep_gathered
+    assert choice.cache_bytes == plan.job.hidden_bytes
+
+
+def test_a_device_exactly_as_large_as_the_peak_fits_and_one_byte_less_gives_the_cheapest_thing_up():
+    exact = peak(job(device_bytes=10**12))
+    assert make_plan(job(device_bytes=exact)).choice == make_plan(job(device_bytes=10**12)).choice
+    less = make_plan(job(device_bytes=exact - 1))
+    assert less.fits
+    assert not less.choice.keep_gathered
+    assert less.choice.defer_sync
+    assert not less.choice.offload_teacher
+
+
+def test_what_is_given_up_follows_the_memory_down():
+    size, seen = peak(job(device_bytes=10**12, num_ranks=2)), []
+    while (plan := make_plan(job(device_bytes=size, num_ranks=2))).fits:
+        choice = plan.choice
+        spills = choice.cache_bytes < plan.job.hidden_bytes
+        seen.append((choice.keep_gathered, spills, choice.offload_teacher, choice.offload_params))
+        size -= 1000
+    order = list(dict.fromkeys(seen))
+    assert order[0] == (True, False, False, False)
+    assert any(spills and not teacher for _, spills, teacher, _ in order)
+    assert order[-1][2:] == (True, True) or order[-1][2:] == (True, False)
+    # A cache that spilled grows again when a larger thing has gone.
+    assert any(not spills and teacher for _, spills, teacher, _ in order)
+
+
+def test_a_wish_is_never_overruled():
+    plan = make_plan(job(device_bytes=10**12, offload_teacher=True))
+    assert plan.choice.offload_teacher
+    tight = make_plan(job(device_bytes=peak(job(device_bytes=10**12)) - 20_000, offload_teacher=False))
+    assert not tight.choice.offload_teacher
+
+
+def test_one_micro_batch_an_update_has_nothing_to_defer():
+    choice = make_plan(job(mini_rows=2)).choice
+    assert not choice.defer_sync
+    assert not choice.keep_gathered
+
+
+def test_an_unknown_device_gives_nothing_up_and_says_what_is_needed():
+    plan = make_plan(job())
+    assert plan.fits
+    assert "name it by opd.gpu_memory_gib" in render(plan)
+
+
+def test_an_explicit_cache_is_kept_and_the_rest_waits_on_the_host():
+    plan = make_plan(job(device_bytes=10**12, cache_bytes=1000))
+    assert plan.choice.cache_bytes == 1000
+    assert plan.host_bytes == plan.job.hidden_bytes - 1000
+
+
+def test_what_cannot_fit_names_the_knob_that_helps():
+    # All that remains on the device in the student's phase is halved by a second rank.
+    smallest = min(peak(job(device_bytes=1)), peak(job(device_bytes=1, num_ranks=2)))
+    plan = make_plan(job(device_bytes=smallest))
+    assert not plan.fits
+    assert any("2 ranks instead of 1: fits" in knob for knob in plan.knobs)
+
+
+def smallest_device(job) -> int:
+    """The peak when everything is given up that may be."""
+    return make_plan(replace(job, device_bytes=1)).peak.total
+
+
+@pytest.mark.parametrize(
+    ("hurt", "helped", "knob"),
+    [
+        ({"offload_teacher": False}, {"offload_teacher": None}, "teacher.offload: auto: fits"),
+        (
+            {"offload_optimizer": False, "score_tokens": 800},
+            {"offload_optimizer": None},
+            "actor.optimizer_offload: auto",
+        ),
+        ({"cache_bytes": 5120}, {"cache_bytes": None}, "opd.cache_gib: remove it: fits"),
+        ({"checkpointing": False}, {"checkpointing": True}, "actor.gradient_checkpointing: true: fits"),
+        ({"train_tokens": 160}, {"train_tokens": 20}, "actor.ppo_micro_batch_size_per_gpu"),
+        ({"score_tokens": 4000}, {"score_tokens": 20}, "actor.log_prob_micro_batch_size_per_gpu"),
+    ],
+)
+def test_each_knob_is_named_where_it_makes_the_difference(hurt, helped, knob):
+    size = smallest_device(job(**hurt | helped))
+    assert make_plan(job(**hurt | helped, device_bytes=size)).fits
+    plan = make_plan(job(**hurt, device_bytes=size))
+    assert not plan.fits
+    assert any(text.startswith(knob) for text in plan.knobs), plan.knobs
+
+
+def test_a_server_that_asks_too_much_is_told_its_largest_share():
+    large = 10**10
+    plan = make_plan(job(device_bytes=large, rollout_share=0.95))
+    assert not plan.fits
+    # 10 GB, of which 1.6 GB stay reserved: 0.8 is the largest tenth that leaves them free.
+    assert plan.knobs[0] == "rollout.gpu_memory_utilization: 0.8: fits"
+
+
+def test_the_table_has_a_column_a_phase_and_adds_up():
+    text = render(make_plan(job(device_bytes=10**12, rollout_share=0.5)))
+    header = text.splitlines()[0]
+    for name in ("rollout", "teacher", "student", "optimizer step", "weight sync"):
+        assert name in header
+    assert "fits:" in text
+    assert "teacher on the device" in text

@@ -1,0 +1,180 @@
+"""`logs -f` over a server that speaks the API's log endpoint and breaks every stream: each line once, in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kubernetes import client
+
+from opd.store.opening import open_store
+from opdctl.kube.client import KubeApi
+from opdctl.logs.from_pods import PodFollower
+
+
+class Cluster:
+    """What the server shows: a RayJob, and pods whose logs grow."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job: dict[str, Any] | None = job
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.logs: dict[str, list[str]] = {}
+        self.num_shown: dict[str, int] = {}
+        self.num_streams = 0
+        self.is_away = False
+        self._clock_s = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
+
+    def add(self, pod: str, *texts: str) -> None:
+        """Lines a fifth of a second apart, some sharing a stamp, so that streams overlap."""
+        for number, text in enumerate(texts):
+            self._clock_s += 0.2 if number % 3 else 0.0
+            stamp = datetime.fromtimestamp(self._clock_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            self.logs[pod].append(f"{stamp} {text}")
+
+
+class Handler(BaseHTTPRequestHandler):
+    cluster: ClassVar[Cluster]
+    lines_per_stream = 4
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        log = re.search(r"/pods/([^/]+)/log$", url.path)
+        if self.cluster.is_away:
+            self.close_connection = True
+        elif log:
+            self._log(log[1], query)
+        elif "/rayjobs/" in url.path:
+            self._json(self.cluster.job)
+        else:
+            self._json({"items": list(self.cluster.pods.values()), "metadata": {}})
+
+    def _json(self, tree: dict[str, Any] | None) -> None:
+        body = json.dumps(tree or {"reason": "NotFound", "message": "not found"}).encode()
+        self.send_response(200 if tree is not None else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _log(self, pod: str, query: dict[str, str]) -> None:
+        """From `sinceTime` on; a followed stream ends after a few new lines, every other time in the middle of one."""
+        if pod not in self.cluster.pods:
+            self._json(None)
+            return
+        self.cluster.num_streams += 1
+        is_cut = self.cluster.num_streams % 2 == 0
+        since = query.get("sinceTime", "").replace("Z", ".000000000Z")
+        lines = self.cluster.logs[pod]
+        if "follow" in query:
+            self.cluster.num_shown[pod] = min(self.cluster.num_shown.get(pod, 0) + self.lines_per_stream, len(lines))
+            lines = lines[: self.cluster.num_shown[pod]]
+        text = "".join(f"{line}\n" for line in lines if line.partition(" ")[0] >= since)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if is_cut and "follow" in query:
+            text = text[:-3]  # less than promised
+        self.wfile.write(text.encode())
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster(rayjob: Callable) -> Iterator[tuple[Cluster, KubeApi]]:
+    state = Cluster(rayjob(jobDeploymentStatus="Running", jobStatus="RUNNING"))
+    handler = type("Own", (Handler,), {"cluster": state})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
+        configuration.retries = False
+        yield state, KubeApi(client.ApiClient(configuration), namespace="opd", context=None)
+        server.shutdown()
+
+
+@pytest.fixture
+def submitter(pod: Callable) -> Callable[..., dict[str, Any]]:
+    def make(name: str, minute: int, *, phase: str = "Running") -> dict[str, Any]:
+        status = {"name": "submitter", "state": {"running": {}}}
+        tree = pod("submitter", name=name, phase=phase, containerStatuses=[status])
+        tree["metadata"]["creationTimestamp"] = f"2026-11-21T10:{minute:02d}:00Z"
+        return tree
+
+    return make
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never came so far"
+        time.sleep(0.01)
+
+
+def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away_and_the_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    first = [f"step {number}/40" for number in range(20)]
+    second = [f"step {number}/40 again" for number in range(15, 40)]
+    for number, lines in ((1, first), (2, second)):
+        folder = tmp_path / "r" / "attempts" / f"{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
+    printed: list[str] = []
+    follower = PodFollower(api, "r", "K8sJobMode", store=open_store(tmp_path / "r"), poll_s=0.01, out=printed.append)
+
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", "opd.pods.submit: hello", *first[:15])
+    following = threading.Thread(target=follower.follow)
+    following.start()
+    until(lambda: first[14] in printed)
+    del state.pods["s1"]  # with its last five lines: the store has them
+    until(lambda: first[19] in printed)
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.add("s2", "opd.pods.submit: hello", *second[:10])
+    until(lambda: second[9] in printed)
+    state.is_away = True
+    time.sleep(0.1)
+    state.add("s2", *second[10:])
+    state.is_away = False
+    until(lambda: second[-1] in printed)
+    state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
+    state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
+    assert state.job is not None
+    state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+    following.join(60)
+    assert not following.is_alive()
+    assert printed == [
+        "opd.pods.submit: hello", *first, "===== pod s2 =====", "opd.pods.submit: hello", *second,
+        "opd.pods.submit: job r: SUCCEEDED",
+    ]  # fmt: skip
+    assert state.num_streams > 3, "streams were broken"
+
+
+def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
+    state, api = cluster
+    folder = tmp_path / "r" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "driver.log").write_text("one\ntwo\n")
+    state.job = None
+    printed: list[str] = []
+    PodFollower(api, "r", "K8sJobMode", store=open_store(tmp_path / "r"), poll_s=0.01, out=printed.append).follow()
+    assert printed == ["one", "two"]
+
+
+def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    with open(path, "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        PodFollower.out("a step")
+        assert path.read_text() == "a step\n"

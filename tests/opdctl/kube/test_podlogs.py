@@ -1,0 +1,84 @@
+"""Lines of a pod's log: each once over any reconnect, and the store's copy taken up where the pods left off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdctl.kube.podlogs import OVERLAP_S, StampedLines, log_pods
+from opdctl.logs.from_pods import missing
+
+
+def stamp(second: int, nanos: int = 0) -> str:
+    return f"2026-11-21T10:{second // 60:02d}:{second % 60:02d}.{nanos:09d}Z"
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0, 1, 2, 7]), min_size=1, max_size=40),
+    words=st.data(),
+    breaks=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_each_line_comes_once_over_any_reconnects(gaps: list[int], words: st.DataObject, breaks: list[int]) -> None:
+    """Lines of one stamp, equal lines, and stamps that cross by less than a second, as stdout and stderr do."""
+    second, log = 0, []
+    for gap in gaps:
+        second += gap
+        cross = words.draw(st.integers(0, 1)) if gap == 0 else 0
+        log.append((max(second - cross, 0), f"{stamp(max(second - cross, 0))} {words.draw(st.sampled_from('ab'))}"))
+    seen, given_out = StampedLines(), []
+    for end in [*sorted(min(item, len(log)) for item in breaks), len(log)]:
+        since = seen.reconnect()
+        for when, line in log[:end]:
+            if not since or stamp(when) >= since.replace("Z", ".000000000Z"):
+                text = seen.take(line)
+                if text is not None:
+                    given_out.append(text)
+    assert given_out == [line.partition(" ")[2] for _, line in log]
+
+
+def test_a_log_is_read_again_from_whole_seconds_before_its_newest_line() -> None:
+    lines = StampedLines()
+    assert lines.reconnect() == ""
+    lines.take(f"{stamp(30, 999_999_999)} x")
+    assert lines.reconnect() == f"2026-11-21T10:00:{30 - OVERLAP_S:02d}Z"
+
+
+def behind(printed: list[str], *attempts: list[str], is_final: bool = True) -> list[str]:
+    return list(missing(printed, attempts, is_final=is_final))
+
+
+def test_what_lies_in_the_store_behind_the_last_printed_line_is_what_is_missing() -> None:
+    stored = ["start", "step 1", "step 2", "step 3"]
+    assert behind(["opd.pods.submit: x", "start", "step 1", "opd.pods.submit: lost"], stored) == ["step 2", "step 3"]
+    assert behind(stored, stored) == []
+    assert behind(["only the submitter's"], stored) == stored
+    assert behind(["a"]) == []
+
+
+def test_of_equal_lines_the_one_with_the_same_lines_before_it_is_meant() -> None:
+    stored = ["a", "same", "b", "same", "c", "same", "d"]
+    assert behind(["a", "same", "b", "same"], stored) == ["c", "same", "d"]
+
+
+def test_a_store_that_lags_behind_the_pods_adds_nothing() -> None:
+    assert behind(["step 1", "step 2", "step 3"], ["step 1", "step 2"]) == []
+
+
+def test_a_newer_attempt_is_left_to_the_pod_that_prints_it() -> None:
+    attempts = ["start", "step 1", "step 2"], ["start", "step 2 again"]
+    assert behind(["start", "step 1"], *attempts, is_final=False) == ["step 2"]
+    assert behind(["start", "step 1"], *attempts) == ["step 2", "start", "step 2 again"]
+    assert behind([], *attempts, is_final=False) == ["start", "step 1", "step 2"]
+
+
+def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callable) -> None:
+    running = {"containerStatuses": [{"name": "submitter", "state": {"running": {}}}]}
+    later = pod("submitter", name="s1")
+    later["metadata"]["creationTimestamp"] = "2026-11-21T10:30:00Z"
+    pods = [later, pod("submitter", name="s0", phase="Failed", **running), pod("head", name="h")]
+    found = log_pods(pods, "K8sJobMode")
+    assert [(item.name, item.has_started, item.is_over) for item in found] == [("s0", True, True), ("s1", False, False)]
+    [head] = log_pods(pods, "HTTPMode")
+    assert (head.name, head.container) == ("h", "log")

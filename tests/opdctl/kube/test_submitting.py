@@ -1,0 +1,129 @@
+"""What submitting a spec under a name means, for every way that the name may be taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opd.config import AnySpec, identity, load_text, spec_hash
+from opdctl.errors import ToolError
+from opdctl.kube.rayjob import read_job
+from opdctl.kube.run import ClusterRun
+from opdctl.submit.names import Name, Stored, decide, next_free, refuse_beside_former
+
+EXPERIMENT: dict[str, Any] = {"kind": "opd", "name": "r", "model": {"path": "m"}, "teacher": {"path": "t"}}
+
+
+def spec_of(**more: Any) -> AnySpec:
+    return load_text(json.dumps({**EXPERIMENT, **more}), origin="test", is_json=True).spec
+
+
+SPEC = spec_of()
+FREE = Name(run_id="r", cluster=ClusterRun(job=None), stored=Stored(), release=None)
+STARTED = Stored(spec_hash=spec_hash(SPEC), identity=identity(SPEC))
+
+
+def name(**more: Any) -> Name:
+    return dataclasses.replace(FREE, **more)
+
+
+def test_a_free_name_starts() -> None:
+    assert decide(FREE, SPEC).action == "start"
+
+
+@pytest.mark.parametrize("deployment", ["", "Initializing", "Running", "Retrying", "Suspending", "Suspended"])
+def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
+    job = read_job(rayjob(jobDeploymentStatus=deployment))
+    with pytest.raises(ToolError, match="run r is live") as caught:
+        decide(name(cluster=ClusterRun(job=job), release="deployed"), SPEC)
+    assert caught.value.exit_code == 1
+    assert "opdctl" in caught.value.fix
+
+
+def test_a_run_that_kueue_holds_back_is_not_said_to_be_resumed_by_hand(rayjob: Callable) -> None:
+    job = read_job(rayjob(suspendable=True, suspend=True, queue="team", jobDeploymentStatus="Suspended"))
+    with pytest.raises(ToolError) as caught:
+        decide(name(cluster=ClusterRun(job=job), release="deployed"), SPEC)
+    assert "opdctl status r" in caught.value.fix
+    assert "resume" not in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("deployment", "job"), [("Failed", "FAILED"), ("Complete", "STOPPED"), ("ValidationFailed", "")]
+)
+def test_a_run_that_did_not_succeed_is_resumed_and_the_reason_told(deployment: str, job: str, rayjob: Callable) -> None:
+    state = read_job(rayjob(jobDeploymentStatus=deployment, jobStatus=job, message="because"))
+    decision = decide(name(cluster=ClusterRun(job=state), stored=STARTED, release="deployed"), SPEC)
+    assert decision.action == "resume"
+    assert "because" in decision.why
+
+
+def test_a_run_whose_job_was_deleted_is_resumed() -> None:
+    assert decide(name(stored=STARTED, release="deployed"), SPEC).action == "resume"
+    assert decide(name(stored=STARTED), SPEC).action == "resume"
+
+
+def test_a_run_that_succeeded_is_refused_with_its_result(rayjob: Callable) -> None:
+    stored = dataclasses.replace(STARTED, result={"steps": 50, "accuracy": 0.9, "eval": {"big": "table"}})
+    with pytest.raises(ToolError, match=r'succeeded already: {"steps": 50, "accuracy": 0.9}'):
+        decide(name(stored=stored), SPEC)
+    done = read_job(rayjob(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED"))
+    with pytest.raises(ToolError, match="succeeded already"):
+        decide(name(cluster=ClusterRun(job=done), release="deployed"), SPEC)
+
+
+def test_a_fatal_end_is_refused_with_its_reason() -> None:
+    with pytest.raises(ToolError, match="the tokenizers differ"):
+        decide(name(stored=dataclasses.replace(STARTED, fatal={"reason": "the tokenizers differ"})), SPEC)
+
+
+def test_a_run_that_is_alive_elsewhere_is_refused() -> None:
+    with pytest.raises(ToolError, match="outside this namespace, on laptop"):
+        decide(name(stored=dataclasses.replace(STARTED, live_on="laptop")), SPEC)
+
+
+def test_an_install_that_is_at_work_is_left_alone() -> None:
+    with pytest.raises(ToolError, match="pending-install"):
+        decide(name(release="pending-install"), SPEC)
+
+
+@pytest.mark.parametrize("where", ["store", "cluster"])
+def test_another_spec_under_the_name_is_refused_with_what_differs(where: str) -> None:
+    other = {"model": {"path": "other"}}
+    if where == "store":
+        before = spec_of(**other)
+        taken = name(stored=Stored(spec_hash=spec_hash(before), identity=json.loads(json.dumps(identity(before)))))
+    else:
+        taken = name(cluster=ClusterRun(job=None, experiment={**EXPERIMENT, **other}), release="deployed")
+    with pytest.raises(ToolError, match=r"model\.path: 'other' -> 'm'") as caught:
+        decide(taken, SPEC)
+    assert caught.value.exit_code == 2
+
+
+def test_a_longer_run_under_the_name_is_the_same_experiment() -> None:
+    sent = ClusterRun(job=None, experiment={**EXPERIMENT, "trainer": {"total_steps": 5}})
+    assert decide(name(cluster=sent, release="deployed"), SPEC).action == "resume"
+
+
+def test_the_next_free_name_is_counted_up_and_never_too_long() -> None:
+    taken = {"run", "run-2", "x" * 47}
+    assert next_free("other", lambda candidate: candidate not in taken) == "other"
+    assert next_free("run", lambda candidate: candidate not in taken) == "run-3"
+    assert next_free("x" * 47, lambda candidate: candidate not in taken) == "x" * 45 + "-2"
+
+
+def test_an_unfinished_run_under_the_former_default_name_is_named_before_another_begins(rayjob: Callable) -> None:
+    sent = ClusterRun(job=None, experiment={**EXPERIMENT, "name": "local"})
+    for former in (name(run_id="local", stored=STARTED), name(run_id="local", cluster=sent, release="deployed")):
+        with pytest.raises(ToolError, match="unfinished") as caught:
+            refuse_beside_former(former, "opd-m-reverse-kl", SPEC)
+        assert caught.value.exit_code == 2
+        assert "`--name local` goes on with it" in caught.value.fix
+    done = dataclasses.replace(STARTED, result={"loss": 1.0})
+    other = spec_of(model={"path": "another"})
+    for former, spec in ((FREE, SPEC), (name(stored=done), SPEC), (name(stored=STARTED), other)):
+        refuse_beside_former(former, "opd-m-reverse-kl", spec)

@@ -1,0 +1,85 @@
+"""The determinism contract: an answer's bits do not depend on batch mates, arrival order or slot."""
+
+import random
+
+import pytest
+import torch
+from tests.rollout.cpu.tiny import VOCAB, answer_all, answer_one, make_engine, tiny_model
+
+from opd.rollout.cpu.batch import DecodeBatch
+
+
+def random_requests(num_requests: int, seed: int):
+    """(prompt, sampling parameters) of many lengths, temperatures and filters."""
+    rng = random.Random(seed)
+    return [
+        (
+            [rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, rng.randrange(1, 40), rng.randrange(1, 300)]))],
+            {
+                "max_tokens": rng.randrange(1, 30),
+                "temperature": rng.choice([0.0, 0.7, 1.0, 1.3]),
+                "top_k": rng.choice([-1, -1, 5]),
+                "top_p": rng.choice([1.0, 1.0, 0.8]),
+                "seed": rng.getrandbits(64),
+            },
+        )
+        for _ in range(num_requests)
+    ]
+
+
+@pytest.mark.parametrize(("architecture", "num_requests"), [("qwen3", 40), ("qwen2", 10), ("llama", 10)])
+def test_an_answer_is_bit_for_bit_the_same_alone_and_among_any_others(architecture, num_requests):
+    engine = make_engine(tiny_model(architecture))
+    requests = random_requests(num_requests, seed=1)
+    alone = [answer_one(engine, prompt, **params) for prompt, params in requests]
+    rng = random.Random(2)
+    for _ in range(3):
+        # Any order, arrivals between steps, strangers beside them of which some are aborted.
+        order = rng.sample(range(len(requests)), len(requests))
+        strangers = random_requests(20, seed=rng.getrandbits(32))
+        answers = {}
+        while order or engine.num_unfinished:
+            for _ in range(rng.randrange(8)):
+                if order:
+                    index = order.pop()
+                    engine.submit(*requests[index], str(index))
+                if strangers:
+                    engine.submit(*strangers.pop(), f"stranger-{len(strangers)}")
+            engine.abort(f"stranger-{rng.randrange(20)}")
+            answers |= {request.request_id: answer for request, answer in engine.step()}
+        for index, expected in enumerate(alone):
+            assert answers[str(index)] == expected, f"request {index} has other bits beside others"
+
+
+def test_two_engines_that_saw_different_loads_agree():
+    model = tiny_model()
+    busy, fresh = make_engine(model), make_engine(model)
+    for i, (prompt, params) in enumerate(random_requests(40, seed=3)):
+        busy.submit(prompt, params, str(i))
+    answer_all(busy)
+    for prompt, params in random_requests(10, seed=4):
+        assert answer_one(busy, prompt, **params) == answer_one(fresh, prompt, **params)
+
+
+def test_an_engine_with_two_threads_is_refused():
+    model = tiny_model()
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="needs one thread, torch has 2"):
+        make_engine(model)
+
+
+def test_the_check_passes_on_this_machine():
+    make_engine(tiny_model()).check_rows()
+
+
+def test_the_check_finds_arithmetic_that_depends_on_the_row(monkeypatch):
+    engine = make_engine(tiny_model())
+    honest = DecodeBatch.next_logits
+
+    def place_dependent(self, model, tokens, positions, num_used):
+        logits = honest(self, model, tokens, positions, num_used)
+        return torch.cat([logits[:-1], logits[-1:] * (1 + 2**-20)])
+
+    monkeypatch.setattr(DecodeBatch, "next_logits", place_dependent)
+    with pytest.raises(RuntimeError, match="a row's place in a decode batch of 64 changes its bits"):
+        engine.check_rows()

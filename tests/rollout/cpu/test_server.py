@@ -1,0 +1,243 @@
+"""The server's contract, in this process and without Ray."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import torch
+from tests.rollout.cpu.tiny import answer_one, make_engine, server_config, tiny_model
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+
+from opd.rollout.cpu.engine import RolloutEngine
+from opd.rollout.cpu.script import Script, ScriptConfig
+from opd.rollout.cpu.server import RolloutServer
+
+
+def with_server(scenario: Callable[[RolloutServer], Awaitable[None]], *, load: bool = True, **changes) -> None:
+    """Run an async scenario against a server that has the tiny model's weights."""
+
+    async def run() -> None:
+        server = RolloutServer(server_config(**changes))
+        if load:
+            await server.load_weights(tiny_model().state_dict(), last=True, global_steps=7)
+        await asyncio.wait_for(scenario(server), timeout=60)
+
+    asyncio.run(run())
+
+
+def test_concurrent_requests_get_the_engines_answers():
+    async def scenario(server):
+        outputs = await asyncio.gather(
+            *[server.generate([5, i], {"max_tokens": 9, "seed": i, "logprobs": True}, f"r{i}") for i in range(30)]
+        )
+        for i, output in enumerate(outputs):
+            expected = answer_one(engine, [5, i], max_tokens=9, seed=i)
+            assert (output.token_ids, output.log_probs) == (expected.token_ids, expected.logprobs)
+            assert output.stop_reason == "completed"
+            assert output.extra_fields["global_steps"] == 7
+
+    engine = make_engine(tiny_model())
+    with_server(scenario)
+
+
+def test_log_probs_come_only_when_asked_for():
+    async def scenario(server):
+        assert (await server.generate([5], {"max_tokens": 2}, "r")).log_probs is None
+        assert len((await server.generate([5], {"max_tokens": 2, "logprobs": True}, "r")).log_probs) == 2
+
+    with_server(scenario)
+
+
+def test_a_refused_request_leaves_the_server_working():
+    async def scenario(server):
+        with pytest.raises(ValueError, match="the prompt is empty"):
+            await server.generate([], {}, "r")
+        with pytest.raises(ValueError, match="text only"):
+            await server.generate([5], {}, "r", image_data=["picture"])
+        assert len((await server.generate([5], {"max_tokens": 2}, "r")).token_ids) == 2
+
+    with_server(scenario)
+
+
+def test_without_weights_a_request_fails_by_name():
+    async def scenario(server):
+        with pytest.raises(RuntimeError, match="the rollout has no weights; sync the trainer's first"):
+            await server.generate([5], {}, "r")
+
+    with_server(scenario, load=False)
+
+
+def test_a_broken_weight_sync_fails_and_leaves_the_server_without_weights():
+    async def scenario(server):
+        state = dict(tiny_model().state_dict())
+        name = next(iter(state))
+        with pytest.raises(ValueError, match="at the trainer"):
+            await server.load_weights({name: torch.zeros(1)}, last=True, global_steps=8)
+        with pytest.raises(RuntimeError, match="no weights"):
+            await server.generate([5], {}, "r")
+        del state[name]
+        with pytest.raises(ValueError, match=r"1 of \d+ tensors never came"):
+            await server.load_weights(state, last=True, global_steps=8)
+        await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
+        assert (await server.generate([5], {"max_tokens": 1}, "r")).extra_fields["global_steps"] == 8
+
+    with_server(scenario)
+
+
+def test_weights_that_are_not_finite_are_refused():
+    async def scenario(server):
+        model = tiny_model()
+        model.lm_head.weight.data[3, 0] = torch.nan
+        with pytest.raises(RuntimeError, match="not finite"):
+            await server.load_weights(model.state_dict(), last=True, global_steps=1)
+
+    with_server(scenario, load=False)
+
+
+def test_weights_are_refused_while_requests_run():
+    async def scenario(server):
+        running = asyncio.create_task(server.generate([5], {"max_tokens": 3000}, "long"))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="1 requests are unfinished; drain or abort them"):
+            await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
+        await server.abort_all_requests()
+        assert (await running).stop_reason == "aborted"
+        await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
+
+    with_server(scenario)
+
+
+def test_an_aborted_request_returns_what_it_has():
+    def num_generated(engine):
+        return sum(len(request.token_ids) for batch in engine._all_batches() for _, request in batch.running)
+
+    async def scenario(server):
+        running = asyncio.create_task(server.generate([5], {"max_tokens": 3000, "seed": 1}, "long"))
+        await asyncio.sleep(0)
+        while await server._engine.call(num_generated) < 3:
+            await asyncio.sleep(0.001)
+        assert await server.abort_request("long") == {"aborted": True, "request_id": "long"}
+        output = await running
+        assert output.stop_reason == "aborted"
+        assert 3 <= len(output.token_ids) < 3000
+        same = answer_one(make_engine(tiny_model()), [5], max_tokens=len(output.token_ids), seed=1)
+        assert output.token_ids == same.token_ids
+        assert await server.abort_request("long") == {"aborted": False, "request_id": "long"}
+
+    with_server(scenario)
+
+
+def test_after_abort_all_requests_wait_or_are_turned_away_until_generation_resumes():
+    async def scenario(server):
+        await server.abort_all_requests(reject_request=True)
+        assert (await server.generate([5], {"max_tokens": 2}, "r")).stop_reason == "aborted"
+        await server.abort_all_requests()
+        waiting = asyncio.create_task(server.generate([5], {"max_tokens": 2}, "r"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await server.resume_generation()
+        assert (await waiting).stop_reason == "completed"
+
+    with_server(scenario)
+
+
+def test_a_cancelled_caller_frees_its_request():
+    async def scenario(server):
+        running = asyncio.create_task(server.generate([5], {"max_tokens": 3000}, "long"))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await server.load_weights(tiny_model().state_dict(), last=True, global_steps=8)
+
+    with_server(scenario)
+
+
+def test_draining_waits_for_the_last_request():
+    async def scenario(server):
+        running = asyncio.create_task(server.generate([5], {"max_tokens": 50}, "r"))
+        await asyncio.sleep(0)
+        await server.wait_for_requests_to_drain()
+        await asyncio.sleep(0)
+        assert running.done()
+        await server.sleep()
+        await server.wake_up(tags=["kv_cache"])
+
+    with_server(scenario)
+
+
+def test_a_crash_of_the_engine_fails_every_waiting_and_later_call(monkeypatch):
+    def crash(self):
+        raise ZeroDivisionError("a bug in a step")
+
+    async def scenario(server):
+        monkeypatch.setattr(RolloutEngine, "step", crash)
+        outcomes = await asyncio.gather(*[server.generate([5], {}, f"r{i}") for i in range(5)], return_exceptions=True)
+        for outcome in outcomes:
+            assert isinstance(outcome, RuntimeError)
+            assert "the rollout engine stopped: ZeroDivisionError: a bug in a step" in str(outcome)
+        with pytest.raises(RuntimeError, match="the rollout engine stopped"):
+            await server.load_weights({}, last=True, global_steps=1)
+
+    with_server(scenario)
+
+
+def test_a_server_that_cannot_build_its_model_does_not_start(tmp_path):
+    with pytest.raises(RuntimeError, match="the rollout engine stopped"):
+        RolloutServer(server_config(model_path=str(tmp_path / "nothing"), load_weights=True))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory) -> str:
+    """A tokenizer of whole words with the two chat tokens."""
+    words = ["<unk>", "<|im_start|>", "<|im_end|>", "assistant", "user", "weather", "sum", "call", "done", " "]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in words[1:3]])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words[3:]])
+    tokenizer.decoder = Fuse()
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+USER, ASSISTANT, WEATHER, SUM = [1, 4], [1, 3], [5], [6]
+"""Token ids of the openings of a turn, and of the words "weather" and "sum"."""
+
+
+def test_a_script_answers_by_assistant_turn_and_repeats_its_last_reply(tokenizer_folder):
+    script = Script(ScriptConfig(replies={"": ["call", "done"]}, tokenizer_path=tokenizer_folder))
+    first = USER + WEATHER + [2] + ASSISTANT
+    assert script.reply(first) == [7, 2]
+    assert script.reply([*first, 7, 2, *ASSISTANT]) == [8, 2]
+    assert script.reply([*first, 7, 2, *ASSISTANT, 8, 2, *ASSISTANT]) == [8, 2]
+
+
+def test_a_script_may_leave_turns_to_the_model(tokenizer_folder):
+    script = Script(ScriptConfig(replies={"": ["call", None]}, tokenizer_path=tokenizer_folder))
+    first = USER + WEATHER + [2] + ASSISTANT
+    assert script.reply(first) == [7, 2]
+    assert script.reply([*first, 7, 2, *ASSISTANT]) is None
+
+
+def test_a_script_may_depend_on_what_the_prompt_contains(tokenizer_folder):
+    replies = {"weather": ["call"], "sum": ["done"]}
+    script = Script(ScriptConfig(replies=replies, tokenizer_path=tokenizer_folder))
+    assert script.reply(USER + SUM + [2] + ASSISTANT) == [8, 2]
+    with pytest.raises(ValueError, match="none of 'weather', 'sum' occurs in the prompt"):
+        script.reply([*USER, 2, *ASSISTANT])
+
+
+def test_a_scripted_server_gives_the_reply_with_the_models_log_probabilities(tokenizer_folder):
+    async def scenario(server):
+        output = await server.generate(USER + ASSISTANT, {"logprobs": True}, "r")
+        assert output.token_ids == [7, 2]
+        assert all(logprob < 0 for logprob in output.log_probs)
+
+    with_server(scenario, script=ScriptConfig(replies={"": ["call"]}, tokenizer_path=tokenizer_folder))
+
+
+def test_a_script_without_replies_is_refused(tokenizer_folder):
+    with pytest.raises(ValueError, match="needs at least one reply"):
+        Script(ScriptConfig(replies={"": []}, tokenizer_path=tokenizer_folder))

@@ -1,0 +1,59 @@
+"""The reward function, looked at before there is an answer."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from opd.errors import UnusableInput
+from opd.rollout.reward_function import check_reward
+
+VERL_SIGNATURE = "data_source, solution_str, ground_truth, extra_info=None"
+
+
+def reward(**kwargs) -> None:
+    function = {"path": "pkg://opd.rewards.entry", "reward_kwargs": {"timeout_s": 5.0, **kwargs}}
+    check_reward(OmegaConf.create({"reward": {"custom_reward_function": function}}))
+
+
+def scorer(folder, source: str) -> str:
+    (folder / "scorer.py").write_text(source)
+    return f"{folder / 'scorer.py'}:score"
+
+
+def test_a_reward_function_that_can_score_passes_and_is_not_called(tmp_path):
+    reward(function="math_dapo", strict_box=True)
+    reward(function="math_verify")
+    reward(function=scorer(tmp_path, f"def score({VERL_SIGNATURE}):\n    raise SystemExit('called')\n"))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (f"import no_such_library\ndef score({VERL_SIGNATURE}): ...\n", "No module named 'no_such_library'"),
+        ("def score(answer, truth): ...\n", "unexpected keyword argument|missing a required argument"),
+        (f"def grade({VERL_SIGNATURE}): ...\n", "no attribute 'score'"),
+        (f"import os\nos._exit(4)\ndef score({VERL_SIGNATURE}): ...\n", "its process died"),
+    ],
+)
+def test_a_reward_function_that_could_score_nothing_is_found_before_there_is_an_answer(tmp_path, source, says):
+    with pytest.raises(UnusableInput, match=f"reward.function: .*scorer.py:score cannot score: .*({says})"):
+        reward(function=scorer(tmp_path, source))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"function": "maths"}, "must be one of exact_match"),
+        ({"function": "math_dapo", "strict": True}, "has no option strict"),
+        ({"function": "/nowhere/scorer.py:score"}, "there is no Python file /nowhere/scorer.py"),
+    ],
+)
+def test_a_reward_function_that_does_not_exist_is_named(kwargs, says):
+    with pytest.raises(UnusableInput, match=says):
+        reward(**kwargs)
+
+
+def test_a_function_that_verl_loads_by_itself_is_left_to_it():
+    function = {"path": "/nowhere/mine.py", "name": "score", "reward_kwargs": {}}
+    check_reward(OmegaConf.create({"reward": {"custom_reward_function": function}}))

@@ -1,0 +1,59 @@
+"""A request's seed says what is asked, not when or by whom; a rank's process is seeded by run and rank."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import product
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient, SeededRank, request_seed
+
+
+def test_every_part_of_the_question_changes_the_seed():
+    keys = list(product((1, 2), (TRAIN, VALIDATION), (0, 1), (0, 1), (0, 1), (0, 1)))
+    seeds = {request_seed(*key) for key in keys}
+    assert len(seeds) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_samples_of_a_prompt_do_not_coincide_and_a_turn_gets_its_own_seed():
+    # verl's full_determinism gives every request one seed, so that the n samples of a prompt are one sample.
+    class Client:
+        def __init__(self):
+            self.seeds = []
+
+        async def generate(self, request_id, *, sampling_params):
+            self.seeds.append(sampling_params["seed"])
+
+    recorded = Client()
+
+    async def two_turns(sample):
+        client = SeededClient(recorded, run_seed=1, partition=TRAIN, step=4, data_index=9, sample=sample)
+        for _ in range(2):
+            await client.generate("r", sampling_params={"temperature": 1.0})
+
+    for sample in (0, 1, 0):
+        asyncio.run(two_turns(sample))
+    first, second, again = recorded.seeds[:2], recorded.seeds[2:4], recorded.seeds[4:]
+    assert len({*first, *second}) == 4
+    assert again == first
+
+
+def test_the_process_of_a_rank_draws_the_same_in_every_run_and_something_else_than_other_ranks():
+    class Worker:
+        def __init__(self, config, rank):
+            self.rank = rank
+
+    class Seeded(SeededRank, Worker):
+        pass
+
+    def draws(run_seed: int, rank: int) -> tuple:
+        Seeded(OmegaConf.create({"actor": {"fsdp_config": {"seed": run_seed}}}), rank)
+        return (random.random(), np.random.rand(), torch.rand(1).item())
+
+    assert draws(1, 0) == draws(1, 0)
+    assert len({draws(1, 0), draws(1, 1), draws(2, 0)}) == 3

@@ -1,0 +1,129 @@
+"""The prompt data set: unique row numbers over all files, and no prompt dropped or cut without a count."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.dataset.rl_dataset import RLHFDataset
+
+from opd.config import SpecError
+from opd.data.toy import STUDENT_DIR
+from opd.trainer.dataset import PromptDataset
+from opd.trainer.trainer import OrderedTrainer
+
+_LONG, _SHORT = "12+34+" * 5, "12+34="
+
+
+def _file(path, questions):
+    rows = [
+        {
+            "data_source": "toy_add",
+            "prompt": [{"role": "user", "content": question}],
+            "reward_model": {"style": "rule", "ground_truth": "046"},
+            "extra_info": {"index": 7},
+        }
+        for question in questions
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def _dataset(files, *, filters: bool = True) -> PromptDataset:
+    config = OmegaConf.create(
+        {"max_prompt_length": 16, "filter_overlong_prompts": filters, "return_raw_chat": True, "prompt_key": "prompt"}
+    )
+    return PromptDataset(files, AutoTokenizer.from_pretrained(STUDENT_DIR), config)
+
+
+def test_overlong_prompts_are_dropped_and_counted(tmp_path):
+    dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
+    assert len(dataset) == 2
+    assert dataset.num_overlong_dropped == 3
+
+
+def test_an_overlong_prompt_that_may_not_be_dropped_is_an_error_not_a_cut(tmp_path):
+    with pytest.raises(ValueError, match=r"1 of 2 prompts .* longer than data\.max_prompt_length=16"):
+        _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG])], filters=False)
+
+
+def test_a_file_of_which_nothing_fits_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no prompt of"):
+        _dataset([_file(tmp_path / "a.parquet", [_LONG])])
+
+
+def test_rows_of_several_files_have_numbers_of_their_own(tmp_path):
+    # The files' own `extra_info.index` repeats: seeds made of it would give two prompts the same samples.
+    files = [_file(tmp_path / f"{name}.parquet", [_SHORT, _SHORT]) for name in "ab"]
+    dataset = _dataset(files)
+    assert [dataset[i]["index"] for i in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_prompt_that_the_template_refuses_is_shown_with_the_templates_own_words(tmp_path):
+    config = OmegaConf.create({"max_prompt_length": 16, "filter_overlong_prompts": True, "prompt_key": "prompt"})
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if '34' in m.content %}{{ raise_exception('no 34 here') }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(
+        SpecError, match=r'model\.path \(prompt \[\{"role": "user", "content": "12\+34="\}\]\)(.|\n)*no 34 here'
+    ):
+        PromptDataset([_file(tmp_path / "a.parquet", [_SHORT])], tokenizer, config)
+
+
+def test_files_whose_columns_differ_in_type_are_read_together_and_their_problems_named(tmp_path):
+    """Ours, one with DAPO's texts as indices and numbers as ground truths, and JSON lines with the columns a run needs."""
+    prompt = [{"content": _SHORT, "role": "user"}]
+    dapo = {"data_source": "aime", "prompt": prompt, "reward_model": {"ground_truth": 46, "style": "rule"},
+            "extra_info": {"index": "9a9b6eb4-a1cb", "raw_problem": _SHORT}}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([dapo, dapo]), tmp_path / "dapo.parquet")
+    bare = {"data_source": "mine", "prompt": prompt, "reward_model": {"ground_truth": "046"}}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(bare) + "\n")
+    files = [
+        _file(tmp_path / "a.parquet", [_LONG, _SHORT]),
+        str(tmp_path / "dapo.parquet"),
+        str(tmp_path / "mine.jsonl"),
+    ]
+    dataset = _dataset(files)
+    assert [row["reward_model"]["ground_truth"] for row in dataset] == ["046", "46", "46", "046"]
+    problems = dataset.name_problems()
+    assert [tuple(problems[place]) for place in dataset.places] == [
+        ("toy_add", 1),
+        ("aime", 0),
+        ("aime", 1),
+        ("mine", 0),
+    ]
+    assert [problems[place].data_source for place in dataset.dropped_places] == ["toy_add"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_choice_of_rows_is_verls_own(tmp_path, shuffle):
+    path = _file(tmp_path / "a.parquet", [f"{number}+34=" for number in range(10, 40)])
+    config = OmegaConf.create({"max_prompt_length": 16, "prompt_key": "prompt", "shuffle": shuffle, "seed": 5})
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT_DIR)
+    ours, verls = (cls([path], tokenizer, config, max_samples=7) for cls in (PromptDataset, RLHFDataset))
+    assert [row["prompt"] for row in ours] == [row["prompt"] for row in verls]
+    assert len(ours) == 7
+
+
+def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fault_of_the_spec(tmp_path, monkeypatch):
+    # Without this check the trainer would divide by the steps of an epoch, 0.
+    monkeypatch.setattr(
+        PPOTrainerSync, "_init_dataloader", lambda self: None
+    )  # verl's: the data set, and loaders over it
+    trainer = object.__new__(OrderedTrainer)
+    trainer.train_dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
+    trainer.config = OmegaConf.create({"data": {"train_batch_size": 2, "max_prompt_length": 16}, "trainer": {}})
+    trainer._init_dataloader()
+    trainer.config.data.train_batch_size = 3
+    with pytest.raises(
+        SpecError, match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16"
+    ):
+        trainer._init_dataloader()
+    trainer.config.trainer.val_only = True
+    trainer._init_dataloader()

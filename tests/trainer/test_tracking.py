@@ -1,0 +1,180 @@
+"""One run in W&B, MLflow and TensorBoard for all attempts of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.ports import free_ports
+from tests.trainer.tracked_attempt import PROJECT, RUN_ID, STEPS
+from tests.trainer.wandb_file import read_wandb_file
+
+from opd.runs.run import Run
+from opd.trainer import tracking
+
+
+def attempt(folder: Path) -> Run:
+    return Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False)
+
+
+def test_a_logger_whose_package_is_missing_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setitem(tracking._PACKAGES, "wandb", "no_such_package")
+    with pytest.raises(tracking.MissingTracker, match=r"trainer\.loggers: wandb needs the package no_such_package"):
+        tracking.check_installed(["console", "wandb"])
+    tracking.check_installed(["console", "file"])
+
+
+def test_the_run_id_is_wandb_s_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.setattr(os, "environ", environment := {})
+    tracking.set_wandb_environment("my-run")
+    assert environment == {"WANDB_RUN_ID": "my-run", "WANDB_RESUME": "allow"}
+    tracking.set_wandb_environment("other")
+    assert environment["WANDB_RUN_ID"] == "my-run"
+
+
+def test_the_model_s_name_is_a_tag_in_wandb(monkeypatch):
+    monkeypatch.setattr(os, "environ", environment := {})
+    tracking.set_wandb_environment("my-run", tags=("opd", "Qwen3, 8B" + "x" * 99))
+    assert environment["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]
+
+
+def test_the_model_s_name_is_a_tag_in_mlflow(mlflow, tmp_path):
+    spec = {"kind": "opd", "model": {"name": "Qwen3-8B"}}
+    with Run.open(run_id="r", local_root=tmp_path / "out", spec=spec, spec_hash="h", tee=False) as run:
+        tracking.MlflowRun(run, project="p", params={}).finish(0)
+    [found] = mlflow.MlflowClient().search_runs([mlflow.MlflowClient().get_experiment_by_name("p").experiment_id])
+    assert (found.data.tags["kind"], found.data.tags["model"]) == ("opd", "Qwen3-8B")
+
+
+@pytest.fixture
+def mlflow(tmp_path, monkeypatch):
+    found = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    yield found
+    while found.active_run() is not None:
+        found.end_run()
+
+
+def test_a_later_attempt_goes_on_in_the_same_mlflow_run_although_its_parameters_differ(mlflow, tmp_path):
+    for step in (1, 2):
+        with attempt(tmp_path / "out") as run:
+            tracker = tracking.MlflowRun(run, project="p", params={"resume_from": step, "lr": 0.1})
+            tracker.log({"opd/loss": float(step), "note": "text"}, step)
+            tracker.finish(0 if step == 2 else 1)
+    client = mlflow.MlflowClient()
+    [found] = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    history = client.get_metric_history(found.info.run_id, "opd/loss")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 2.0)]
+    assert (found.data.params["resume_from"], found.info.status, found.info.run_name) == ("1", "FINISHED", "r")
+
+
+def test_a_tracking_server_that_does_not_know_the_run_does_not_stop_the_training(mlflow, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    with attempt(tmp_path / "out") as run:
+        tracker = tracking.MlflowRun(run, project="p", params={})
+        tracker.log({"opd/loss": 1.0}, 1)
+        tracker.finish(0)
+    assert "going on without MLflow" in caplog.text
+
+
+ALL_STEPS = list(range(9))
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory):
+    """MLflow's own server on sqlite; its URL."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    words = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    words += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--default-artifact-root",
+        str(folder / "artifacts"),
+    ]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_until_healthy(url, server, folder / "server.log")
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen, log: Path, timeout_s: float = 240.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"MLflow's server did not come up: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def two_attempts(tmp_path_factory, mlflow_server):
+    """The folder of a run whose first attempt was killed and whose second repeated two of its steps."""
+    folder = tmp_path_factory.mktemp("tracked")
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_", "TENSORBOARD"))
+    }
+    environment = kept | {
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "MLFLOW_TRACKING_URI": mlflow_server,
+        "WANDB_MODE": "offline",
+    }
+    for attempt, ends in ((1, -signal.SIGKILL), (2, 0)):
+        program = [sys.executable, "-m", "tests.trainer.tracked_attempt", str(folder), str(attempt)]
+        done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == ends, done.stderr[-4000:]
+    return folder
+
+
+def _first_attempt_that_logged(step: int) -> float:
+    return 1.0 if step in STEPS[1] else 2.0
+
+
+@pytest.mark.slow
+def test_both_attempts_of_a_killed_run_are_one_wandb_run_with_its_steps_in_order(two_attempts):
+    files = sorted(
+        (two_attempts / "out" / RUN_ID / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.parent
+    )
+    read = [read_wandb_file(path) for path in files]
+    assert [(found.run_id, found.project) for found in read] == [(RUN_ID, PROJECT)] * 2
+    rows = [row for found in read for row in found.history]
+    assert [row["_step"] for row in rows] == ALL_STEPS
+    assert [row["opd/attempt"] for row in rows] == [_first_attempt_that_logged(step) for step in ALL_STEPS]
+
+
+@pytest.mark.slow
+def test_both_attempts_of_a_killed_run_are_one_run_on_mlflow_s_server_with_each_step_once(two_attempts, mlflow_server):
+    client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=mlflow_server)
+    [found] = client.search_runs([client.get_experiment_by_name(PROJECT).experiment_id])
+    history = client.get_metric_history(found.info.run_id, "opd/attempt")
+    assert [(point.step, point.value) for point in history] == [
+        (step, _first_attempt_that_logged(step)) for step in ALL_STEPS
+    ]
+    assert (found.info.run_name, found.info.status) == (RUN_ID, "FINISHED")
+    assert found.data.metrics["opd/loss"] == 0.8
+
+
+@pytest.mark.slow
+def test_tensorboard_and_wandb_write_into_the_run_directory_and_nowhere_else(two_attempts):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert [path.name for path in two_attempts.iterdir()] == ["out"]
+    events = EventAccumulator(str(two_attempts / "out" / RUN_ID / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("opd/loss")] == ALL_STEPS

@@ -1,0 +1,51 @@
+"""One attempt at a run that logs to W&B, MLflow and TensorBoard, as a program: `FOLDER ATTEMPT`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from tests.trainer.wandb_file import read_wandb_file
+
+RUN_ID, PROJECT = "tracked", "trackers"
+# The first attempt dies after step 6, saved last at 4: the second validates that model, then repeats 5 and 6.
+STEPS = {1: range(7), 2: range(4, 9)}
+
+
+def main(folder: Path, attempt: int) -> None:
+    from verl.utils.tracking import Tracking
+
+    from opd.runs.run import Run
+    from opd.trainer import tracking
+    from opd.trainer.run_log import StepLogger
+
+    with Run.open(run_id=RUN_ID, local_root=folder / "out", spec={"a": 1}, spec_hash="h", tee=False) as run:
+        assert run.handle.attempt == attempt
+        tracking.set_wandb_environment(RUN_ID)
+        tracking.write_into(run.handle.local_dir)
+        mlflow = tracking.MlflowRun(run, project=PROJECT, params={"resumed": attempt > 1})
+        trackers = Tracking(PROJECT, RUN_ID, ["wandb", "tensorboard"], config={"trainer": {}, "lr": 0.1})
+        trainer = SimpleNamespace(total_training_steps=8, on_step_logged=lambda: None)
+        logger = StepLogger(trackers, trainer=trainer, run=run, mlflow=mlflow)
+        for step in STEPS[attempt]:
+            logger.log({"opd/loss": step / 10, "opd/attempt": float(attempt)}, step)
+        if attempt == 1:
+            [offline] = Path(run.handle.local_dir).glob("wandb/offline-run-*/*.wandb")
+            _wait_for_step(offline, STEPS[1][-1])  # it writes by and by; what it has not written is lost with it
+            os.kill(os.getpid(), signal.SIGKILL)
+        logger.finish(0)
+
+
+def _wait_for_step(offline: Path, step: int, timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not any(row["_step"] == step for row in read_wandb_file(offline).history):
+        assert time.monotonic() < deadline, f"{offline} never held step {step}"
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

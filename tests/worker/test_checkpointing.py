@@ -1,0 +1,374 @@
+"""What ranks and driver do for a checkpoint, each for its own files (nodes with disks of their own: tests/e2e_cpu)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from ray.exceptions import RayActorError
+
+from opd.compat.plain_loads import plain_loads
+from opd.errors import CheckpointError, Overtaken, RunIsLive
+from opd.runs.checkpoints import Checkpoints
+from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
+from opd.runs.run import Run
+from opd.runs.shards import upload_shards
+from opd.runs.staging import move_in, sweep_older
+from opd.store.base import NO_RETRY
+from opd.store.durable import hash_file
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
+from opd.worker import checkpointing
+from opd.worker.checkpointing import ShardUploads
+
+
+class Rank(ShardUploads):
+    def __init__(self, rank: int):
+        self.rank = rank
+
+
+class Ranks:
+    """The worker group as the driver sees it: every call goes to all ranks, here one after another."""
+
+    def __init__(self, count: int):
+        self.world_size = count
+        self._ranks = [Rank(rank) for rank in range(count)]
+
+    def __getattr__(self, name: str):
+        return lambda **arguments: [getattr(rank, name)(**arguments) for rank in self._ranks]
+
+
+@pytest.fixture
+def config():
+    return OmegaConf.create({"run": {"keep_last": None, "keep_every": None}, "trainer": {}})
+
+
+def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
+    store = folder / "store"
+    options = {"store_url": str(store), "tee": False, "policy": NO_RETRY, "lease_ttl_s": lease_ttl_s}
+    return Run.open(run_id="r", local_root=folder / "out", spec={"a": 1}, spec_hash="h", **options)
+
+
+def save(run: Run, ranks: Ranks, step: int, config) -> None:
+    assert run.checkpoints.begin(step)
+    write(run.checkpoints.staged(step), ranks, step)
+    checkpointing.seal(run, ranks, step, config)
+
+
+def write(folder: Path, ranks: Ranks, step: int) -> None:
+    """What verl's save leaves."""
+    (folder / "actor").mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks.world_size):
+        for part in RANK_PARTS:
+            value = {part: torch.tensor([rank, step])}
+            torch.save(value, folder / "actor" / f"{part}_world_size_{ranks.world_size}_rank_{rank}.pt")
+    torch.save({"_num_yielded": step}, folder / "data.pt")
+
+
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        stored = tmp_path / "store" / "r" / step_folder(1)
+        for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
+            path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load=lambda: None)
+        folder = run.checkpoints.folder(1)
+    assert config.trainer.resume_from_path == str(folder)
+    assert (stored / "COMPLETE").exists()
+    for name in ("actor/model_world_size_2_rank_1.pt", "data.pt"):
+        assert (stored / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_end(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        store = open_store(tmp_path / "store").child("r")
+        store.delete_tree(step_folder(1))
+        checkpointing.upload_what_is_left(run, ranks)
+    assert store.exists(f"{step_folder(1)}/COMPLETE")
+
+
+def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, config, caplog):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        save(run, ranks, 2, config)
+        store = open_store(tmp_path / "store").child("r")
+        store.delete_tree(step_folder(1))
+        (run.checkpoints.folder(1) / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"damaged")
+        checkpointing.upload_missing(run, ranks)
+    assert not store.exists(f"{step_folder(1)}/COMPLETE")
+    assert "model_world_size_2_rank_1.pt" in caplog.text
+
+
+def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, config):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+    for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load=lambda: None)
+        folder = run.checkpoints.folder(1)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+        "COMPLETE",
+        *(f"actor/{part}_world_size_2_rank_{rank}.pt" for part in sorted(RANK_PARTS) for rank in range(2)),
+        "data.pt",
+        "manifest.json",
+    ]
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path, config):
+    with attempt(tmp_path) as run:
+        save(run, Ranks(2), 1, config)
+    with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
+        checkpointing.resume(config, run, Ranks(4), load=lambda: None)
+
+
+class Malice:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
+    """What who can write the bucket can do: a manifest that lists the file as it is now, and a marker for it."""
+    folder = run_dir / step_folder(step)
+    manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
+    size, sha256 = hash_file(folder / name)
+    files = tuple(
+        dataclasses.replace(entry, size=size, sha256=sha256) if entry.path == name else entry
+        for entry in manifest.files
+    )
+    manifest = dataclasses.replace(manifest, **{"files": files, **changes})
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    (folder / "COMPLETE").write_bytes(manifest.seal())
+
+
+@pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
+def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, config, capsys, name):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        save(run, ranks, 2, config)
+    mark = tmp_path / "ran"
+    torch.save({"state": Malice(mark)}, tmp_path / "malice.pt")
+    for place in ("out", "store"):
+        (tmp_path / place / "r" / step_folder(2) / name).write_bytes((tmp_path / "malice.pt").read_bytes())
+        seal_again(tmp_path / place / "r", 2, name)
+
+    def load_as_verl_does():
+        folder = Path(config.trainer.resume_from_path)
+        with plain_loads():
+            for path in folder.rglob("*.pt"):
+                torch.load(path, weights_only=False)
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load_as_verl_does)
+    assert not mark.exists()
+    assert config.trainer.resume_from_path == str(tmp_path / "out" / "r" / step_folder(1))
+    assert f"{name} cannot be loaded as plain data" in capsys.readouterr().out
+    torch.load(tmp_path / "malice.pt", weights_only=False)
+    assert mark.exists(), "the pickle works"
+
+
+def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, config, capsys):
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step, config)
+
+    def load():
+        if config.trainer.resume_from_path.endswith("_2"):
+            raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load)
+        assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
+        assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
+        config.run.keep_last = 1
+        for step in (3, 4):
+            save(run, ranks, step, config)
+        assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
+
+
+def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+    loads = []
+
+    def load():
+        loads.append(config.trainer.resume_from_path)
+        if len(loads) == 1:
+            raise RuntimeError("size mismatch for lm_head")
+
+    with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
+        checkpointing.resume(config, run, ranks, load)
+
+
+def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step, config)
+    loads = []
+
+    def load():
+        loads.append(config.trainer.resume_from_path)
+        raise RayActorError
+
+    with attempt(tmp_path) as run, pytest.raises(RayActorError):
+        checkpointing.resume(config, run, ranks, load)
+    assert len(loads) == 1
+
+
+def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path, config):
+    config.run.keep_last = 1
+    ranks = Ranks(2)
+    with attempt(tmp_path) as run:
+        for step in (1, 2, 3):
+            save(run, ranks, step, config)
+        left = sorted(path.name for path in run.checkpoints.folder(3).parent.glob("global_step_*"))
+    assert left == ["global_step_3"]
+
+
+def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
+    with attempt(tmp_path, lease_ttl_s=600) as first:
+        checkpointing.hand_over(first)
+        began_s = time.monotonic()
+        with attempt(tmp_path, lease_ttl_s=600) as second:
+            assert second.handle.attempt == 2
+        assert time.monotonic() - began_s < 60, "its lease is not waited for"
+
+
+def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
+    with attempt(tmp_path, lease_ttl_s=8) as first:
+        checkpointing.hand_over(first)
+        checkpointing.take_back(first)
+        with pytest.raises(RunIsLive):
+            attempt(tmp_path, lease_ttl_s=8)
+
+
+class OwnDisks(Ranks):
+    """Ranks whose run folder lies on a disk of their own."""
+
+    def __init__(self, folders: list[Path]):
+        super().__init__(len(folders))
+        self._folders = folders
+
+    def delete_shards(self, *, run_dir: str, steps: list[int]) -> None:
+        for rank, folder in zip(self._ranks, self._folders, strict=True):
+            rank.delete_shards(run_dir=str(folder), steps=steps)
+
+
+def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path, config):
+    config.run.keep_last = 1
+    disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with attempt(tmp_path) as run:
+        for step in (1, 2, 3):
+            for disk in disks:
+                (disk / step_folder(step)).mkdir(parents=True)
+            save(run, OwnDisks(disks), step, config)
+    for disk in disks:
+        assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
+
+
+def overtaking(run: Run) -> Checkpoints:
+    """What a second attempt, which shares the disk and the store, has of the checkpoints."""
+    owner = {"attempt": 2, "token": "second", "started_at_s": 0.0, "lease_ttl_s": 600.0, "spec_hash": "h"}
+    process = {"host": "a", "boot_id": "b", "pid_namespace": "n", "pid": 1, "start": "1"}
+    for place in run.stores:
+        place.put_json("attempts/0002/owner.json", {**owner, "process": process})
+    return Checkpoints(local=run.local, remote=run.remote, attempt=2, token="second", spec_hash="h")
+
+
+def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> None:
+    assert checkpoints.begin(step)
+    staged, folder = checkpoints.staged(step), checkpoints.folder(step)
+    write(staged, ranks, step)
+    move_in(staged, folder, rank=DRIVER_RANK)
+    reports = ranks.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store)
+    reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store))
+    checkpoints.finalise(step, reports)
+
+
+def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(
+    tmp_path, config
+):
+    ranks = Ranks(2)
+    with attempt(tmp_path, lease_ttl_s=600) as run:
+        assert run.checkpoints.begin(1)
+        successor = overtaking(run)
+        sealed_by(successor, run.handle.store_url, ranks, 1)
+        before = {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()}
+        write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
+        with pytest.raises(Overtaken):
+            checkpointing.seal(run, ranks, 1, config)
+        # Stopped once more, behind its look for another owner.
+        with pytest.raises(CheckpointError, match="was sealed by another attempt"):
+            move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
+        assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
+        assert successor.require(1).source == "local"
+
+
+def test_a_rank_whose_disk_was_once_a_driver_s_saves_over_its_seals(tmp_path):
+    ranks, staged, folder = Ranks(1), tmp_path / ".saving-0002" / "global_step_1", tmp_path / "global_step_1"
+    write(staged, ranks, 1)
+    folder.mkdir()
+    (folder / "COMPLETE").write_text("of a step that no other disk holds")
+    (report,) = ranks.upload_shards(step=1, staged=str(staged), step_dir=str(folder), store_url=None)
+    assert len(report.entries) == len(RANK_PARTS)
+
+
+def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        write(run.checkpoints.staged(1), ranks, 1)
+        killed = run.checkpoints.staging
+    with attempt(tmp_path) as run:
+        save(run, ranks, 1, config)
+        assert not killed.exists()
+        assert not list(run.checkpoints.staging.glob("*")), "the sealed step's files have moved"
+        later = run.checkpoints.staging.with_name(".saving-0003")
+        write(later / "global_step_2", ranks, 2)
+        sweep_older(run.checkpoints.staging)
+        assert (later / "global_step_2" / "data.pt").exists(), "a successor's save is left alone"
+
+
+def test_each_rank_sweeps_its_own_disk_before_it_saves(tmp_path):
+    class VerlWorker:
+        def save_checkpoint(self, local_path, *rest):
+            self.saved = (local_path, *rest)
+
+    class Worker(ShardUploads, VerlWorker):
+        rank = 0
+
+    (tmp_path / ".saving-0001" / "global_step_3").mkdir(parents=True)
+    worker = Worker()
+    worker.save_checkpoint(str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
+    assert [path.name for path in tmp_path.iterdir()] == []
+    assert worker.saved == (str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
+
+
+def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path, lease_ttl_s=600) as run:
+        save(run, ranks, 1, config)
+        successor = LocalStore(tmp_path / "store" / "r")
+        successor.put_json("attempts/0002/owner.json", {})
+        successor.put(f"{step_folder(1)}/data.pt", b"the successor's")
+        with pytest.raises(Overtaken):
+            checkpointing.seal(run, ranks, 1, config)
+        assert successor.get(f"{step_folder(1)}/data.pt") == b"the successor's"

@@ -1,0 +1,320 @@
+"""Runs the real OPD worker (engines, FSDP2, gloo) on one or two ranks without Ray, on rows made by the test."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.config as functorch
+from tensordict import TensorDict
+from tests.ports import free_ports
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import opd
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NoRollout:
+    """verl's worker builds a rollout; an update never asks it for anything (on a GPU, where `opd.compat.cpu` has none)."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        pass
+
+
+class Collectives(TorchDispatchMode):
+    """Counts torch.distributed's operations by name while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.counts[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One update: the model pair, how the global batch is cut, and overrides of the trainer's config."""
+
+    student: str
+    teacher: str
+    rows: list[dict[str, Any]]
+    micro_batch: int = 8
+    mini_batch: int | None = None
+    remove_padding: bool = True
+    overrides: list[str] = field(default_factory=list)
+    device: str = "cpu"
+    method: str = "update"
+    num_steps: int = 1
+    nan_teacher: bool = False
+    """The teacher answers nan for the rows of the last rank."""
+
+
+def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def row(prompt: list[int], response: list[int], mask: list[int] | None = None, weight: float = 1.0) -> dict[str, Any]:
+    """One rollout row as plain lists; `mask` 1 = model token."""
+    return {"prompt": prompt, "response": response, "mask": mask or [1] * len(response), "weight": weight}
+
+
+def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
+    """Rows in the layout verl's V1 workers get; `first` is the number of the first of them in the global batch."""
+    prompts = [torch.tensor(r["prompt"]) for r in rows]
+    responses = [torch.tensor(r["response"]) for r in rows]
+    masks = [torch.tensor(r["mask"]) for r in rows]
+    inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    return TensorDict(
+        {
+            "prompts": nested(prompts),
+            "responses": nested(responses),
+            "response_mask": nested(masks),
+            "loss_mask": nested(masks),
+            "input_ids": nested(inputs),
+            "position_ids": nested([torch.arange(len(ids)) for ids in inputs]),
+            "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
+            "sample_weights": torch.tensor([r["weight"] for r in rows]),
+            "row_id": torch.arange(first, first + len(rows)),
+        },
+        batch_size=len(rows),
+    )
+
+
+def config(case: Case):
+    from omegaconf import OmegaConf
+
+    from opd.trainer.entry import compose
+
+    fp32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+    role = "actor_rollout_ref"
+    composed = compose(
+        [
+            f"{role}.model.path={case.student}",
+            f"opd.teacher.path={case.teacher}",
+            "opd.teacher.dtype=fp32",
+            "opd.valid_vocab=61",
+            "opd.max_length=32",
+            f"{role}.model.use_remove_padding={case.remove_padding}",
+            f"{role}.model.override_config.attn_implementation=sdpa",
+            f"{role}.model.enable_gradient_checkpointing=False",
+            f"{role}.actor.strategy=fsdp2",
+            f"{role}.ref.strategy=fsdp2",
+            f"{role}.actor.ppo_mini_batch_size=8",
+            f"{role}.actor.ppo_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.ref.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.rollout.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
+            f"{role}.actor.use_torch_compile=False",
+            f"{role}.actor.fsdp_config.use_torch_compile=False",
+            f"{role}.actor.fsdp_config.model_dtype=fp32",
+            f"+{role}.actor.fsdp_config.mixed_precision={fp32}",
+            f"{role}.ref.fsdp_config.model_dtype=fp32",
+            f"+{role}.ref.fsdp_config.mixed_precision={fp32}",
+            f"{role}.actor.optim.lr=1e-3",
+            f"{role}.actor.optim.total_training_steps=10",
+            f"{role}.rollout.name={'cpu' if case.device == 'cpu' else 'none'}",
+            f"{role}.rollout.tensor_model_parallel_size=1",
+            f"{role}.rollout.dtype=float32",
+            f"trainer.device={case.device}",
+            *case.overrides,
+        ]
+    )
+    OmegaConf.update(composed, f"{role}.opd", composed.opd, force_add=True)
+    OmegaConf.resolve(composed)
+    return composed.actor_rollout_ref
+
+
+def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
+    """Notes on the rows what the trainer's driver does: mini-batches of so many rows, one epoch, in order."""
+    from verl.utils import tensordict_utils as tu
+
+    tu.assign_non_tensor(
+        data,
+        global_batch_size=mini_batch,
+        mini_batch_size=mini_batch,
+        epochs=1,
+        seed=1,
+        dataloader_kwargs=tu.NonTensorData({"shuffle": False}),
+        temperature=1.0,
+    )
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, residency."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.worker import step_metrics as step_counts
+    from opd.worker.worker import OPDWorker
+
+    torch.manual_seed(0)
+    worker = OPDWorker(config=config(case), role="actor_rollout_ref")
+    worker.init_model()
+    engine = worker.student_engine
+    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
+    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
+    gradients = _keep_gradients(worker.student_engine)
+    for _ in range(case.num_steps - 1):
+        worker.update_opd(data.clone())
+    before = _weights(worker)
+    with Collectives() as collectives, _nan_from_teacher(case):
+        output = worker.update_opd(data)
+    nonfinite_rows = [worker.read_nonfinite_rows()] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(nonfinite_rows, nonfinite_rows[0])
+    weights = _weights(worker)
+    # Of the ranks that share a sequence one speaks for all.
+    metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"))}
+    return metrics | {
+        "weights": weights,
+        "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
+        "nonfinite_rows": nonfinite_rows,
+        "gradients": gradients,
+        "residency": worker.read_residency(),
+        "activation_budget": functorch.activation_memory_budget,
+        "collectives": dict(collectives.counts),
+        "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
+    }
+
+
+def _weights(worker) -> dict[str, torch.Tensor]:
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
+        for name, p in worker.student_engine.module.state_dict().items()
+    }
+
+
+@contextmanager
+def _nan_from_teacher(case: Case) -> Iterator[None]:
+    from opd.worker.teacher_cache import HiddenCache
+
+    put, is_last = HiddenCache.put, torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
+
+    def poisoned(cache, row, hidden):
+        put(cache, row, hidden * torch.nan if is_last and case.nan_teacher else hidden)
+
+    HiddenCache.put = poisoned
+    try:
+        yield
+    finally:
+        HiddenCache.put = put
+
+
+def run_policy_case(case: Case) -> dict[str, Any]:
+    """One fresh worker of GRPO: log-probabilities of actor and reference policy, then one update with their KL."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.worker.policy_worker import PPOWorker
+
+    torch.manual_seed(0)
+    worker = PPOWorker(config=config(case), role="actor_rollout_ref")
+    worker.init_model()
+    engine = worker.actor.engine
+    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
+    asked = {"calculate_entropy": True, "compute_loss": False, "temperature": 1.0}
+    tu.assign_non_tensor(data, **asked)
+    outputs = {"actor": worker.compute_log_prob(data.clone()), "ref": worker.compute_ref_log_prob(data.clone())}
+    batch = data.exclude(*asked)
+    responses = batch["responses"].unbind()
+    batch["old_log_probs"] = nested([-2.0 - r / 50 for r in responses])
+    batch["ref_log_prob"] = nested([-2.5 + r / 50 for r in responses])
+    batch["advantages"] = nested([torch.sin(r.float()) for r in responses])
+    cut_into_mini_batches(batch, len(case.rows))
+    tu.assign_non_tensor(batch, calculate_entropy=False, distillation_use_topk=False, distillation_only=False)
+    gradients = _keep_gradients(engine)
+    worker.update_actor(batch)
+    # Of the ranks that share a sequence one speaks for all.
+    found = {name: out["log_probs"].values() for name, out in outputs.items() if out is not None}
+    return {"log_probs": found, "gradients": gradients}
+
+
+def _keep_gradients(engine) -> dict[str, torch.Tensor]:
+    """Filled with the last update's whole gradients, as they are before clipping and the optimizer."""
+    kept: dict[str, torch.Tensor] = {}
+    step = engine.optimizer_step
+
+    def keeping() -> float:
+        for name, parameter in engine.module.named_parameters():
+            gradient = parameter.grad
+            kept[name] = (
+                (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().cpu().clone()
+            )
+        return step()
+
+    engine.optimizer_step = keeping
+    return kept
+
+
+def _main(rank: int, world: int, port: int, folder: str) -> None:
+    cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
+    local = rank if cases[0].device == "cuda" else 0
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(local), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    import verl  # noqa: F401
+
+    if cases[0].device == "cuda":
+        from verl.workers.rollout import base
+
+        torch.cuda.set_device(local)
+        base._ROLLOUT_REGISTRY[("none", "async")] = "tests.worker.workers.NoRollout"
+    results = []
+    for case in cases:
+        try:
+            results.append(run_policy_case(case) if case.method == "policy" else run_case(case))
+        except ValueError as error:
+            results.append({"error": str(error)})
+    torch.save(results, Path(folder) / f"results_{rank}.pt")
+
+
+def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) -> list[dict[str, Any]]:
+    """Run the cases one after another on `world` ranks (a process each); results of rank 0.
+
+    Ranks other than 0 must agree with it: their metrics are compared here.
+    """
+    [port] = free_ports(1)
+    environment = os.environ | {
+        "PYTHONPATH": f"{Path(opd.__file__).parents[1]}:{ROOT}",  # the sources under test, also where they are a copy
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if cases[0].device == "cpu":
+        environment |= {"VERL_USE_EXTERNAL_MODULES": "opd.compat.cpu", "VERL_ENGINE_DEVICE": "cuda"}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
+        code = "import sys; from tests.worker.workers import _main; _main(*map(int, sys.argv[1:4]), sys.argv[4])"
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", code, str(rank), str(world), str(port), folder], env=environment)
+            for rank in range(world)
+        ]
+        try:
+            codes = [process.wait(timeout=timeout_s) for process in ranks]
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    process.kill()
+        assert codes == [0] * world, f"worker processes ended with {codes}"
+        results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
+    for mine, other in zip(results[0], results[-1], strict=True):
+        if "metrics" in mine and "metrics" in other:
+            timing = ("timing", "perf")
+            a, b = ({k: v for k, v in r["metrics"].items() if not k.startswith(timing)} for r in (mine, other))
+            assert a == pytest.approx(b, rel=0, abs=0, nan_ok=True), "ranks disagree about the global metrics"
+    return results[0]

@@ -1,0 +1,240 @@
+"""Talks to the API server: finds it, sends and receives plain JSON, and raises one error for whatever it refuses.
+
+The client library supplies kubeconfig, credentials, TLS and transport; objects stay plain trees, because the code that
+reads them is pure and its tests hold recorded ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, refusal
+
+# Groups of what the tool touches; anything else is found by discovery (see `resource_of`).
+GROUPS = {
+    "rayjobs": "/apis/ray.io/v1",
+    "rayclusters": "/apis/ray.io/v1",
+    "jobs": "/apis/batch/v1",
+    "workloads": "/apis/kueue.x-k8s.io/v1beta2",
+}
+CORE = "/api/v1"
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 30.0
+PAGE_SIZE = 500
+RUN_LABEL = "opd/run-id"
+_IN_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+ROLE_LABEL = "app.kubernetes.io/component"
+
+Tree = dict[str, Any]
+
+
+class KubeApi:
+    """One namespace of one cluster.
+
+    Raises in every method: `ClusterUnreachable` without an answer, `ClusterError` for a refusal.
+    """
+
+    def __init__(self, client: Any, *, namespace: str, context: str | None):
+        self._client = client
+        self.namespace = namespace
+        self.context = context
+
+    def path(self, kind: str, name: str | None = None, part: str | None = None) -> str:
+        """The address of a kind's objects in the namespace, of one of them, or of its subresource."""
+        words = [GROUPS.get(kind, CORE), "namespaces", self.namespace, kind, name, part]
+        return "/".join(word for word in words if word)
+
+    def get(self, path: str, **query: str | int) -> Tree:
+        return self._json("GET", path, query)
+
+    def find(self, path: str, **query: str | int) -> Tree | None:
+        """The object, None where there is none (or none of its kind)."""
+        try:
+            return self.get(path, **query)
+        except ClusterError as error:
+            if error.status == HTTP_NOT_FOUND:
+                return None
+            raise
+
+    def list(self, path: str, *, selector: str = "", **query: str | int) -> list[Tree]:
+        """Every object at a path; `kind` and `apiVersion`, which lists leave out, are not filled in."""
+        items: list[Tree] = []
+        token = ""
+        while True:
+            extra = {**({"labelSelector": selector} if selector else {}), **({"continue": token} if token else {})}
+            page = self.get(path, limit=PAGE_SIZE, **extra, **query)
+            items += page.get("items") or []
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return items
+
+    def create(self, path: str, body: Tree, **query: str | int) -> Tree:
+        return self._json("POST", path, query, body)
+
+    def merge(self, path: str, patch: Tree) -> Tree:
+        """A JSON merge patch."""
+        return self._json("PATCH", path, {}, patch, content_type="application/merge-patch+json")
+
+    def delete(self, path: str) -> bool:
+        """Deletes an object, its dependents in the background; False if there was none."""
+        try:
+            self._json("DELETE", path, {"propagationPolicy": "Background"})
+        except ClusterError as error:
+            if error.status == HTTP_NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def text(self, path: str, **query: str | int) -> str:
+        """An answer that is no JSON, such as a pod's log."""
+        return self._answer("GET", path, query, None).decode(errors="replace")
+
+    def stream(self, path: str, *, read_timeout_s: float, **query: str | int) -> Iterator[bytes]:
+        """Chunks of an answer that goes on; ends when the server ends it, raises when the connection breaks."""
+        import urllib3
+
+        response = self._send("GET", path, query, None, "application/json", read_timeout_s)
+        try:
+            if response.status >= 300:
+                raise refusal(f"read {path}", response.status, response.read())
+            yield from response.stream(2**14)
+        except urllib3.exceptions.HTTPError as error:
+            raise ClusterUnreachable(f"{path}: the stream broke off: {error}") from error
+        finally:
+            response.close()
+
+    def core(self) -> Any:
+        """The library's own CoreV1Api, for connections that are no HTTP requests."""
+        from kubernetes.client import CoreV1Api
+
+        return CoreV1Api(self._client)
+
+    def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
+        """Group path and plural name of a kind, as the API server itself says.
+
+        Raises:
+            ClusterError: it does not know the kind.
+        """
+        group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        known = self.find(group) or {}
+        for resource in known.get("resources", []):
+            if resource["kind"] == kind and "/" not in resource["name"]:
+                return group, resource["name"]
+        raise ClusterError(
+            f"this cluster does not know {kind} ({api_version})",
+            status=HTTP_NOT_FOUND,
+            fix="install KubeRay 1.6 or newer: `opdctl doctor` says what is missing"
+            if api_version.startswith("ray.io/")
+            else f"install what serves {api_version}, or switch off what asks for it",
+        )
+
+    def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None,
+              *, content_type: str = "application/json") -> Tree:  # fmt: skip
+        return json.loads(self._answer(method, path, query, body, content_type))
+
+    def _answer(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None,
+                content_type: str = "application/json") -> bytes:  # fmt: skip
+        import urllib3
+
+        response = self._send(method, path, query, body, content_type, READ_TIMEOUT_S)
+        try:
+            data = response.read()
+        except urllib3.exceptions.HTTPError as error:
+            raise ClusterUnreachable(f"{method} {path}: the answer broke off: {error}") from error
+        finally:
+            response.release_conn()
+        if response.status >= 300:
+            raise refusal(_in_words(method, path), response.status, data)
+        return data
+
+    def _send(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None, content_type: str,
+              read_timeout_s: float) -> Any:  # fmt: skip
+        import urllib3
+
+        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
+        request = self._client.param_serialize(
+            method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=["BearerToken"]
+        )  # fmt: skip
+        try:
+            answer = self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT_S, read_timeout_s))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            host = self._client.configuration.host
+            raise ClusterUnreachable(
+                f"no answer from the API server at {host}: {_short(error)}",
+                fix="check the network and the kubeconfig context (--context), or leave the cluster out with --no-cluster",
+            ) from error
+        return answer.response
+
+
+def connect(*, namespace: str | None, context: str | None) -> KubeApi:
+    """The cluster of a kubeconfig context, or the one that this process runs in.
+
+    Args:
+        namespace: the context's own by default, else `default`.
+
+    Raises:
+        ClusterUnreachable: no kubeconfig, or no such context.
+    """
+    if not is_configured():
+        raise ClusterUnreachable(
+            "no way to a cluster: there is no kubeconfig", fix="set KUBECONFIG, or put one at ~/.kube/config"
+        )
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    # The library would try an unreachable server three more times: a person waits.
+    configuration.retries = 1
+    try:
+        if files := os.pathsep.join(map(str, _kubeconfigs())):
+            config.load_kube_config(files, context=context, client_configuration=configuration)
+            own = _own_namespace(files, context)
+        else:
+            config.load_incluster_config(client_configuration=configuration)
+            own = _IN_POD_NAMESPACE.read_text().strip() if _IN_POD_NAMESPACE.is_file() else None
+    except config.ConfigException as error:
+        raise ClusterUnreachable(
+            f"no way to a cluster: {error}", fix="set KUBECONFIG, or name a context of it with --context"
+        ) from error
+    return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
+
+
+def is_configured() -> bool:
+    """Whether there is a kubeconfig (or a pod's own account) to try, without asking any server."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ or bool(_kubeconfigs())
+
+
+def _kubeconfigs() -> list[Path]:
+    """The kubeconfig files that exist: $KUBECONFIG's, else the user's."""
+    named = os.environ.get("KUBECONFIG", "")
+    files = [Path(name) for name in named.split(os.pathsep) if name] or [Path.home() / ".kube" / "config"]
+    return [file for file in files if file.is_file()]
+
+
+def _own_namespace(files: str, context: str | None) -> str | None:
+    from kubernetes import config
+
+    contexts, active = config.list_kube_config_contexts(files)
+    chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
+    return (chosen or {}).get("context", {}).get("namespace")
+
+
+def _in_words(method: str, path: str) -> str:
+    """`create pods in namespace opd`, `read rayjobs r in namespace opd`."""
+    verb = {"GET": "read", "POST": "create", "PATCH": "change", "DELETE": "delete"}[method]
+    head, _, rest = path.partition("/namespaces/")
+    namespace, _, what = rest.partition("/")
+    return (
+        f"{verb} {what.replace('/', ' ')} in namespace {namespace}"
+        if what
+        else f"{verb} {head}{'/' + rest if rest else ''}"
+    )
+
+
+def _short(error: BaseException) -> str:
+    """The innermost reason: urllib3 wraps it in its own addresses."""
+    reason = getattr(error, "reason", None)
+    return _short(reason) if isinstance(reason, BaseException) else str(error)

@@ -1,0 +1,151 @@
+"""Streams a run's log as its pods print it: finds the container, and reconnects without losing or repeating a line.
+
+The kubelet stamps every line. The API server ends a stream after a while; it is opened again a few seconds before the
+last stamp, and what was given out before is left out by stamp and text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi
+from opdctl.kube.errors import ClusterError
+from opdctl.kube.times import unix_s
+
+# (role of the pod, container) by submission mode, as the charts make them.
+LOG_CONTAINERS = {"K8sJobMode": ("submitter", "submitter"), "HTTPMode": ("head", "log")}
+# The API server ends a stream after some minutes to hours; a silent connection is opened anew after this long.
+READ_TIMEOUT_S = 30.0
+# `sinceTime` has whole seconds, and stamps of stdout and stderr cross by less than one.
+OVERLAP_S = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPod:
+    """A pod that prints the run's log; `is_over` once it will print nothing more."""
+
+    name: str
+    container: str
+    created_s: float
+    has_started: bool
+    is_over: bool
+
+
+def log_pods(pods: Iterable[Mapping[str, Any]], submission_mode: str) -> list[LogPod]:
+    """The pods that print the run's log, oldest first: one a submission or head."""
+    role, container = LOG_CONTAINERS[submission_mode]
+    found = [
+        LogPod(
+            name=pod["metadata"]["name"],
+            container=container,
+            created_s=unix_s(pod["metadata"].get("creationTimestamp")),
+            has_started=_has_started(pod, container),
+            is_over=pod.get("status", {}).get("phase") in ("Succeeded", "Failed"),
+        )
+        for pod in pods
+        if pod["metadata"].get("labels", {}).get(ROLE_LABEL) == role
+    ]
+    return sorted(found, key=lambda pod: (pod.created_s, pod.name))
+
+
+def _has_started(pod: Mapping[str, Any], container: str) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    state: Mapping[str, Any] = next((item.get("state", {}) for item in statuses if item["name"] == container), {})
+    return "running" in state or "terminated" in state
+
+
+class StampedLines:
+    """Takes the lines of one container's log, with repeats from reconnects, and gives each out once.
+
+    Stamps of stdout and stderr may cross by a moment, so what counts is not the order: after a reconnect each line of the
+    last `OVERLAP_S` seconds is left out as often as it was given out, whatever is new comes through.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, str]] = deque()
+        self._newest_s = 0.0
+        self._to_skip: Counter[str] = Counter()
+
+    def reconnect(self) -> str:
+        """Called before the stream is opened again; returns from when to read (RFC 3339), empty at the beginning."""
+        if not self._newest_s:
+            return ""
+        since_s = math.floor(self._newest_s) - OVERLAP_S
+        self._to_skip = Counter(line for stamp_s, line in self._recent if stamp_s >= since_s)
+        return datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def take(self, line: str) -> str | None:
+        """The line without its stamp, None if it was given out before."""
+        if self._to_skip.get(line):
+            self._to_skip[line] -= 1
+            return None
+        stamp, _, text = line.partition(" ")
+        stamp_s = unix_s(stamp)
+        self._recent.append((stamp_s, line))
+        self._newest_s = max(self._newest_s, stamp_s)
+        while self._recent and self._recent[0][0] < self._newest_s - 2 * OVERLAP_S:
+            self._recent.popleft()
+        return text
+
+
+class PodLog:
+    """One container's log, read as often as it takes."""
+
+    def __init__(self, api: KubeApi, pod: LogPod, *, tail: int | None = None, read_timeout_s: float = READ_TIMEOUT_S):
+        self.api = api
+        self.pod = pod
+        self.tail = tail
+        self.read_timeout_s = read_timeout_s
+        self._seen = StampedLines()
+        self._rest = b""
+
+    def lines(self, *, follow: bool) -> Iterator[str]:
+        """New lines until the stream ends; a half line at a broken stream's end comes whole with the next one.
+
+        Raises:
+            ClusterError: the stream broke off or cannot be opened; call again to go on.
+        """
+        self._rest = b""
+        query: dict[str, str | int] = {"container": self.pod.container, "timestamps": "true"}
+        if follow:
+            query["follow"] = "true"
+        since = self._seen.reconnect()
+        if since:
+            query["sinceTime"] = since
+        elif self.tail is not None:
+            query["tailLines"] = self.tail
+        path = self.api.path("pods", self.pod.name, "log")
+        for chunk in self.api.stream(path, read_timeout_s=self.read_timeout_s, **query):
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            for line in whole:
+                text = self._seen.take(line.decode(errors="replace"))
+                if text is not None:
+                    yield text
+        if self._rest and not follow:  # an ended container's last words need no line end
+            text = self._seen.take(self._rest.decode(errors="replace"))
+            if text is not None:
+                yield text
+
+
+def last_line(api: KubeApi, run_id: str, submission_mode: str) -> str:
+    """The newest line that says something of the run's progress, empty where no pod has printed any."""
+    pods = [pod for pod in find_log_pods(api, run_id, submission_mode) if pod.has_started]
+    if not pods:
+        return ""
+    path = api.path("pods", pods[-1].name, "log")
+    try:
+        lines = api.text(path, container=pods[-1].container, tailLines=50).splitlines()
+    except ClusterError:  # the pod went in between
+        return ""
+    steps = [line for line in lines if " step " in line]
+    return (steps or [line for line in lines if line.strip()] or [""])[-1].strip()
+
+
+def find_log_pods(api: KubeApi, run_id: str, submission_mode: str) -> list[LogPod]:
+    """The pods that print the run's log right now."""
+    return log_pods(api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}"), submission_mode)

@@ -1,0 +1,104 @@
+"""Reads a run in its namespace once: RayJob, pods, what stands in the way, and the experiment that was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opd.store.access import StoreAddress, address_of
+from opdctl.kube.client import RUN_LABEL, KubeApi
+from opdctl.kube.events import Event, blockers, read_events
+from opdctl.kube.queueing import in_queue, workloads_of
+from opdctl.kube.rayjob import JobState, alarms, read_job
+from opdctl.kube.waiting import PodLine, pod_lines
+
+EXPERIMENT_KEY = "exp.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRun:
+    """What a namespace holds of a run; `job` is None once the RayJob is gone (the release and its ConfigMap stay)."""
+
+    job: JobState | None
+    pods: list[PodLine] = field(default_factory=list)
+    blockers: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    experiment: dict[str, Any] | None = None
+    """The spec that the pods read; None where the run is not installed here."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.job is not None or self.experiment is not None
+
+    @property
+    def store(self) -> StoreAddress | None:
+        """The store of the experiment, None for the default one on the run's volume."""
+        return address_of(self.experiment or {})
+
+
+def look(api: KubeApi, run_id: str) -> ClusterRun:
+    """Reads everything that the namespace holds of a run.
+
+    Raises:
+        ClusterError: the API server does not answer, or refuses.
+    """
+    tree = api.find(api.path("rayjobs", run_id))
+    config = api.find(api.path("configmaps", run_id))
+    experiment = _experiment(config, run_id)
+    pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
+    if tree is None:
+        return ClusterRun(job=None, pods=pod_lines(pods, []), experiment=experiment)
+    job = read_job(tree)
+    events = read_events(api.list(api.path("events")))
+    lines = pod_lines(pods, events)
+    return ClusterRun(
+        job=job,
+        pods=lines,
+        blockers=in_the_way(job, lines, events, workloads_of(api, job)),
+        alarms=alarms(job, lines),
+        experiment=experiment,
+    )
+
+
+def stores(api: KubeApi) -> dict[str, StoreAddress]:
+    """Run id -> store of every experiment that is installed in the namespace and names one.
+
+    Raises:
+        ClusterError: the API server does not answer, or refuses.
+    """
+    found = {}
+    for config in api.list(api.path("configmaps"), selector=RUN_LABEL):
+        run_id = config["metadata"]["name"]
+        at = address_of(_experiment(config, run_id) or {})
+        if at is not None:
+            found[run_id] = at
+    return found
+
+
+def in_the_way(
+    job: JobState, pods: Sequence[PodLine], events: Sequence[Event], workloads: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
+    """What keeps a live run's objects from being made; nothing for a run that has ended."""
+    if job.phase == "suspended":
+        return [f"suspended by Kueue: {in_queue(job, workloads)}"] if job.queue else []
+    if not job.is_live and job.phase != "invalid":
+        return []
+    there = [pod for pod in pods if pod.is_there]
+    overcome = []
+    if any(pod.role == "head" for pod in there):
+        overcome += ["FailedToCreateHeadPod", "FailedToCreateRayCluster"]
+    if sum(pod.role == "worker" for pod in there) >= job.num_workers:
+        overcome.append("FailedToCreateWorkerPod")
+    if any(pod.role == "submitter" for pod in there):
+        overcome += ["FailedCreate", "FailedToCreateRayJobSubmitter"]
+    names = [job.name, *([job.ray_cluster] if job.ray_cluster else [])]
+    return blockers(events, names=names, since_s=job.created_s, overcome=overcome)
+
+
+def _experiment(config: dict[str, Any] | None, run_id: str) -> dict[str, Any] | None:
+    """The experiment of a run's ConfigMap; one of another tool that happens to have the name is none of ours."""
+    labels = (config or {}).get("metadata", {}).get("labels", {})
+    text = (config or {}).get("data", {}).get(EXPERIMENT_KEY)
+    return json.loads(text) if text is not None and labels.get(RUN_LABEL) == run_id else None

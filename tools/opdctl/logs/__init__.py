@@ -1,0 +1,1 @@
+"""A run's log: from its pods while they live, else from the store."""

@@ -1,0 +1,120 @@
+"""Reads a growing log from the store: over attempts, without a gap or a repeat, whole lines only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+from opd.errors import StoreUnavailable
+from opd.runs.attempts import ENDED_FILE, attempt_prefix
+from opd.runs.driver_log import LOG_FILE
+from opd.runs.result import FATAL_FILE, RESULT_FILE
+from opd.store.base import Store
+from opdctl.console import note
+from opdctl.redact import redact
+from opdctl.runs.listing import Listing
+
+# The trainer uploads every 10 s: looking more often shows nothing more.
+POLL_S = 5.0
+
+
+@dataclass(kw_only=True)
+class Position:
+    """How far one attempt was read: `part` is the one being read, `offset` the bytes of it that were."""
+
+    part: int = 0
+    offset: int = 0
+    unprinted: bytes = b""
+    has_header: bool = False
+
+    def take(self, *, is_final: bool) -> list[str]:
+        """The whole lines that were read but not printed; with `is_final` a half-written last one too."""
+        whole = len(self.unprinted) if is_final else self.unprinted.rfind(b"\n") + 1
+        # Progress bars return the carriage; no other character ends a line, whatever a model wrote.
+        text = self.unprinted[:whole].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.removesuffix("\n").split("\n") if text else []
+        self.unprinted = self.unprinted[whole:]
+        return lines
+
+
+@dataclass
+class LogReader:
+    """Prints driver logs from where it stopped before; parts of a log only grow, and only the last one does."""
+
+    store: Store
+    attempt: int | None = None
+    tail: int | None = None
+    poll_s: float = POLL_S
+    _positions: dict[int, Position] = field(default_factory=dict)
+    _num_lines: int = 0
+
+    def print_new(self) -> int:
+        """Prints every new line of one look at the store, a half-written last line included; returns how many."""
+        return self._print(Listing(self.store), is_final=True)
+
+    def follow(self) -> int:
+        """Prints until the run ends (result.json or fatal.json), also through a store that is away for a while."""
+        is_away = False
+        while True:
+            try:
+                listing = Listing(self.store)
+                is_over = RESULT_FILE in listing or FATAL_FILE in listing or self._attempt_is_over(listing)
+                self._print(listing, is_final=is_over)
+                if is_away:
+                    note("the store is back")
+                is_away = False
+                if is_over:
+                    return self._num_lines
+            except StoreUnavailable as error:
+                if not is_away:
+                    note(f"the store is away, following goes on when it is back: {error}")
+                is_away = True
+            sys.stdout.flush()
+            time.sleep(self.poll_s)
+
+    def _attempt_is_over(self, listing: Listing) -> bool:
+        return self.attempt is not None and f"{attempt_prefix(self.attempt)}/{ENDED_FILE}" in listing
+
+    def _print(self, listing: Listing, *, is_final: bool) -> int:
+        attempts = [number for number in listing.folders() if self.attempt in (None, number)]
+        num_before, held = self._num_lines, list[str]()
+        for number in attempts:
+            position = self._positions.setdefault(number, Position())
+            try:
+                self._fetch(listing, number, position)
+            except StoreUnavailable:
+                if self.tail is not None:
+                    self._positions.clear()  # nothing was printed yet: the next look begins anew
+                raise
+            lines = position.take(is_final=is_final or number != attempts[-1])
+            if lines and not position.has_header and len(listing.folders()) > 1:
+                lines.insert(0, f"===== attempt {number} =====")
+            position.has_header = position.has_header or bool(lines)
+            if self.tail is None:
+                self._emit(lines)
+            else:
+                held += lines
+        if self.tail is not None:
+            self._emit(held[-self.tail :])
+            self.tail = None  # of the first look only
+        return self._num_lines - num_before
+
+    def _emit(self, lines: list[str]) -> None:
+        for line in lines:
+            print(redact(line))
+        self._num_lines += len(lines)
+
+    def _fetch(self, listing: Listing, attempt: int, position: Position) -> None:
+        """Adds what the attempt's log has grown by; a failure half way keeps what came before it."""
+        parts = listing.parts(attempt, LOG_FILE)
+        while position.part < len(parts):
+            key = parts[position.part]
+            is_last = position.part == len(parts) - 1
+            if listing.objects[key].size > position.offset or not is_last:
+                fetched = self.store.get(key)
+                position.unprinted += fetched[position.offset :]
+                position.offset = max(position.offset, len(fetched))
+            if is_last:
+                break
+            position.part, position.offset = position.part + 1, 0

@@ -1,0 +1,1 @@
+"""The HTML report: its page, curves and conversations."""

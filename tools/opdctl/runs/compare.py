@@ -1,0 +1,198 @@
+"""Compares runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
+
+What the numbers rest on is always said: problems (each problem's mean accuracy in both runs), or seeds (one value a run).
+Without either there is no standard error, and none is made up from steps, which are not independent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from opd.config.canonical import NOT_IDENTITY
+from opd.evaluation.estimators import Estimate, clustered, paired_difference
+from opd.runs.identity import describe_changes
+from opd.store.base import Store
+from opdctl.console import note
+from opdctl.runs.records import RunRecord
+
+if TYPE_CHECKING:
+    from opd.evaluation.samples import Sample
+
+GENERATIONS_KEY = "eval/generations.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that differ in nothing but their seed (and in what does not change a run's identity)."""
+
+    name: str
+    records: tuple[RunRecord, ...]
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """The metric's last value by the run's seed, for the runs that logged it."""
+        return {
+            int(record.spec.get("seed", 0)): record.latest[metric] for record in self.records if metric in record.latest
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """`after - before` in one quantity; `num_pairs` problems or seeds carry it."""
+
+    quantity: str
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    num_pairs: int
+    paired_by: str
+    """`problem`, `seed`, or empty where there is one pair only."""
+    remark: str = ""
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[Group]:
+    """Runs grouped over seeds, in the order of their first run.
+
+    Two runs of one seed (a repetition) would be no pair: then every run is its own group.
+    """
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(repr(_without_seed(record.spec)) if record.spec else record.run_id, []).append(record)
+    out = []
+    for members in groups.values():
+        seeds = [member.spec.get("seed") for member in members]
+        if len(set(seeds)) < len(members):
+            out += [Group(name=member.run_id, records=(member,)) for member in members]
+        else:
+            more = f" (+{len(members) - 1} seeds)" if len(members) > 1 else ""
+            out.append(Group(name=members[0].run_id + more, records=tuple(members)))
+    return out
+
+
+def spec_changes(before: Group, after: Group) -> list[str]:
+    """One line a spec key that differs in more than names and places."""
+    return describe_changes(_without_seed(before.records[0].spec), _without_seed(after.records[0].spec))
+
+
+def compare_metric(metric: str, before: Group, after: Group) -> Difference | None:
+    """The last values of a metric, paired by seed; None if one side never logged it."""
+    old, new = before.by_seed(metric), after.by_seed(metric)
+    if not old or not new:
+        return None
+    shared = sorted(old.keys() & new.keys())
+    if shared and len(shared) > 1:
+        pairs = ({seed: old[seed] for seed in shared}, {seed: new[seed] for seed in shared})
+        difference, paired_by = paired_difference(*pairs), "seed"
+    else:
+        mean_old, mean_new = clustered(list(old.values())), clustered(list(new.values()))
+        error = (mean_old.standard_error**2 + mean_new.standard_error**2) ** 0.5
+        difference, paired_by = Estimate(mean_new.value - mean_old.value, error), ""
+    left_out = len(old.keys() ^ new.keys())
+    return Difference(
+        quantity=metric,
+        before=clustered(list(old.values())),
+        after=clustered(list(new.values())),
+        difference=difference,
+        num_pairs=len(shared),
+        paired_by=paired_by,
+        remark=f"{left_out} seeds on one side only" if left_out and paired_by else "",
+    )
+
+
+def compare_evaluations(before: Mapping[str, Mapping[int, float]], after: Mapping[str, Mapping[int, float]]) -> list[Difference]:  # fmt: skip
+    """mean@n of each data set that both runs answered, paired by problem.
+
+    Args:
+        before: for each data set the mean accuracy of each problem, as `problem_accuracies` gives it.
+        after: the same of the other run.
+    """
+    out = []
+    for source in sorted(before.keys() & after.keys()):
+        shared = sorted(before[source].keys() & after[source].keys())
+        if not shared:
+            continue
+        old = {index: before[source][index] for index in shared}
+        new = {index: after[source][index] for index in shared}
+        left_out = len(before[source].keys() ^ after[source].keys())
+        out.append(
+            Difference(
+                quantity=f"{source} mean@n",
+                before=clustered(list(old.values())),
+                after=clustered(list(new.values())),
+                difference=paired_difference(old, new),
+                num_pairs=len(shared),
+                paired_by="problem",
+                remark=f"{left_out} problems answered by one run only are left out" if left_out else "",
+            )
+        )
+    return out
+
+
+def accuracies_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], dict[str, dict[int, float]]]:
+    """`problem_accuracies` by record, each run's generations downloaded once however often it is asked for."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+
+    def ask(record: RunRecord) -> dict[str, dict[int, float]]:
+        if record.url not in found:
+            found[record.url] = problem_accuracies(stores[record.url], record)
+        return found[record.url]
+
+    return ask
+
+
+def problem_accuracies(store: Store, record: RunRecord) -> dict[str, dict[int, float]]:
+    """Each problem's mean accuracy by data set, from the generations an evaluation stored; empty without any."""
+    sets = (record.result or {}).get("eval")
+    if not isinstance(sets, dict) or not store.exists(GENERATIONS_KEY):
+        return {}
+    from opd.evaluation.results import evaluate
+
+    samples = answers(store, record.run_id)
+    found: dict[str, dict[int, float]] = {}
+    for source, result in sets.items():
+        of_source = [sample for sample in samples if sample.data_source == source]
+        if not of_source:
+            continue
+        try:
+            [evaluated] = evaluate(of_source, num_samples=int(result["num_samples"]))
+        except ValueError as error:
+            note(f"warning: {record.run_id}: the answers of {source} are left out: {error}")
+            continue
+        found[source] = dict(evaluated.accuracy_by_problem)
+    return found
+
+
+def answers(store: Store, run_id: str) -> Sequence[Sample]:
+    """The generations that an evaluation stored; none, and a remark, where the file cannot be read."""
+    from opd.evaluation.samples import read_generations
+
+    with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
+        path = Path(folder) / "generations.parquet"
+        store.get_file(GENERATIONS_KEY, path)
+        try:
+            return read_generations(path)
+        except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+            note(f"warning: {run_id}: {GENERATIONS_KEY} is left out: {error}")
+            return []
+
+
+def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec without what NOT_IDENTITY names and without its seed, also for specs of older versions."""
+    tree = _copy(spec)
+    for path in (*NOT_IDENTITY, "seed"):
+        *parents, last = path.split(".")
+        node: Any = tree
+        for key in parents:
+            node = node.get(key, {}) if isinstance(node, dict) else {}
+        if isinstance(node, dict):
+            node.pop(last, None)
+    return tree
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

@@ -1,0 +1,165 @@
+"""Shows a comparison: the runs, then for each other group what differs and the paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from opd.evaluation.estimators import Estimate
+from opd.store.base import Store
+from opdctl.errors import usage_error
+from opdctl.runs.compare import (
+    Difference,
+    Group,
+    accuracies_of,
+    compare_evaluations,
+    compare_metric,
+    group_runs,
+    spec_changes,
+)
+from opdctl.runs.records import ACCURACY_KEYS, LOSS_KEYS, VALIDATION_PREFIX, RunRecord
+from opdctl.runs.tables import runs_table
+
+# An absolute difference beyond this many standard errors is pointed out; 1.96 is the two-sided 5 % level.
+Z_NOTABLE = 1.96
+ERROR_REMARK = "value ± standard error; * beyond 1.96 standard errors; – no error can be given"
+# More groups than this go into one table, a row each.
+MAX_SEPARATE = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One group of runs against the first: the spec's keys that differ, a line each, and the differences in results."""
+
+    before: str
+    after: str
+    changes: list[str]
+    differences: list[Difference]
+
+
+def print_comparison(
+    records: Sequence[RunRecord], stores: Mapping[str, Store], *, metrics: Sequence[str], console: Console
+) -> None:
+    """Prints every run, and each group of runs against the first one: in a table each, many in one table."""
+    console.print(runs_table(records))
+    groups = group_runs(records)
+    if len(groups) == 1:
+        console.print(f"all runs are one experiment under {len(records)} seeds:")
+        console.print(_seeds_table(groups[0], metrics or default_metrics(records)))
+        return
+    found = compare_groups(groups, stores, metrics or default_metrics(records))
+    if len(found) > MAX_SEPARATE:
+        console.print(overview_table(found))
+        return
+    for item in found:
+        console.print(f"\n{item.before} -> {item.after}", style="bold")
+        for line in item.changes or ["(the specs say the same)"]:
+            console.print(f"  {line}", markup=False)
+        console.print(differences_table(item.differences))
+
+
+def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics: Sequence[str]) -> list[Comparison]:
+    """Each group against the first.
+
+    Raises:
+        ToolError: a metric that none of the runs logged.
+    """
+    base, accuracies = groups[0], accuracies_of(stores)
+    records = [record for group in groups for record in group.records]
+    for metric in metrics:
+        if not any(metric in record.latest for record in records):
+            known = ", ".join(sorted(base.records[0].latest)[:12]) or "none"
+            raise usage_error(f"metric {metric!r} was logged by none of the runs", fix=f"they logged: {known}, ...")
+    return [
+        Comparison(
+            before=base.name,
+            after=other.name,
+            changes=spec_changes(base, other),
+            differences=_differences(base, other, accuracies, metrics),
+        )
+        for other in groups[1:]
+    ]
+
+
+def _differences(
+    before: Group, after: Group, accuracies: Callable[[RunRecord], dict[str, dict[int, float]]], metrics: Sequence[str]
+) -> list[Difference]:
+    """Evaluations paired by problem (of each group's first run), then metrics, paired by seed where there are several."""
+    old, new = before.records[0], after.records[0]
+    found = compare_evaluations(accuracies(old), accuracies(new))
+    for metric in metrics:
+        difference = compare_metric(metric, before, after)
+        if difference is not None:
+            found.append(difference)
+    return found
+
+
+def default_metrics(records: Sequence[RunRecord]) -> list[str]:
+    """Loss, accuracy, and every validation's core metric, as far as any run logged them."""
+    logged = {name for record in records for name in record.latest}
+    core = sorted(name for name in logged if name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr"))
+    return [name for name in (*LOSS_KEYS, *ACCURACY_KEYS) if name in logged] + core
+
+
+def differences_table(found: Sequence[Difference]) -> Table:
+    """One row a quantity; a star marks a difference beyond 1.96 standard errors."""
+    table = Table("quantity", "base", "other", "difference", "pairs", "remark", caption=ERROR_REMARK)
+    for item in found:
+        before, after = estimate_text(item.before), estimate_text(item.after)
+        table.add_row(item.quantity, before, after, difference_text(item), pairs_text(item), item.remark)
+    return table
+
+
+def overview_table(found: Sequence[Comparison]) -> Table:
+    """One row a group, one column a quantity: its difference to the first group."""
+    names = quantities(found)
+    table = Table(
+        "group", "what differs", *names, "pairs", title=f"differences to {found[0].before}", caption=ERROR_REMARK
+    )
+    for item in found:
+        by_name = {difference.quantity: difference_text(difference) for difference in item.differences}
+        changes, pairs = Text("\n".join(item.changes)), Text("\n".join(all_pairs(item)))
+        table.add_row(item.after, changes, *(by_name.get(name, "–") for name in names), pairs)
+    return table
+
+
+def all_pairs(item: Comparison) -> list[str]:
+    """What the group's differences rest on, each once."""
+    return list(dict.fromkeys(map(pairs_text, item.differences)))
+
+
+def quantities(found: Sequence[Comparison]) -> list[str]:
+    """Every quantity that any of the comparisons has, in their order."""
+    return list(dict.fromkeys(difference.quantity for item in found for difference in item.differences))
+
+
+def difference_text(item: Difference) -> str:
+    """`+0.12 ± 0.03 *`; the star says: beyond 1.96 standard errors."""
+    error = item.difference.standard_error
+    is_notable = not math.isnan(error) and abs(item.difference.value) > Z_NOTABLE * error
+    return f"{estimate_text(item.difference, sign='+')}{' *' if is_notable else ''}"
+
+
+def pairs_text(item: Difference) -> str:
+    return f"{item.num_pairs} by {item.paired_by}" if item.paired_by else "not paired"
+
+
+def estimate_text(estimate: Estimate, *, sign: str = "") -> str:
+    error = "–" if math.isnan(estimate.standard_error) else f"{estimate.standard_error:.2g}"
+    return f"{estimate.value:{sign}.4g} ± {error}"
+
+
+def _seeds_table(group: Group, metrics: Sequence[str]) -> Table:
+    from opd.evaluation.estimators import clustered
+
+    table = Table("quantity", "mean over seeds", "seeds")
+    for metric in metrics:
+        values = group.by_seed(metric)
+        if values:
+            table.add_row(metric, estimate_text(clustered(list(values.values()))), str(len(values)))
+    return table

@@ -1,0 +1,111 @@
+"""Downloads a run's files: checkpoints are verified by their manifest and hashes, other folders by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, FileEntry, find_problem, step_folder
+from opd.runs.resume import complete_steps, read_sealed
+from opd.store.base import Store, leads_out
+from opdctl.errors import ToolError
+from opdctl.runs.targets import RunPlace
+
+NUM_TRANSFER_THREADS = 4
+# `show(title, total)` opens a progress bar and yields what is called once a finished file.
+Show = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+
+
+def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, show: Show) -> tuple[Path, int]:
+    """Downloads one sealed checkpoint; whole files of an earlier, interrupted pull stay.
+
+    COMPLETE is written last, so that a folder that holds it is whole.
+
+    Returns:
+        The folder and the step.
+
+    Raises:
+        ToolError: the run has no such checkpoint, or a file is not what the manifest says.
+    """
+    chosen = _choose(place, step)
+    manifest = read_sealed(place.store, chosen)
+    if manifest is None:
+        raise ToolError(f"global_step_{chosen} of {place.run_id} was pruned while it was looked at", fix="try again")
+    target = into or Path(place.run_id) / f"global_step_{chosen}"
+    (target / COMPLETE_FILE).unlink(missing_ok=True)
+    source = place.store.child(step_folder(chosen))
+    with show(f"global_step_{chosen}", len(manifest.files)) as advance:
+        problems = _fetch_all(list(manifest.files), lambda entry: _fetch(source, entry, target), advance)
+    if problems:
+        raise ToolError(
+            f"global_step_{chosen} of {place.run_id} is damaged in the store: {'; '.join(problems)}",
+            fix=f"pull another step; complete ones: {', '.join(map(str, complete_steps([place.store])))}",
+        )
+    (target / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    (target / COMPLETE_FILE).write_bytes(manifest.seal())
+    return target, chosen
+
+
+def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
+    """Downloads every object below a folder of the run; files that are there in the right size stay.
+
+    Returns:
+        Number of files in the folder.
+    """
+    prefix = folder.strip("/")
+    if leads_out(prefix):
+        raise ToolError(f"--folder {folder}: must lie inside the run {place.run_id}", fix="name a folder of the run")
+    found = place.store.list(prefix)
+    if not found:
+        names = ", ".join(place.store.children("")) or "nothing"
+        raise ToolError(f"run {place.run_id} has no folder {folder!r}", fix=f"it has: {names}")
+    if outside := [info.key for info in found if leads_out(info.key.removeprefix(f"{prefix}/"))]:
+        raise ToolError(
+            f"objects of {place.run_id} would be written outside {into}: {', '.join(map(repr, outside[:3]))}"
+        )
+
+    def fetch(key: str, num_bytes: int) -> str | None:
+        path = into / key.removeprefix(f"{prefix}/")
+        if not path.is_file() or path.stat().st_size != num_bytes:
+            place.store.get_file(key, path)
+        return None
+
+    with show(prefix, len(found)) as advance:
+        _fetch_all(found, lambda info: fetch(info.key, info.size), advance)
+    return len(found)
+
+
+def _choose(place: RunPlace, step: int | None) -> int:
+    complete = complete_steps([place.store])
+    if not complete:
+        raise ToolError(f"run {place.run_id} has no complete checkpoint", fix="trainer.save_freq says when one is made")
+    if step is not None and step not in complete:
+        steps = ", ".join(map(str, complete))
+        raise ToolError(f"run {place.run_id} has no complete checkpoint of step {step}", fix=f"complete steps: {steps}")
+    return complete[-1] if step is None else step
+
+
+def _fetch(source: Store, entry: FileEntry, target: Path) -> str | None:
+    """Brings one file; returns what is wrong with it, None if it is what the manifest says."""
+    if find_problem(target, entry) is None:
+        return None
+    try:
+        source.get_file(entry.path, target / entry.path)
+    except FileNotFoundError:
+        return f"{entry.path} is missing"
+    return find_problem(target, entry)
+
+
+def _fetch_all(items: list, fetch: Callable[..., str | None], advance: Callable[[], None]) -> list[str]:
+    problems = []
+    pool = ThreadPoolExecutor(NUM_TRANSFER_THREADS)
+    try:
+        for problem in pool.map(fetch, items):
+            advance()
+            if problem:
+                problems.append(problem)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a time-out does not wait for files that are on their way
+    return problems

@@ -1,0 +1,213 @@
+"""Reads one run's record from the store: its state, progress, checkpoints and results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from opd.errors import CorruptRecord
+from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, OWNER_FILE, attempt_prefix
+from opd.runs.identity import RUN_FILE, SPEC_FILE
+from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
+from opd.runs.result import FATAL_FILE, RESULT_FILE
+from opd.text import inert
+from opdctl.redact import one_line, redact
+from opdctl.runs.history import merge_tables, parse_attempt, series
+from opdctl.runs.listing import CheckpointInfo, Listing
+from opdctl.runs.wellformed import checked_result, checked_spec, total_steps
+
+State = Literal["running", "silent", "stopped", "succeeded", "failed", "not started", "unreadable"]
+VALIDATION_PREFIX = "val-core/"
+# The first that a run logs is what "loss" and "accuracy" mean for its kind.
+LOSS_KEYS = ("opd/loss", "actor/pg_loss")
+ACCURACY_KEYS = ("opd/accuracy", "critic/score/mean")
+STEP_SECONDS_KEYS = ("timing/step_s", "timing_s/step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run as it lay in the store; everything is plain JSON."""
+
+    run_id: str
+    url: str
+    kind: str
+    spec_hash: str
+    state: State
+    detail: str
+    """Why it failed or stopped; empty where all is well."""
+    num_attempts: int
+    last_step: int | None
+    total_steps: int | None
+    latest: dict[str, float] = field(default_factory=dict)
+    """The last value of every metric."""
+    validation: dict[str, list[float]] = field(default_factory=dict)
+    """First and last value of each validation's core metric."""
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+    problems: list[str] = field(default_factory=list)
+    """What was skipped or could not be read, a line each."""
+    num_skipped_lines: int = 0
+    last_sign_s: float = 0.0
+    """Unix seconds of the last attempt's newest beat."""
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The spec's `model.name`; empty for a conversion, and for specs of other makers."""
+        model = self.spec.get("model")
+        return str(model.get("name", "")) if isinstance(model, Mapping) else ""
+
+    def first_of(self, keys: tuple[str, ...]) -> float | None:
+        return next((self.latest[key] for key in keys if key in self.latest), None)
+
+    @property
+    def loss(self) -> float | None:
+        return self.first_of(LOSS_KEYS)
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.first_of(ACCURACY_KEYS)
+
+    @property
+    def complete_steps(self) -> list[int]:
+        return [entry["step"] for entry in self.checkpoints if entry["is_complete"]]
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the last step at the last step's pace, for a run whose length the spec fixes."""
+        pace_s = self.first_of(STEP_SECONDS_KEYS)
+        if self.state != "running" or pace_s is None or self.total_steps is None or self.last_step is None:
+            return None
+        return max(self.total_steps - self.last_step, 0) * pace_s
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
+    """Reads a run: its record, and its metrics merged over the attempts.
+
+    Raises:
+        StoreError: the store is away or refuses.
+    """
+    problems: list[str] = []
+    table, num_skipped = _read_metrics(listing, problems)
+    records = {name: _json(listing, name, problems) for name in (RUN_FILE, SPEC_FILE, RESULT_FILE, FATAL_FILE)}
+    spec = checked_spec(records[SPEC_FILE], problems)
+    result = checked_result(records[RESULT_FILE], problems)
+    state, detail = _state(listing, records, problems)
+    steps = table["step"].to_numpy()
+    record = RunRecord(
+        run_id=one_line(run_id),
+        url=listing.store.url,
+        kind=one_line(str(spec.get("kind", ""))),
+        spec_hash=one_line(str((records[RUN_FILE] or {}).get("spec_hash", ""))),
+        state=state,
+        detail=redact(detail),
+        num_attempts=len(listing.attempts()),
+        last_step=int(steps[-1]) if len(steps) else None,
+        total_steps=total_steps(spec, result),
+        latest=_latest(table),
+        validation=_validation(table),
+        checkpoints=[asdict(info) for info in listing.checkpoints()],
+        result=result,
+        problems=[redact(problem) for problem in problems],
+        num_skipped_lines=num_skipped,
+        last_sign_s=listing.last_sign_s(max(listing.attempts(), default=0)),
+        spec=spec,
+    )
+    return record, table
+
+
+def unreadable(listing: Listing, *, run_id: str, error: Exception) -> tuple[RunRecord, pa.Table]:
+    """The record of a run whose files no reader expected: it stands in the table and says so."""
+    record = RunRecord(
+        run_id=one_line(run_id), url=listing.store.url, kind="", spec_hash="", state="unreadable",
+        detail=redact(f"its records cannot be read ({type(error).__name__}: {error})"), num_attempts=len(listing.attempts()),
+        last_step=None, total_steps=None, last_sign_s=listing.last_sign_s(max(listing.attempts(), default=0)),
+    )  # fmt: skip
+    return record, merge_tables({})
+
+
+def live_state(record: RunRecord, listing: Listing, *, now_s: float | None = None) -> tuple[State, float]:
+    """State and last sign of life as of now: heartbeats are not part of what is cached.
+
+    An attempt that has not ended counts as running while its lease holds, then as silent.
+    """
+    last_sign_s = listing.last_sign_s(max(listing.attempts(), default=0))
+    if record.state not in ("running", "silent"):
+        return record.state, last_sign_s
+    age_s = (time.time() if now_s is None else now_s) - last_sign_s
+    return ("running" if age_s <= DEFAULT_LEASE_TTL_S else "silent"), last_sign_s
+
+
+def _read_metrics(listing: Listing, problems: list[str]) -> tuple[pa.Table, int]:
+    tables, num_skipped = {}, 0
+    for attempt in listing.folders():
+        data = b"".join(listing.store.get(key) for key in listing.parts(attempt, METRICS_FILE))
+        tables[attempt], report = parse_attempt(data, attempt=attempt)
+        if report.num_corrupt_lines or report.num_half_lines:
+            num_skipped += report.num_corrupt_lines + report.num_half_lines
+            problems.append(report.describe())
+    return _shown_names(merge_tables(tables)), num_skipped
+
+
+def _shown_names(table: pa.Table) -> pa.Table:
+    """The table with metrics named as a terminal may get them; of two that then have one name the first stays."""
+    names = {inert(name, keep=""): name for name in reversed(table.column_names) if name != "run_id"}
+    kept = list(reversed(names.items()))
+    return table.select([name for _, name in kept]).rename_columns([shown for shown, _ in kept])
+
+
+def _json(listing: Listing, key: str, problems: list[str]) -> dict[str, Any] | None:
+    if key not in listing:
+        return None
+    try:
+        return listing.store.get_json(key)
+    except (CorruptRecord, RecursionError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _state(listing: Listing, records: Mapping[str, Any], problems: list[str]) -> tuple[State, str]:
+    if RESULT_FILE in listing:
+        return "succeeded", ""
+    if FATAL_FILE in listing:
+        return "failed", str((records[FATAL_FILE] or {}).get("reason", f"{FATAL_FILE} cannot be read"))
+    attempts = listing.attempts()
+    if not attempts:
+        return "not started", ""
+    prefix = attempt_prefix(attempts[-1])
+    ended = _json(listing, f"{prefix}/{ENDED_FILE}", problems)
+    if ended is None:
+        return "running", "" if f"{prefix}/{OWNER_FILE}" in listing else "no owner"
+    outcome = str(ended.get("outcome", ""))
+    detail = str(ended.get("detail", ""))
+    return ("failed" if outcome in ("failed", "fatal") else "stopped"), detail or outcome
+
+
+def _latest(table: pa.Table) -> dict[str, float]:
+    """The last value of every metric that was logged."""
+    found = {}
+    for name in table.column_names:
+        if name in RESERVED_KEYS:
+            continue
+        column = table[name].combine_chunks()
+        for row in range(len(column) - 1, -1, -1):  # most metrics are in the last row, validation some rows before
+            if column[row].is_valid:
+                found[name] = float(column[row].as_py())
+                break
+    return found
+
+
+def _validation(table: pa.Table) -> dict[str, list[float]]:
+    names = [name for name in table.column_names if name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr")]
+    found = {name: series(table, name)[1] for name in names}
+    return {name: [float(values[0]), float(values[-1])] for name, values in found.items() if len(values)}
+
+
+__all__ = ["CheckpointInfo", "RunRecord", "State", "live_state", "read_run"]

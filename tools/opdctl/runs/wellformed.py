@@ -1,0 +1,69 @@
+"""What a run's records must look like before tables and pages rely on it: what does not is left out and named.
+
+Anyone who can write into a store can write a record there, and old versions wrote other ones: no record of one run may
+break a table over many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opdctl.redact import redact_tree
+from opdctl.runs.history import MAX_STEP
+
+# What an evaluation of an older version did not write.
+_MISSING_THEN: dict[str, Any] = {"standard_error": None, "num_dropped": 0}
+_EVALUATION = {"num_problems": int, "num_samples": int, "mean": float, "pass_at": list, "maj_at": list}
+
+
+def checked_spec(spec: Mapping[str, Any] | None, problems: list[str]) -> dict[str, Any]:
+    """The spec without secrets; without a `seed` that is no integer and a `trainer` that is no mapping."""
+    found: dict[str, Any] = redact_tree(spec or {})
+    for name, kind in (("seed", int), ("trainer", dict)):
+        if name in found and not _is(found[name], kind):
+            problems.append(f"spec.json: {name} = {str(found.pop(name))[:60]!r} is left out: must be {_A[kind]}")
+    return found
+
+
+def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dict[str, Any] | None:
+    """The result without secrets; its `eval` holds only data sets with all their numbers."""
+    if result is None:
+        return None
+    found: dict[str, Any] = redact_tree(result)
+    sets = found.pop("eval", {})
+    if not isinstance(sets, dict):
+        problems.append(f"result.json: eval is left out: must be an object, not {type(sets).__name__}")
+        return found
+    kept = {name: _MISSING_THEN | values for name, values in sets.items() if _is_evaluation(values)}
+    if len(kept) < len(sets):
+        left = ", ".join(sorted(sets.keys() - kept.keys()))
+        problems.append(f"result.json: eval of {left} is left out: must hold the numbers {', '.join(_EVALUATION)}")
+    return found | ({"eval": kept} if kept else {})
+
+
+def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:
+    """How long the run is, None where neither the spec nor the result says it."""
+    total = spec.get("trainer", {}).get("total_steps")
+    if total is None and result is not None:
+        total = result.get("steps")
+    return int(total) if _is(total, int) and 0 <= total <= MAX_STEP else None
+
+
+_A = {int: "an integer", float: "a number", list: "a list of numbers", dict: "an object"}
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _is_evaluation(values: Any) -> bool:
+    return (
+        isinstance(values, dict)
+        and all(_is(values.get(name), kind) for name, kind in _EVALUATION.items())
+        and all(values[name] and all(_is(item, float) for item in values[name]) for name in ("pass_at", "maj_at"))
+        and _is(values.get("num_dropped", 0), int)
+        and (values.get("standard_error") is None or _is(values["standard_error"], float))
+    )

@@ -1,0 +1,1 @@
+"""Sending experiments to a cluster: what a name means (start, resume, refuse), then rendering, trying and installing."""

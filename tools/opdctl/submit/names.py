@@ -1,0 +1,197 @@
+"""Decides for `opdctl submit` about a name: start it, resume it, or refuse because it is taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from opd.config import AnySpec, identity, load_text, spec_hash
+from opd.config.base import MAX_NAME_CHARS
+from opd.runs.identity import RUN_FILE, describe_changes
+from opd.runs.result import FATAL_FILE, RESULT_FILE
+from opd.store.base import Store
+from opdctl.errors import EXIT_FAILURE, EXIT_USAGE, ToolError
+from opdctl.kube.run import ClusterRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What the store knows of a run id; `live_on` is the host of an attempt whose lease holds."""
+
+    spec_hash: str = ""
+    identity: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
+    fatal: Mapping[str, Any] | None = None
+    live_on: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name:
+    """Everything that is known of a name before it is used."""
+
+    run_id: str
+    cluster: ClusterRun
+    stored: Stored
+    release: str | None
+    """Helm's word for the release, None where there is none."""
+
+    @property
+    def is_free(self) -> bool:
+        return self.release is None and not self.cluster.is_known and self.stored == Stored()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """`start` a new run, or `resume` one that ended early, because of `why`."""
+
+    action: Literal["start", "resume"]
+    why: str = ""
+
+
+def decide(name: Name, spec: AnySpec) -> Decision:
+    """What submitting a spec under a name means.
+
+    Raises:
+        ToolError: the name belongs to another experiment (exit 2), to a live run, or to one that has ended for good.
+    """
+    _refuse_another_spec(name, spec)
+    job, stored = name.cluster.job, name.stored
+    if job is not None and job.is_live:
+        fix = {
+            "suspended": f"Kueue lets it go on: `opdctl status {name.run_id}` says what it waits for"
+            if job.queue
+            else f"`opdctl resume {name.run_id}` lets it go on",
+            "deleting": "wait until it is gone: its pods still save",
+        }.get(job.phase, f"`opdctl status {name.run_id}` shows it; `opdctl cancel {name.run_id}` saves and ends it; "
+                         "--new submits another run of this spec")  # fmt: skip
+        raise _taken(f"run {name.run_id} is live: {job.describe()}", fix)
+    if stored.result is not None or (job is not None and job.phase == "succeeded"):
+        result = f": {json.dumps(summary(stored.result))}" if stored.result else ""
+        raise _taken(
+            f"run {name.run_id} has succeeded already{result}",
+            f"`opdctl collect {name.run_id}` shows its results; --new submits another run of this spec",
+        )
+    if stored.fatal is not None:
+        raise _taken(
+            f"run {name.run_id} ended for good: {stored.fatal.get('reason', 'no reason given')}",
+            f"mend the cause, then use --new, or delete {FATAL_FILE} in its store to try again",
+        )
+    if stored.live_on and job is None:
+        raise _taken(
+            f"run {name.run_id} is live outside this namespace, on {stored.live_on}",
+            "end it there, or use --new; a run that was killed counts as live until its lease is over (a minute)",
+        )
+    if name.release is not None and name.release.startswith("pending"):
+        raise _taken(
+            f"release {name.run_id} is {name.release}: another install is at work, or was killed in the middle",
+            f"wait for it, or `helm uninstall {name.run_id}`",
+        )
+    if name.is_free:
+        return Decision(action="start")
+    return Decision(action="resume", why=_how_it_ended(name))
+
+
+def _refuse_another_spec(name: Name, spec: AnySpec) -> None:
+    """The store's word counts; before the first attempt it is the release's ConfigMap."""
+    new = identity(spec)
+    if name.stored.spec_hash:
+        if name.stored.spec_hash == spec_hash(spec):
+            return
+        before = dict(name.stored.identity or {})
+    elif name.cluster.experiment is not None:
+        sent = load_text(json.dumps(name.cluster.experiment), origin="ConfigMap", is_json=True).spec
+        before = identity(sent)
+    else:
+        return
+    # Through JSON, so that a tuple compares equal to what was stored.
+    changes = describe_changes(before, json.loads(json.dumps(new)))
+    if not changes and not name.stored.spec_hash:
+        return
+    lines = "\n".join(f"  {line}" for line in changes) or "  (nothing in the identity fields: another hash version)"
+    raise ToolError(
+        f"run {name.run_id} is another experiment; what differs (there -> here):\n{lines}",
+        fix="choose another name (--name), take the next free one (--new), or restore the values to resume it",
+        exit_code=EXIT_USAGE,
+    )
+
+
+def refuse_beside_former(former: Name, name: str, spec: AnySpec) -> None:
+    """Refuse to begin anew beside an unfinished run of the experiment under the name that runs without one once had.
+
+    Args:
+        former: what is known of that name.
+        name: what the run without a name is called now.
+
+    Raises:
+        ToolError: there is such a run (exit 2).
+    """
+    job = former.cluster.job
+    has_ended = former.stored.result is not None or (job is not None and job.phase == "succeeded")
+    if has_ended or not (former.stored.spec_hash or former.cluster.experiment):
+        return
+    try:
+        _refuse_another_spec(former, spec)
+    except ToolError:
+        return
+    raise ToolError(
+        f"run {former.run_id} is this very experiment, unfinished, submitted when runs without a name were called so",
+        fix=f"`--name {former.run_id}` goes on with it, `--name {name}` begins anew",
+        exit_code=EXIT_USAGE,
+    )
+
+
+def _how_it_ended(name: Name) -> str:
+    job = name.cluster.job
+    if job is not None:
+        return f"the last RayJob ended: {job.describe()}"
+    if name.release is not None:
+        return "its RayJob is gone (cancelled, or cleaned up), its release is still there"
+    return "it has started before, and no release is left of it"
+
+
+def _taken(message: str, fix: str) -> ToolError:
+    return ToolError(message, fix=fix, exit_code=EXIT_FAILURE)
+
+
+def summary(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a result: what a person wants to see when told that there is one."""
+    return {key: value for key, value in result.items() if isinstance(value, int | float | str) and key != "run_id"}
+
+
+def read_stored(store: Store, *, lease_holder: Callable[[Store], str]) -> Stored:
+    """What lies in a run's directory.
+
+    Args:
+        lease_holder: the host of the attempt that is alive, empty where none is.
+
+    Raises:
+        StoreError: the store is away or refuses.
+    """
+    run = store.get_json(RUN_FILE)
+    if run is None:
+        return Stored()
+    return Stored(
+        spec_hash=str(run.get("spec_hash", "")),
+        identity=run.get("identity"),
+        result=store.get_json(RESULT_FILE),
+        fatal=store.get_json(FATAL_FILE),
+        live_on=lease_holder(store),
+    )
+
+
+def next_free(base: str, is_free: Callable[[str], bool]) -> str:
+    """`base`, else `base-2`, `base-3`, ...: the first free one; a long base is cut to leave room.
+
+    Raises:
+        ToolError: a thousand names are taken.
+    """
+    if is_free(base):
+        return base
+    for number in range(2, 1000):
+        suffix = f"-{number}"
+        candidate = base[: MAX_NAME_CHARS - len(suffix)].rstrip("-") + suffix
+        if is_free(candidate):
+            return candidate
+    raise ToolError(f"no free name like {base}-2: a thousand are taken", fix="choose another name with --name")
