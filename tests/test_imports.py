@@ -57,9 +57,9 @@ def test_what_the_tool_may_use_does_not_import_torch(module):
 
 # The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
 LAYERS = (
-    ("errors", "text", "isolation", "compat", "batch", "losses", "importance"),
+    ("errors", "text", "isolation", "compat", "batch", "losses"),
     ("store", "config", "rewards"),
-    ("data", "runs"),
+    ("data", "runs", "importance"),
     ("agent", "evaluation", "memory"),
     ("envs", "config.verl"),
     ("convert", "inputs"),

@@ -1,4 +1,4 @@
-"""Owns what a run adds to its spec: where it lives and whether a Ray cluster is already there."""
+"""Defines what a run adds to its spec: its folder, and whether a Ray cluster is already there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns writing a value so that Hydra's override grammar reads back exactly that value."""
+"""Writes a value so that Hydra's override grammar reads back exactly that value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the one computation of verl's Hydra overrides from a spec: pure, in a stable order."""
+"""Computes verl's Hydra overrides from a spec: pure, in a stable order."""
 
 from __future__ import annotations
 
