@@ -58,6 +58,6 @@ print(RolloutReplicaRegistry.get("cpu").__name__, get_rollout_class("cpu").__nam
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
     assert result.stdout.splitlines()[-3:] == [
         "cpu cuda",
-        "['opd.compat.cpu', 'opd.compat.cpu.device', 'opd.compat.cpu.patches', 'opd.compat.cpu.platform']",
+        "['opd.compat', 'opd.compat.cpu', 'opd.compat.cpu.device', 'opd.compat.cpu.patches', 'opd.compat.cpu.platform']",
         "CPURolloutReplica CPUServerAdapter",
     ]

@@ -10,11 +10,11 @@ import verl
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.rollout import router
 
-from opd.compat import verl_trainer as verl_patches
+from opd.compat import verl_trainer
 
 
 def test_the_patches_are_written_for_this_version_of_verl():
-    assert verl.__version__ == "0.9.1", "read opd/training/verl_patches.py again before allowing another version"
+    assert verl.__version__ == "0.9.1", "read opd/compat/verl_trainer.py again before allowing another version"
 
 
 def test_verl_still_starts_an_actor_to_count_requests():
@@ -34,7 +34,7 @@ def test_verl_still_gives_its_worker_group_no_port_to_meet_at():
 
 
 def test_the_ranks_meet_at_the_port_of_the_spec():
-    with verl_patches.rendezvous_at(29501):
+    with verl_trainer.rendezvous_at(29501):
         assert trainer_base.RayWorkerGroup.keywords == {"master_port_range": [29501, 29502]}
 
 
@@ -43,7 +43,7 @@ def test_names_are_put_back_when_the_call_ends_also_by_an_error():
     replaced = []
 
     def fail():
-        with verl_patches.quiet():
+        with verl_trainer.quiet():
             replaced.append(trainer_base.pprint is not before)
             raise KeyError
 
@@ -54,7 +54,7 @@ def test_names_are_put_back_when_the_call_ends_also_by_an_error():
 
 
 def test_requests_go_to_the_least_busy_server_and_a_conversation_stays_where_it_began():
-    client = verl_patches.InProcessClient(config=None, servers={"a": 1, "b": 2})
+    client = verl_trainer.InProcessClient(config=None, servers={"a": 1, "b": 2})
 
     async def route() -> list[str]:
         names = [(await client._acquire_server(request))[0] for request in ("x", "y", "x")]

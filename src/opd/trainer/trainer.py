@@ -20,7 +20,7 @@ from verl.utils.debug import marked_timer
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.cluster.shutdown import GracefulStop
-from opd.compat import verl_trainer as verl_patches
+from opd.compat import verl_trainer
 from opd.compat.plain_loads import plain_loads
 from opd.config.errors import Problem, SpecError
 from opd.losses import reward_weights
@@ -31,8 +31,7 @@ from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.trainer.run_log import StepLogger, validation_scores
 from opd.trainer.tracking import MlflowRun
-from opd.worker import checkpointing, nonfinite
-from opd.worker import step_metrics as step_counts
+from opd.worker import checkpointing, nonfinite, step_metrics
 from opd.worker.nonfinite import SkippedUpdates
 from opd.worker.policy_worker import PPOWorker
 from opd.worker.unshared_tokens import check_unshared
@@ -88,15 +87,15 @@ class OrderedTrainer(PPOTrainerSync):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
         port = self.config.run.get("master_port")
         with contextlib.ExitStack() as patches:
-            patches.enter_context(verl_patches.reward_workers())
+            patches.enter_context(verl_trainer.reward_workers())
             if in_process:
-                patches.enter_context(verl_patches.routing_in_process())
+                patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
-                patches.enter_context(verl_patches.rendezvous_at(int(port)))
+                patches.enter_context(verl_trainer.rendezvous_at(int(port)))
             super()._setup()
 
     def fit(self, agent_loop_manager):
-        with verl_patches.quiet(), self._stop:
+        with verl_trainer.quiet(), self._stop:
             super().fit(agent_loop_manager)
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if self.run is not None:
@@ -299,12 +298,12 @@ class OPDTrainer(OrderedTrainer):
             training_step=self.global_steps,
         )
         output = self.actor_rollout_wg.update_opd(batch)
-        self._update_metrics = step_counts.reduce(output["metrics"])
+        self._update_metrics = step_metrics.reduce(output["metrics"])
         metrics.update(self._update_metrics)
         rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
         self._skipped.see(
             made=round(metrics["opd/num_updates"]),
-            skipped_last=step_counts.skipped_last(output["metrics"]),
+            skipped_last=step_metrics.skipped_last(output["metrics"]),
             rows=sorted({row for of_rank in rows for row in of_rank}),
         )
         return batch
