@@ -15,7 +15,8 @@ from opd.runs.progress import FIRST_FLOORS, Progress
 FLOOR_S = 1.0
 PREAMBLE = f"""
 import os, signal, subprocess, sys, threading, time
-from opd import supervise, stacks
+from opd.cluster import supervise
+from opd.runs import stacks
 from opd.runs.progress import PROGRESS
 
 def stalls(hang):
@@ -56,12 +57,12 @@ STALLS = {
     "a process of its own that hangs": """
         def hang():
             PROGRESS.enter("rollout", 7)
-            code = "from opd import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
+            code = "from opd.runs import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
             subprocess.run([sys.executable, "-c", code])
         """,
     "a process that others started": """
         def hang():
-            code = "from opd import stacks; stacks.register()\\nimport time\\ndef in_the_orphan(): time.sleep(3600)\\nin_the_orphan()"
+            code = "from opd.runs import stacks; stacks.register()\\nimport time\\ndef in_the_orphan(): time.sleep(3600)\\nin_the_orphan()"
             subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"])
             while len(stacks.registered()) < 2:
                 time.sleep(0.05)

@@ -20,7 +20,7 @@ CLAIMER = """
 import sys, pathlib, time
 from opd.runs.attempts import claim_attempt
 from opd.errors import RunIsLive
-from opd.store.base import open_store
+from opd.store.opening import open_store
 root, name = sys.argv[1:]
 store = open_store(root)
 (pathlib.Path(root) / f"ready-{name}").touch()
@@ -96,7 +96,7 @@ def test_an_owner_whose_process_is_gone_from_this_host_is_followed_at_once(
     script = """
     import sys
     from opd.runs.attempts import claim_attempt
-    from opd.store.base import open_store
+    from opd.store.opening import open_store
     claim_attempt([open_store(sys.argv[1])], spec_hash="h", lease_ttl_s=3600)
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,7 @@ from opd.store.remote import CALL_DEADLINE_S, FsspecStore
 RACER = """
 import sys, pathlib, time
 from opd.errors import AlreadyExists
-from opd.store.base import open_store
+from opd.store.opening import open_store
 root, name = sys.argv[1:]
 store = open_store(root)
 (pathlib.Path(root) / f"ready-{name}").touch()

@@ -22,7 +22,7 @@ QUICK = RetryPolicy(max_elapsed_s=5, first_wait_s=0.01, max_wait_s=0.1)
 RACER = """
 import sys, pathlib, time
 from opd.errors import AlreadyExists
-from opd.store.base import open_store
+from opd.store.opening import open_store
 root, go, name = sys.argv[1:]
 store = open_store(root)
 store.exists("warm-up")
