@@ -111,6 +111,12 @@ ROWS = (
         then="exit 1; the next start resumes",
     ),
     Row(
+        fault="the Ray cluster lacks the devices, CPUs or room that a part of the run needs",
+        error="TooFewNodes, NoPlace",
+        tried_again="waits for nodes, for a bounded time",
+        then="exit 1 with what is missing on which node; the next start tries again",
+    ),
+    Row(
         fault="a process of the run is gone, or gcs_server or raylet of a Ray that the run started itself",
         error="PartLost",
         tried_again="no",
@@ -139,6 +145,12 @@ ROWS = (
         error="SpecChanged",
         tried_again="no",
         then="exit 2",
+    ),
+    Row(
+        fault="a reward function that the spec names cannot score",
+        error="UnusableInput",
+        tried_again="no",
+        then="exit 2 with the reason",
     ),
     Row(
         fault="what no later attempt can mend",
