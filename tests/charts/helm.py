@@ -25,19 +25,6 @@ SITES = {path.stem: path for path in sorted((ROOT / "manifests/sites").glob("*.y
 DIGEST = "registry.example.com/opd@sha256:" + "0123456789abcdef" * 4
 IMAGE = {"cluster": {"image": {"ref": DIGEST}}}
 RUN = "my-run"
-# The least that each chart needs beside the image; for `experiment=""`.
-MINIMAL: dict[str, dict[str, Any]] = {
-    "grpo": {"kind": "grpo", "model": {"path": "m"}},
-    "opd": {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}},
-    "opd-agent": {
-        "kind": "opd-agent",
-        "model": {"path": "m"},
-        "teacher": {"path": "t"},
-        "agent": {"database_dir": "d"},
-    },
-    "eval": {"kind": "eval", "model": {"path": "m"}},
-    "convert": {"kind": "convert", "convert": {"checkpoint": "c"}},
-}
 
 
 def kind_of(experiment: str) -> str:

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, IMAGE, MINIMAL, ROOT, SITES, kind_of, objects, template
+from tests.charts.helm import EXPERIMENTS, IMAGE, ROOT, SITES, kind_of, objects, template
+from tests.minimal import MINIMAL
 
 import kubeschemas
 from gotools import find

@@ -1,7 +1,8 @@
 """Variables of Ray pods: secrets by reference, one tracker run over all attempts, the user's own last and winning."""
 
 import pytest
-from tests.charts.helm import MINIMAL, RUN, env_of, head, rayjob, refusal, worker
+from tests.charts.helm import RUN, env_of, head, rayjob, refusal, worker
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS
 

@@ -5,7 +5,8 @@ import re
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, MINIMAL, ROOT, kind_of, objects, one, refusal
+from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, ROOT, kind_of, objects, one, refusal
+from tests.minimal import MINIMAL
 
 from chartgen.__main__ import drifted, generated
 from chartgen.chart import charts

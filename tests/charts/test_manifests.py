@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 import yaml
-from tests.charts.helm import EXPERIMENTS, MINIMAL, ROOT, SITES, SWEEPS, objects, one, parsed
+from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, parsed
 from tests.charts.test_conformance import EVERYTHING, conform
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS
 

@@ -1,7 +1,8 @@
 """Every pod of every chart meets Pod Security `restricted` and carries no credentials it does not need."""
 
 import pytest
-from tests.charts.helm import IMAGE, MINIMAL, RUN, containers, env_of, objects, one, pod_templates, rayjob, refusal
+from tests.charts.helm import IMAGE, RUN, containers, env_of, objects, one, pod_templates, rayjob, refusal
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS
 

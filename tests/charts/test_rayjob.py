@@ -5,7 +5,6 @@ from tests.charts.helm import (
     CHARTS,
     EXAMPLE_OF,
     EXPERIMENTS,
-    MINIMAL,
     RUN,
     head,
     helm,
@@ -15,6 +14,7 @@ from tests.charts.helm import (
     refusal,
     template,
 )
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS
 

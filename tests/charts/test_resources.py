@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from tests.charts.helm import DIGEST, MINIMAL, head, rayjob, refusal, worker
+from tests.charts.helm import DIGEST, head, rayjob, refusal, worker
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS, SpecError, parse_tree
 from opd.config.cluster.resources import resources

@@ -1,7 +1,8 @@
 """Volumes: what a run keeps, what it shares, what it only borrows, and the tool database."""
 
 import pytest
-from tests.charts.helm import MINIMAL, RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
+from tests.charts.helm import RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
+from tests.minimal import MINIMAL
 
 from opd.config import KINDS
 

@@ -3,21 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.minimal import MINIMAL
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
-
-MINIMAL = {
-    "grpo": {"kind": "grpo", "model": {"path": "m"}},
-    "opd": {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}},
-    "opd-agent": {
-        "kind": "opd-agent",
-        "model": {"path": "m"},
-        "teacher": {"path": "t"},
-        "agent": {"database_dir": "d"},
-    },
-    "eval": {"kind": "eval", "model": {"path": "m"}},
-    "convert": {"kind": "convert", "convert": {"checkpoint": "c"}},
-}
 
 
 @pytest.fixture
