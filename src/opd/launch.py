@@ -157,7 +157,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         model_path=fetch(spec.model.path, spec.model.revision),
         teacher_path=fetch(teacher.path, teacher.revision) if teacher else None,
     )
-    return importlib.import_module("opd.trainer.entry").run(spec, compute_overrides(spec, run=run))
+    return importlib.import_module("opd.trainer.entry").run(spec, run)
 
 
 def fetch(path: str, revision: str | None) -> str | None:

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import hydra
+from omegaconf import DictConfig
 
-from opd.config import ConvertSpec, SpecError
+from opd.config import AnyRunSpec, ConvertSpec, SpecError
 from opd.config.errors import Problem
 from opd.config.load import load_text
 from opd.config.raw import parse_raw
-from opd.config.verl import RunFacts, compute_overrides
-from opd.config.verl_keys import VERL_KEYS
+from opd.config.run_config import KEY, RunConfig
+from opd.config.verl import RunFacts, compute_overrides, settled
+from opd.config.verl_keys import ALSO_READ, VERL_KEYS
 from opd.errors import RunError, Unfit
 from opd.trainer.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
 
@@ -42,15 +44,15 @@ _SPEC_KEYS = {
 }
 _KIND = "run.kind"
 _HELP = {"-h", "--help", "--hydra-help", "--version"}
-_NAMES = {path: key for key, path in reversed((*VERL_KEYS, *_SPEC_KEYS.items()))}
+_NAMES = {path: key for key, path in reversed((*VERL_KEYS, *_SPEC_KEYS.items(), *ALSO_READ.items()))}
 
 
-def full_overrides(given: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Every override of the run that a command line asks for.
+def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
+    """The spec of the run that a command line asks for.
 
     Args:
         given: Hydra overrides, `+actor_rollout_ref.ref.model.path` (the original's key of the teacher) among them.
-        env: `TEACHER_MODEL_PATH` fills an unset teacher path; `RAY_ADDRESS` says that there is a Ray cluster.
+        env: `TEACHER_MODEL_PATH` fills an unset teacher path.
 
     Raises:
         SpecError: a value cannot be used; problems name verl's keys.
@@ -72,7 +74,12 @@ def full_overrides(given: Sequence[str], env: Mapping[str, str]) -> list[str]:
     if isinstance(spec, ConvertSpec):
         rule, fix = "a conversion trains and samples nothing", "use python -m opd.launch with a file of kind convert"
         raise SpecError([Problem(path=_KIND, value=kind, rule=rule, fix=fix)], origin="command line")
-    return compute_overrides(spec, run=RunFacts(run_id="local", run_dir=None, in_ray_cluster="RAY_ADDRESS" in env))
+    return spec
+
+
+def facts(env: Mapping[str, str]) -> RunFacts:
+    """Of a run without a directory; `RAY_ADDRESS` says that there is a Ray cluster."""
+    return RunFacts(run_id="local", run_dir=None, in_ray_cluster="RAY_ADDRESS" in env)
 
 
 def _in_verls_keys(problem: Problem) -> Problem:
@@ -83,9 +90,9 @@ def _in_verls_keys(problem: Problem) -> Problem:
     return replace(problem, path=key, fix=fix)
 
 
-@hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
-def _run(config) -> None:
+def _run(config: DictConfig, ours: RunConfig) -> None:
     try:
+        config[KEY] = ours.text()
         check_installed(config)
         run_config(config)
     except (
@@ -105,15 +112,23 @@ def main(words: Sequence[str]) -> int:
     """Compose the config from the command line and run it; returns the exit code (2: a value cannot be used)."""
     given = [word for word in words if parse_raw(word) is not None]
     flags = [word for word in words if parse_raw(word) is None]
+    ours: RunConfig | None = None
     if not _HELP & set(flags):
         try:
-            given = full_overrides(given, os.environ)
+            spec, run = spec_of(given, os.environ), facts(os.environ)
+            ours = settled(spec, run)
         except SpecError as error:
             return _said(error)
-        device = next(line for line in given if line.startswith("trainer.device=")).partition("=")[2]
-        set_process_environment(device)
+        given = compute_overrides(spec, run=run)
+        set_process_environment(spec.device)
+
+    @hydra.main(config_path=config_dir(), config_name=CONFIG_NAME, version_base=None)
+    def run_composed(config: DictConfig) -> None:
+        assert ours is not None  # Hydra answers the flags above by itself
+        _run(config, ours)
+
     sys.argv[1:] = [*flags, *given]
-    _run()
+    run_composed()
     return 0
 
 

@@ -14,6 +14,8 @@ from tests.agent_evidence.settings import settings
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.settings import AGENT_LOOP, FINAL_TEXT
+from opd.config import parse_tree
+from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
 from opd.envs.travel.toy.task import heldout_rows, make_world, open_world
 from opd.rollout.cpu.config import EngineConfig
@@ -43,11 +45,12 @@ def config_of(database: Path):
     }  # fmt: skip
     agent = {
         "database_dir": str(database), "call_timeout_s": TIMEOUT_S, "num_tool_processes": 3, "toolset": TOOLSET,
-        "blank_replies": False,
     }  # fmt: skip
+    tree = {"kind": "opd-agent", "model": {"path": "m"}, "teacher": {"path": "t"}, "agent": agent}
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
     return OmegaConf.create(
         {
-            "run": {"agent": agent},
+            KEY: ours.text(),
             "data": {"max_prompt_length": 128, "max_response_length": 400, "apply_chat_template_kwargs": {}},
             "actor_rollout_ref": {"rollout": {"multi_turn": turns, "prompt_length": 128, "response_length": 400}},
         }

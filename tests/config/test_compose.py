@@ -57,7 +57,6 @@ def test_verls_config_takes_every_override_and_resolves(spec):
     assert actor["ppo_mini_batch_size"] == spec.actor.ppo_mini_batch_size
     assert tree["actor_rollout_ref"]["rollout"]["response_length"] == spec.data.max_response_length
     assert tree["data"]["val_files"] == list(spec.data.val)
-    assert tree["run"]["kind"] == spec.kind
 
 
 def test_verls_config_takes_what_is_left_inside_a_ray_cluster():
@@ -85,7 +84,6 @@ def test_only_keys_that_verls_config_does_not_list_are_added():
         "++data.toolset",  # read by our own data set
         "++reward.custom_reward_function.reward_kwargs.",
         "++ray_kwargs.ray_init.",
-        "++run.",
     }
     assert {key for key in added if not key.startswith(tuple(prefixes))} == set()
 

@@ -22,14 +22,12 @@ SHARED = [f"{ROLE}.actor.ulysses_sequence_parallel_size=2"]
 LIMIT = 1e-5
 MODES = {"data-parallel": [], "vocab-parallel": ["opd.vocab_parallel_size=2"], "sequence-parallel": SHARED}
 
-BF16 = "{param_dtype:bf16,reduce_dtype:fp32,buffer_dtype:fp32}"
 PACKED = [
     f"{ROLE}.model.override_config.attn_implementation=varlen",
-    f"{ROLE}.actor.fsdp_config.mixed_precision={BF16}",
-    f"{ROLE}.ref.fsdp_config.mixed_precision={BF16}",
     "opd.teacher.dtype=bf16",
     "opd.max_length=256",
 ]
+BF16 = ["actor.dtype=bf16"]
 COMPILED = [f"{ROLE}.{role}.fsdp_config.use_torch_compile=True" for role in ("actor", "ref")]
 CHECKPOINTED = [f"{ROLE}.model.enable_gradient_checkpointing=True"]
 PACKED_MODES = {
@@ -99,10 +97,10 @@ def packed_modes(folder: Path) -> bool:
     teacher = save_model(folder / "t", hidden=96, layers=3, rows=64, tied=False, seed=4)
     pair: dict[str, Any] = {"student": student, "teacher": teacher, "rows": long_rows(), "device": "cuda"}
     exact, *rounded = run_cases(
-        [Case(**pair, overrides=["opd.max_length=256"]), Case(**pair, micro_batch=4, overrides=PACKED)]
+        [Case(**pair, overrides=["opd.max_length=256"]), Case(**pair, micro_batch=4, overrides=PACKED, sets=BF16)]
     )
     shared = {name: overrides for name, overrides in PACKED_MODES.items() if overrides}
-    cases = [Case(**pair, micro_batch=4, overrides=PACKED + overrides) for overrides in shared.values()]
+    cases = [Case(**pair, micro_batch=4, overrides=PACKED + overrides, sets=BF16) for overrides in shared.values()]
     results = dict(zip(PACKED_MODES, rounded + run_cases(cases, world=2), strict=True))
     distances = {}
     for name, result in results.items():

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
+from opd.config import parse_tree
+from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.envs.travel.answers import right_answer
 from opd.envs.travel.manifest import verify_folder
 from opd.envs.travel.task import parse_task
@@ -15,13 +17,14 @@ from opd.envs.travel.toy import STUDENT, model_folder
 from opd.envs.travel.toy.task import open_world
 from opd.inputs.agent_locations import resolve_agent
 
+SPEC = {"kind": "grpo", "model": {"path": "agent://student"}, "agent": {"database_dir": "agent://database"}}
+
 
 def config(seed: int = 1, **paths):
     tree = {
-        "run": {"seed": seed, "agent": {"database_dir": "agent://database"}},
         "data": {"train_files": ["agent://train"], "val_files": ["agent://heldout", "else.parquet"]},
         "actor_rollout_ref": {"model": {"path": "agent://student"}},
-        "opd": {"teacher": {"path": None}},
+        KEY: RunConfig(spec=parse_tree(SPEC | {"seed": seed}).spec, run=RunFacts(run_id="r", run_dir=None)).text(),
         "reward": {"custom_reward_function": {"reward_kwargs": {"database_dir": "agent://database"}}},
     }
     return OmegaConf.merge(OmegaConf.create(tree), OmegaConf.from_dotlist([f"{k}={v}" for k, v in paths.items()]))
@@ -31,10 +34,10 @@ def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     found = config()
     resolve_agent(found, tmp_path)
     assert found.actor_rollout_ref.model.path == str(model_folder(STUDENT))
-    assert found.run.agent.database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
+    assert RunConfig.of(found).database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
     verify_folder(tmp_path / "database")
     assert found.data.val_files == [str(tmp_path / "heldout.parquet"), "else.parquet"]
-    assert found.opd.teacher.path is None
+    assert RunConfig.of(found).teacher_path is None
 
 
 def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_path):

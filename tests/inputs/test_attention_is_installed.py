@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from opd.config import parse_tree
-from opd.config.verl import compute_overrides
 from opd.inputs import model_files
 from opd.launch import facts
 from opd.trainer.entry import run
@@ -32,7 +31,7 @@ def test_a_kernel_that_is_not_installed_ends_the_run_with_2_before_its_name_is_c
     monkeypatch.setitem(model_files._KERNELS, "flash_attention_2", ("a_package_that_nobody_has",))
     model = GRPO["model"] | {"attn_implementation": "flash_attention_2"}
     spec = parse_tree(GRPO | {"model": model, "output": {"root": str(tmp_path)}}).spec
-    assert run(spec, compute_overrides(spec, run=facts(spec))) == 2
+    assert run(spec, facts(spec)) == 2
     said = capsys.readouterr().err
     assert (
         'model.attn_implementation\n    value: "flash_attention_2"\n    rule:  its kernel is in the package a_' in said

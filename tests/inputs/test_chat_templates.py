@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from opd.agent.settings import AGENT_LOOP
-from opd.config import load_spec
-from opd.config.verl import compute_overrides
+from opd.config import load_spec, parse_tree
+from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.data.chat_template import UnfitTemplate
 from opd.data.toy import STUDENT_DIR
 from opd.envs.travel.toy import STUDENT, model_folder
@@ -43,12 +43,18 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
         "max_assistant_turns": 4, "max_user_turns": None, "max_parallel_calls": max_parallel_calls,
         "max_tool_response_length": 64, "format": "hermes", "tool_config_path": None,
     }  # fmt: skip
-    agent = {"database_dir": "/nowhere", "call_timeout_s": 1.0, "num_tool_processes": 1, "toolset": "opd.agent.tools"}
+    tree = {
+        "kind": "opd-agent",
+        "model": {"path": str(model)},
+        "teacher": {"path": "t"},
+        "agent": {"database_dir": "d"},
+    }
+    ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
     loop = "single_turn_agent" if max_parallel_calls is None else AGENT_LOOP
     paths = {"path": str(model), "tokenizer_path": None, "custom_chat_template": custom, "trust_remote_code": False}
     config = OmegaConf.create(
         {
-            "run": {"agent": agent},
+            KEY: ours.text(),
             "data": {"max_prompt_length": 64, "max_response_length": 64},
             "actor_rollout_ref": {
                 "model": paths,
@@ -63,7 +69,7 @@ def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_p
     model = _with_template(STUDENT_DIR, FAILS, tmp_path / "model")
     sets = [f"model.path={model}", f"output.root={tmp_path}", f"store.url={tmp_path}/store", "name=fails"]
     spec = load_spec("manifests/experiments/quickstart.yaml", env={}, sets=sets).spec
-    assert run(spec, compute_overrides(spec, run=facts(spec))) == 2
+    assert run(spec, facts(spec)) == 2
     said = capsys.readouterr().err
     assert f'model.path\n    value: "{model}"\n    rule:  its chat template cannot be used: it fails: TypeError' in said
     assert "fix:   use a model whose template can" in said

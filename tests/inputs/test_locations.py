@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
+from opd.config import parse_tree
+from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.inputs import locations
 
 
@@ -21,11 +23,12 @@ def fetched(monkeypatch):
 
 
 def config(*, model, teacher, train, val):
+    tree = {"kind": "opd", "model": {"path": model}, "teacher": {"path": teacher}}
     return OmegaConf.create(
         {
             "data": {"train_files": train, "val_files": val},
             "actor_rollout_ref": {"model": {"path": model}},
-            "opd": {"teacher": {"path": teacher}},
+            KEY: RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None)).text(),
         }
     )
 
@@ -34,12 +37,17 @@ def test_store_urls_give_way_to_local_paths_and_the_models_are_told_to_other_nod
     it = config(model="s3://b/student", teacher="gs://b/teacher", train=["s3://b/x.parquet"], val="s3://b/y.parquet")
     models = locations.resolve_store_urls(it)
     assert models == {"s3://b/student": "/cache/student", "gs://b/teacher": "/cache/teacher"}
-    assert (it.actor_rollout_ref.model.path, it.opd.teacher.path) == ("/cache/student", "/cache/teacher")
+    assert (it.actor_rollout_ref.model.path, RunConfig.of(it).teacher_path) == ("/cache/student", "/cache/teacher")
     assert (list(it.data.train_files), list(it.data.val_files)) == (["/cache/x.parquet"], ["/cache/y.parquet"])
 
 
 def test_folders_hugging_face_ids_and_bundled_names_stay_as_they_are(fetched):
-    it = config(model="Qwen/Qwen3-8B", teacher=None, train=["toy://train", "/claim/a.parquet"], val=["data/b.parquet"])
+    it = config(
+        model="Qwen/Qwen3-8B",
+        teacher="/claim/teacher",
+        train=["toy://train", "/claim/a.parquet"],
+        val=["data/b.parquet"],
+    )
     assert locations.resolve_store_urls(it) == {}
     assert fetched == []
     assert it.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"

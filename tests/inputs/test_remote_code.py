@@ -13,6 +13,8 @@ from tests.worker.workers import Case, run_cases
 
 from opd.compat import verl_trainer
 from opd.config import SpecError
+from opd.config.verl import RunFacts
+from opd.main_opd import spec_of
 from opd.trainer.entry import compose, prepare
 
 _CONFIG = """
@@ -77,10 +79,11 @@ def test_a_worker_runs_the_teachers_code_by_the_teachers_flag_alone(student, tea
 
 
 def _config(student: str, teacher: str, tmp_path: Path, *flags: str):
-    paths = [f"actor_rollout_ref.model.path={student}", f"opd.teacher.path={teacher}", f"run.dir={tmp_path}"]
+    paths = [f"actor_rollout_ref.model.path={student}", f"opd.teacher.path={teacher}"]
     files = ["data.train_files=toy://train", "data.val_files=toy://heldout"]
     template = "actor_rollout_ref.model.custom_chat_template=x"
-    return compose([*paths, *files, template, "actor_rollout_ref.rollout.name=cpu", *flags])
+    spec = spec_of([*paths, *files, template, "trainer.device=cpu", *flags], {})
+    return compose(spec, RunFacts(run_id="r", run_dir=str(tmp_path)))
 
 
 def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_of_it(

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from opd.config import VARIABLES, load_spec, spec_hash
-from opd.config.verl import compute_overrides
-from opd.config.verl.facts import RunFacts
+from opd.config.verl import RunFacts, compute_overrides
 from opd.launch import begun_under_the_former_default
 
 EXAMPLES = Path(__file__).parents[1] / "config" / "examples"
@@ -141,8 +140,8 @@ def test_name_seed_set_and_hydra_overrides_reach_the_run():
                   "data.train_batch_size=1024", "+algorithm.extra=1")  # fmt: skip
     lines = done.stdout.splitlines()
     assert {
-        "run.id=other",
-        "run.seed=7",
+        "trainer.experiment_name=other",
+        "actor_rollout_ref.rollout.seed=7",
         "data.train_batch_size=1024",
         "trainer.default_local_dir=outputs/other/checkpoints",
     } <= {*lines}

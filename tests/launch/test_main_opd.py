@@ -11,7 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from opd.config import SpecError
 from opd.config.raw import parse_raw
-from opd.main_opd import full_overrides
+from opd.config.run_config import KEY, RunConfig
+from opd.config.tree import get_path
+from opd.config.verl import compute_overrides, settled
+from opd.main_opd import facts, spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir
 
 VERL = Path(importlib.util.find_spec("verl").submodule_search_locations[0])  # type: ignore[union-attr, index]
@@ -123,11 +126,16 @@ DOZENS = {
 }
 
 
+OURS = {"actor_rollout_ref.ref.model.path": "teacher.path", "run.kind": "kind"}
+
+
 def composed(given: list[str], **env: str) -> DictConfig:
     # The folder of verl's configs instead of its package: the same files without the seconds of importing verl.
     search = f"hydra.searchpath=[file://{VERL}/trainer/config]"
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        config = hydra.compose(CONFIG_NAME, overrides=[*full_overrides(given, env), search])
+        spec, run = spec_of(given, env), facts(env)
+        config = hydra.compose(CONFIG_NAME, overrides=[*compute_overrides(spec, run=run), search])
+    config[KEY] = settled(spec, run).text()
     return config
 
 
@@ -142,9 +150,9 @@ def test_every_value_that_was_typed_arrives(configs, name):
     OmegaConf.to_container(tree, resolve=True)  # no interpolation is left open
     for text in DOZENS[name]:
         raw = parse_raw(text)
-        key = "opd.teacher.path" if raw.key == "actor_rollout_ref.ref.model.path" else raw.key
         typed = hydra.core.override_parser.overrides_parser.OverridesParser.create().parse_override(text).value()
-        value = OmegaConf.select(tree, key)
+        ours = OURS.get(raw.key, raw.key if raw.key.startswith("opd.") else "")
+        value = get_path(RunConfig.of(tree).tree()["spec"], ours) if ours else OmegaConf.select(tree, raw.key)
         listed = list(value) if OmegaConf.is_list(value) else value
         assert listed in (typed, [typed]), text
 
@@ -211,16 +219,15 @@ def test_the_yaml_says_no_other_default_than_a_spec_has(configs):
             else:
                 yield f"{prefix}{key}", value
 
-    typed = {parse_raw(line).key for line in full_overrides(MODELS, {})}
-    own = {"opd.teacher.path", "opd.max_length", "opd.plan_decides", "run.id", "run.seed"}  # no default of their own
-    said_twice = {path: value for path, value in leaves(yaml) if path in typed and path not in own | by_device}
+    typed = {parse_raw(line).key for line in compute_overrides(spec_of(MODELS, {}), run=facts({}))}
+    said_twice = {path: value for path, value in leaves(yaml) if path in typed and path not in by_device}
     computed = {path: OmegaConf.select(configs["the teacher alone"], path) for path in said_twice}
     assert computed == said_twice != {}
 
 
 def test_the_teacher_may_come_from_the_environment_and_is_overridden_by_the_command_line():
-    assert composed(MODELS[:1], TEACHER_MODEL_PATH="/env").opd.teacher.path == "/env"
-    assert composed(MODELS, TEACHER_MODEL_PATH="/env").opd.teacher.path == "/models/teacher"
+    assert spec_of(MODELS[:1], {"TEACHER_MODEL_PATH": "/env"}).teacher.path == "/env"
+    assert spec_of(MODELS, {"TEACHER_MODEL_PATH": "/env"}).teacher.path == "/models/teacher"
 
 
 @pytest.mark.parametrize(
@@ -236,6 +243,6 @@ def test_the_teacher_may_come_from_the_environment_and_is_overridden_by_the_comm
 )
 def test_what_cannot_work_is_refused_in_verls_own_keys(given, words):
     with pytest.raises(SpecError) as error:
-        full_overrides(given, {})
+        spec_of(given, {})
     for word in words:
         assert word in str(error.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from types import SimpleNamespace
 
-from omegaconf import OmegaConf
 from tests.agent.talk import END, TOKENIZER, call, talk
 
 from opd.agent.trajectories import file_key, from_lines
@@ -13,12 +12,11 @@ from opd.rollout.dialogues import DialogueKeeper, DialogueLog, segments
 from opd.rollout.seeds import TRAIN, VALIDATION
 from opd.store.local import LocalStore
 
-CONFIG = OmegaConf.create({"run": {"agent": {"num_kept_trajectories": 3}}})
 DIALOGUE = talk([call() + END, "42" + END]).dialogue
 
 
-def keep(places, config=CONFIG, partition: str = TRAIN, step: int = 4) -> DialogueKeeper:
-    keeper = DialogueKeeper(config, TOKENIZER, partition)
+def keep(places, num_kept: int = 3, partition: str = TRAIN, step: int = 4) -> DialogueKeeper:
+    keeper = DialogueKeeper(num_kept, TOKENIZER, partition)
     for index, sample in places:
         row = {
             "index": index, "global_steps": step, "data_source": "travel_zh", "reward_model": {"ground_truth": "42"},
@@ -39,7 +37,7 @@ def test_the_first_of_the_data_are_kept_whatever_finished_first():
 
 
 def test_a_run_that_keeps_none_still_counts():
-    keeper = keep([(0, 0)], OmegaConf.create({"run": {}}))
+    keeper = keep([(0, 0)], num_kept=0)
     assert keeper.kept() == []
     assert keeper.counts.num_dialogues == 1
 

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 
 from opd.compat.plain_loads import plain_loads
+from opd.config.running import Checkpoint
 from opd.errors import CheckpointError, Overtaken, RunIsLive
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, RANK_PARTS, Manifest, step_folder
@@ -44,7 +45,7 @@ class Ranks:
 
 @pytest.fixture
 def config():
-    return OmegaConf.create({"run": {"keep_last": None, "keep_every": None}, "trainer": {}})
+    return OmegaConf.create({"trainer": {}})
 
 
 def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
@@ -53,10 +54,10 @@ def attempt(folder: Path, *, lease_ttl_s: float = 1.0) -> Run:
     return Run.open(run_id="r", local_root=folder / "out", spec={"a": 1}, spec_hash="h", **options)
 
 
-def save(run: Run, ranks: Ranks, step: int, config) -> None:
+def save(run: Run, ranks: Ranks, step: int, keep_last: int | None = None) -> None:
     assert run.checkpoints.begin(step)
     write(run.checkpoints.staged(step), ranks, step)
-    checkpointing.seal(run, ranks, step, config)
+    checkpointing.seal(run, ranks, step, Checkpoint(keep_last=keep_last))
 
 
 def write(folder: Path, ranks: Ranks, step: int) -> None:
@@ -72,7 +73,7 @@ def write(folder: Path, ranks: Ranks, step: int) -> None:
 def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(tmp_path, config):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
         stored = tmp_path / "store" / "r" / step_folder(1)
         for path in sorted(stored.rglob("*"), reverse=True):  # as if it had never arrived
             path.unlink() if path.is_file() else path.rmdir()
@@ -85,21 +86,21 @@ def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_next_start(t
         assert (stored / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_end(tmp_path, config):
+def test_what_was_saved_while_the_store_was_away_is_uploaded_at_the_end(tmp_path):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
         store = open_store(tmp_path / "store").child("r")
         store.delete_tree(step_folder(1))
         checkpointing.upload_what_is_left(run, ranks)
     assert store.exists(f"{step_folder(1)}/COMPLETE")
 
 
-def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, config, caplog):
+def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(tmp_path, caplog):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
-        save(run, ranks, 2, config)
+        save(run, ranks, 1)
+        save(run, ranks, 2)
         store = open_store(tmp_path / "store").child("r")
         store.delete_tree(step_folder(1))
         (run.checkpoints.folder(1) / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"damaged")
@@ -111,7 +112,7 @@ def test_a_file_that_changed_since_is_not_uploaded_as_if_it_were_the_saved_one(t
 def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, config):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
     for path in sorted((tmp_path / "out" / "r" / "checkpoints").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     with attempt(tmp_path) as run:
@@ -127,7 +128,7 @@ def test_every_rank_downloads_its_own_files_and_the_driver_its_own(tmp_path, con
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused_with_the_number_it_needs(tmp_path, config):
     with attempt(tmp_path) as run:
-        save(run, Ranks(2), 1, config)
+        save(run, Ranks(2), 1)
     with attempt(tmp_path) as run, pytest.raises(CheckpointError, match=r"saved by 2 ranks, and this run has 4.* to 2"):
         checkpointing.resume(config, run, Ranks(4), load=lambda: None)
 
@@ -160,8 +161,8 @@ def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
 def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, config, capsys, name):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
-        save(run, ranks, 2, config)
+        save(run, ranks, 1)
+        save(run, ranks, 2)
     mark = tmp_path / "ran"
     torch.save({"state": Malice(mark)}, tmp_path / "malice.pt")
     for place in ("out", "store"):
@@ -187,7 +188,7 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
         for step in (1, 2):
-            save(run, ranks, step, config)
+            save(run, ranks, step)
 
     def load():
         if config.trainer.resume_from_path.endswith("_2"):
@@ -197,16 +198,15 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
         checkpointing.resume(config, run, ranks, load)
         assert config.trainer.resume_from_path == str(run.checkpoints.folder(1))
         assert "passed over: global_step_2: it cannot be loaded: RuntimeError: size mismatch" in capsys.readouterr().out
-        config.run.keep_last = 1
         for step in (3, 4):
-            save(run, ranks, step, config)
+            save(run, ranks, step, keep_last=1)
         assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
 
 
 def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
     loads = []
 
     def load():
@@ -222,7 +222,7 @@ def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
         for step in (1, 2):
-            save(run, ranks, step, config)
+            save(run, ranks, step)
     loads = []
 
     def load():
@@ -234,12 +234,11 @@ def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
     assert len(loads) == 1
 
 
-def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path, config):
-    config.run.keep_last = 1
+def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path):
     ranks = Ranks(2)
     with attempt(tmp_path) as run:
         for step in (1, 2, 3):
-            save(run, ranks, step, config)
+            save(run, ranks, step, keep_last=1)
         left = sorted(path.name for path in run.checkpoints.folder(3).parent.glob("global_step_*"))
     assert left == ["global_step_3"]
 
@@ -273,14 +272,13 @@ class OwnDisks(Ranks):
             rank.delete_shards(run_dir=str(folder), steps=steps)
 
 
-def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path, config):
-    config.run.keep_last = 1
+def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path):
     disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
     with attempt(tmp_path) as run:
         for step in (1, 2, 3):
             for disk in disks:
                 (disk / step_folder(step)).mkdir(parents=True)
-            save(run, OwnDisks(disks), step, config)
+            save(run, OwnDisks(disks), step, keep_last=1)
     for disk in disks:
         assert [path.name for path in (disk / "checkpoints").iterdir()] == ["global_step_3"]
 
@@ -304,9 +302,7 @@ def sealed_by(checkpoints: Checkpoints, store: str, ranks: Ranks, step: int) -> 
     checkpoints.finalise(step, reports)
 
 
-def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(
-    tmp_path, config
-):
+def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_sealed_on_the_same_disk(tmp_path):
     ranks = Ranks(2)
     with attempt(tmp_path, lease_ttl_s=600) as run:
         assert run.checkpoints.begin(1)
@@ -315,7 +311,7 @@ def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_
         before = {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()}
         write(run.checkpoints.staged(1), ranks, step=99)  # it goes on where it was stopped
         with pytest.raises(Overtaken):
-            checkpointing.seal(run, ranks, 1, config)
+            checkpointing.seal(run, ranks, 1, Checkpoint())
         # Stopped once more, behind its look for another owner.
         with pytest.raises(CheckpointError, match="was sealed by another attempt"):
             move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
@@ -332,13 +328,13 @@ def test_a_rank_whose_disk_was_once_a_driver_s_saves_over_its_seals(tmp_path):
     assert len(report.entries) == len(RANK_PARTS)
 
 
-def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path, config):
+def test_what_a_killed_save_left_on_a_disk_goes_with_the_next_save_there(tmp_path):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
         write(run.checkpoints.staged(1), ranks, 1)
         killed = run.checkpoints.staging
     with attempt(tmp_path) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
         assert not killed.exists()
         assert not list(run.checkpoints.staging.glob("*")), "the sealed step's files have moved"
         later = run.checkpoints.staging.with_name(".saving-0003")
@@ -362,13 +358,13 @@ def test_each_rank_sweeps_its_own_disk_before_it_saves(tmp_path):
     assert worker.saved == (str(tmp_path / ".saving-0002" / "global_step_3" / "actor"), None, 3, None)
 
 
-def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path, config):
+def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor(tmp_path):
     ranks = Ranks(1)
     with attempt(tmp_path, lease_ttl_s=600) as run:
-        save(run, ranks, 1, config)
+        save(run, ranks, 1)
         successor = LocalStore(tmp_path / "store" / "r")
         successor.put_json("attempts/0002/owner.json", {})
         successor.put(f"{step_folder(1)}/data.pt", b"the successor's")
         with pytest.raises(Overtaken):
-            checkpointing.seal(run, ranks, 1, config)
+            checkpointing.seal(run, ranks, 1, Checkpoint())
         assert successor.get(f"{step_folder(1)}/data.pt") == b"the successor's"

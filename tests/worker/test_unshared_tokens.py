@@ -13,7 +13,7 @@ from opd.worker.unshared_tokens import check_unshared, leave_out_unshared, reada
 
 # Ids below 61 are both models'; the student's tokenizer has 70, the teacher's 64, which is all its embedding holds.
 SHARED, STUDENT, TEACHER = 61, 70, 64
-OVERRIDES = [f"opd.valid_vocab={SHARED}", f"opd.student_vocab={STUDENT}", f"opd.teacher_vocab={TEACHER}"]
+FACTS = {"valid_vocab": SHARED, "student_vocab": STUDENT, "teacher_vocab": TEACHER}
 UNREAD = 65
 
 
@@ -94,9 +94,9 @@ def updates(models) -> dict[str, dict]:
     """Real updates of the real worker, all in one process."""
     student, teacher = models
     cases = {
-        "read": Case(student=student, teacher=teacher, rows=READ, micro_batch=4, overrides=OVERRIDES),
-        "with unread": Case(student=student, teacher=teacher, rows=WITH_UNREAD, micro_batch=2, overrides=OVERRIDES),
-        "left out": Case(student=student, teacher=teacher, rows=LEFT_OUT, micro_batch=4, overrides=OVERRIDES),
+        "read": Case(student=student, teacher=teacher, rows=READ, micro_batch=4, facts=FACTS),
+        "with unread": Case(student=student, teacher=teacher, rows=WITH_UNREAD, micro_batch=2, facts=FACTS),
+        "left out": Case(student=student, teacher=teacher, rows=LEFT_OUT, micro_batch=4, facts=FACTS),
         "equal": Case(student=student, teacher=teacher, rows=READ, micro_batch=4),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))

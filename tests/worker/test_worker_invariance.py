@@ -51,6 +51,7 @@ DYNAMIC = [
 ]
 MODEL = "actor_rollout_ref.model"
 CHECKPOINTING = [f"{MODEL}.enable_gradient_checkpointing=True"]
+LEFT_TO_THE_PLAN = ["teacher.offload=auto", "actor.param_offload=auto", "actor.optimizer_offload=auto"]
 ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
 
 
@@ -70,11 +71,7 @@ def one_rank(folders) -> dict[str, dict]:
         "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
         "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
-        "left to the plan": _case(
-            folders,
-            rows=uneven_rows(),
-            overrides=[*offload, "opd.plan_decides=[teacher,params,optimizer]", "opd.activation_budget=0.5"],
-        ),
+        "left to the plan": _case(folders, rows=uneven_rows(), sets=[*LEFT_TO_THE_PLAN, "opd.activation_budget=0.5"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
         "second step": _case(folders, rows=uneven_rows(), num_steps=2),

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ class Collectives(TorchDispatchMode):
 
 @dataclass(kw_only=True)
 class Case:
-    """One update: the model pair, how the global batch is cut, and overrides of the trainer's config."""
+    """One update: the model pair, how the global batch is cut, Hydra overrides, keys of the spec, facts."""
 
     student: str
     teacher: str
@@ -58,6 +59,8 @@ class Case:
     mini_batch: int | None = None
     remove_padding: bool = True
     overrides: list[str] = field(default_factory=list)
+    sets: list[str] = field(default_factory=list)
+    facts: dict[str, int] = field(default_factory=lambda: {"valid_vocab": 61})
     device: str = "cpu"
     method: str = "update"
     num_steps: int = 1
@@ -97,44 +100,44 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
 
 
 def config(case: Case):
+    """What verl gives the worker of a run; a spec's rules do not count, so that what they keep from it is tried too."""
     from omegaconf import OmegaConf
 
+    from opd.config import load_text
+    from opd.config.run_config import KEY, RunFacts
     from opd.trainer.entry import compose
 
-    fp32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+    sets = [
+        f"device={case.device}",
+        f"model.path={case.student}",
+        "model.attn_implementation=sdpa",
+        f"teacher.path={case.teacher}",
+        "teacher.dtype=fp32",
+        "teacher.offload=true",
+        "data.train_batch_size=8",
+        "data.max_prompt_length=16",
+        "data.max_response_length=16",
+        "actor.dtype=fp32",
+        "actor.learning_rate=1e-3",
+        "actor.torch_compile=false",
+        "actor.gradient_checkpointing=false",
+        "actor.param_offload=false",
+        "actor.optimizer_offload=false",
+        f"actor.use_remove_padding={case.remove_padding}",
+        "actor.ppo_mini_batch_size=8",
+        f"actor.ppo_micro_batch_size_per_gpu={case.micro_batch}",
+        f"actor.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
+        f"trainer.gpus_per_node={os.environ['WORLD_SIZE']}",
+        *case.sets,
+    ]
     role = "actor_rollout_ref"
-    composed = compose(
-        [
-            f"{role}.model.path={case.student}",
-            f"opd.teacher.path={case.teacher}",
-            "opd.teacher.dtype=fp32",
-            "opd.valid_vocab=61",
-            "opd.max_length=32",
-            f"{role}.model.use_remove_padding={case.remove_padding}",
-            f"{role}.model.override_config.attn_implementation=sdpa",
-            f"{role}.model.enable_gradient_checkpointing=False",
-            f"{role}.actor.strategy=fsdp2",
-            f"{role}.ref.strategy=fsdp2",
-            f"{role}.actor.ppo_mini_batch_size=8",
-            f"{role}.actor.ppo_micro_batch_size_per_gpu={case.micro_batch}",
-            f"{role}.ref.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
-            f"{role}.rollout.log_prob_micro_batch_size_per_gpu={case.micro_batch}",
-            f"{role}.actor.use_torch_compile=False",
-            f"{role}.actor.fsdp_config.use_torch_compile=False",
-            f"{role}.actor.fsdp_config.model_dtype=fp32",
-            f"+{role}.actor.fsdp_config.mixed_precision={fp32}",
-            f"{role}.ref.fsdp_config.model_dtype=fp32",
-            f"+{role}.ref.fsdp_config.mixed_precision={fp32}",
-            f"{role}.actor.optim.lr=1e-3",
-            f"{role}.actor.optim.total_training_steps=10",
-            f"{role}.rollout.name={'cpu' if case.device == 'cpu' else 'none'}",
-            f"{role}.rollout.tensor_model_parallel_size=1",
-            f"{role}.rollout.dtype=float32",
-            f"trainer.device={case.device}",
-            *case.overrides,
-        ]
-    )
-    OmegaConf.update(composed, f"{role}.opd", composed.opd, force_add=True)
+    overrides = [f"{role}.actor.optim.total_training_steps=10", *case.overrides]
+    with patch("opd.config.parse.check", return_value=[]):
+        spec = load_text("kind: opd", sets=sets, overrides=overrides).spec
+    composed = compose(spec, RunFacts(run_id="r", run_dir=None, **case.facts))
+    if case.device != "cpu":
+        composed.actor_rollout_ref.rollout.name = "none"
+    OmegaConf.update(composed, f"{role}.{KEY}", composed[KEY], force_add=True)
     OmegaConf.resolve(composed)
     return composed.actor_rollout_ref
 

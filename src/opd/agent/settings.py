@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.agent.dialogue import Limits
+from opd.agent.toolset import DEFAULT_TOOLSET
+from opd.config.run_config import RunConfig
 
 AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""
@@ -33,16 +35,15 @@ class AgentSettings:
 
     @classmethod
     def of(cls, config: Any) -> AgentSettings:
-        """From the trainer's config (`run.agent` and verl's own multi-turn keys).
+        """From the trainer's config (the spec's `agent` and verl's own multi-turn keys).
 
         Raises:
-            ValueError: the config has no `run.agent`, which `opd.launch` writes from the spec's `agent`.
+            ValueError: the spec has no `agent`.
         """
-        agent = config.run.get("agent")
+        ours = RunConfig.of(config)
+        agent = ours.agent
         if agent is None:
-            raise ValueError(
-                f"agent loop {AGENT_LOOP} needs run.agent.database_dir: set agent.database_dir in the spec"
-            )
+            raise ValueError(f"agent loop {AGENT_LOOP} needs a tool database: set agent.database_dir in the spec")
         turns = config.actor_rollout_ref.rollout.multi_turn
         if turns.max_assistant_turns is None:
             raise ValueError(
@@ -55,14 +56,14 @@ class AgentSettings:
                 max_assistant_turns=turns.max_assistant_turns,
                 max_user_turns=turns.max_user_turns,
                 max_parallel_calls=turns.max_parallel_calls,
-                blank_replies=bool(agent.get("blank_replies", False)),
+                blank_replies=agent.blank_replies,
             ),
             tool_format=turns.format,
             max_reply_tokens=turns.max_tool_response_length,
-            database_dir=agent.database_dir,
+            database_dir=str(ours.database_dir),
             call_timeout_s=agent.call_timeout_s,
             num_tool_processes=agent.num_tool_processes,
-            toolset=agent.toolset,
+            toolset=agent.toolset or DEFAULT_TOOLSET,
             uses_own_tools=turns.tool_config_path is not None,
             chat_template_kwargs=tuple(sorted((config.data.get("apply_chat_template_kwargs") or {}).items())),
         )

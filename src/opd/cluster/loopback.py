@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omegaconf import DictConfig
+from opd.config import AnyRunSpec
 
 _INIT_METHOD = "DIST_INIT_METHOD"
 
@@ -31,18 +31,13 @@ def stay_on_loopback() -> None:
 
 
 @contextmanager
-def rendezvous_in_a_file(config: DictConfig) -> Iterator[None]:
+def rendezvous_in_a_file(spec: AnyRunSpec) -> Iterator[None]:
     """While entered, the ranks of an embedded Ray on CPUs meet through a file: torch's TCPStore listens on every address.
 
     Not on GPUs, whose watchdogs of NCCL are only tried with a TCPStore, nor where the run names a port.
     """
     joins = bool(os.environ.get("RAY_ADDRESS"))
-    if (
-        joins
-        or config.trainer.device != "cpu"
-        or config.run.get("master_port") is not None
-        or _INIT_METHOD in os.environ
-    ):
+    if joins or spec.device != "cpu" or spec.trainer.master_port is not None or _INIT_METHOD in os.environ:
         yield
         return
     folder = tempfile.mkdtemp(prefix="opd-ranks-")

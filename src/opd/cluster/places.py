@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omegaconf import DictConfig
-
-from opd.config.needs import QUEUE_ACTOR_CPUS, RANK_CPUS, Sizes, num_storage_units
+from opd.config.needs import QUEUE_ACTOR_CPUS, RANK_CPUS, Sizes
 
 _MOST_NAMED = 8
 
@@ -27,25 +25,6 @@ class Offer:
 
     def __str__(self) -> str:
         return f"{self.node} {self.gpus:g} GPUs, {self.cpus:g} CPUs"
-
-
-def fill_sizes(config: DictConfig) -> None:
-    """The queue's number of storage units, where nobody gave one."""
-    storage = config.transfer_queue.backend.SimpleStorage
-    if storage.num_data_storage_units is None:
-        storage.num_data_storage_units = num_storage_units(config.trainer.device, config.trainer.nnodes)
-
-
-def sizes_of(config: DictConfig) -> Sizes:
-    """The sizes of a composed config, after `fill_sizes`."""
-    return Sizes(
-        device=config.trainer.device,
-        num_nodes=int(config.trainer.nnodes),
-        gpus_per_node=int(config.trainer.n_gpus_per_node),
-        num_storage_units=int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units),
-        num_rollout_workers=int(config.actor_rollout_ref.rollout.agent.num_workers),
-        num_reward_workers=int(config.reward.num_workers),
-    )
 
 
 def has_devices(sizes: Sizes, offers: Sequence[Offer]) -> bool:

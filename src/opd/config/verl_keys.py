@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from opd.config.algorithm import Opd
+from opd.config.tree import leaf_paths
+
 _ACTOR = "actor_rollout_ref.actor"
 _MODEL = "actor_rollout_ref.model"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -84,32 +87,14 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("trainer.save_freq", "trainer.save_freq"),
     ("trainer.test_freq", "trainer.test_freq"),
     ("trainer.val_before_train", "trainer.val_before_train"),
-    ("opd.loss_type", "opd.loss_type"),
-    ("opd.beta", "opd.beta"),
-    ("opd.chunk_size", "opd.chunk_size"),
-    ("opd.max_length", "opd.max_length"),
-    ("opd.cache_gib", "opd.cache_gib"),
-    ("opd.workspace_gib", "opd.workspace_gib"),
-    ("opd.activation_budget", "opd.activation_budget"),
-    ("opd.gpu_memory_gib", "opd.gpu_memory_gib"),
-    ("opd.vocab_parallel_size", "opd.vocab_parallel_size"),
-    ("opd.max_unshared_mass", "opd.max_unshared_mass"),
-    ("opd.reward_beta", "opd.reward_beta"),
-    ("opd.importance.tokens.score", "opd.importance.tokens.score"),
-    ("opd.importance.tokens.ratio", "opd.importance.tokens.ratio"),
-    ("opd.importance.tokens.mode", "opd.importance.tokens.mode"),
-    ("opd.importance.tokens.scope", "opd.importance.tokens.scope"),
-    ("opd.importance.tokens.position", "opd.importance.tokens.position"),
-    ("opd.importance.tokens.normalize", "opd.importance.tokens.normalize"),
-    ("opd.importance.tokens.entropy_clip_q", "opd.importance.tokens.entropy_clip_q"),
-    ("opd.importance.tokens.divergence_clip_q", "opd.importance.tokens.divergence_clip_q"),
-    ("opd.teacher.path", "teacher.path"),
-    ("opd.teacher.trust_remote_code", "teacher.trust_remote_code"),
-    ("opd.teacher.dtype", "teacher.dtype"),
-    ("opd.teacher.offload", "teacher.offload"),
 )
 
-# Keys that are understood but never written: the original's name for the teacher.
-ALSO_READ: dict[str, str] = {"actor_rollout_ref.ref.model.path": "teacher.path", "data.seed": "seed"}
+# Keys that are understood but never written: ours as people type them among verl's, the original's name for the teacher.
+ALSO_READ: dict[str, str] = {
+    **{f"opd.{path}": f"opd.{path}" for path, _ in leaf_paths(Opd)},
+    **{f"opd.teacher.{name}": f"teacher.{name}" for name in ("path", "trust_remote_code", "dtype", "offload")},
+    "actor_rollout_ref.ref.model.path": "teacher.path",
+    "data.seed": "seed",
+}
 
 SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}

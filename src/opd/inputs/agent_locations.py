@@ -7,10 +7,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from opd.config.run_config import KEY, RunConfig
 from opd.envs.travel.toy import PREFIX, STUDENT, TEACHER, model_folder
 
 _REWARD_DATABASE = "reward.custom_reward_function.reward_kwargs.database_dir"
-_PATHS = ("actor_rollout_ref.model.path", "opd.teacher.path", "run.agent.database_dir", _REWARD_DATABASE)
+_PATHS = ("actor_rollout_ref.model.path", _REWARD_DATABASE)
 _LISTS = ("data.train_files", "data.val_files")
 
 
@@ -23,23 +24,28 @@ def resolve_agent(config: DictConfig, folder: Path) -> None:
     Raises:
         ValueError: an unknown name behind `agent://`.
     """
+    ours = RunConfig.of(config)
+    seed = ours.spec.seed
     with open_dict(config):
         for key in _LISTS:
             value = OmegaConf.select(config, key)
             paths = list(value) if isinstance(value, ListConfig) else [value]
-            OmegaConf.update(config, key, [_resolved(str(path), config, folder) for path in paths])
+            OmegaConf.update(config, key, [_resolved(str(path), seed, folder) for path in paths])
         for key in _PATHS:
             value = OmegaConf.select(config, key)
             if value is not None:
-                OmegaConf.update(config, key, _resolved(str(value), config, folder))
+                OmegaConf.update(config, key, _resolved(str(value), seed, folder))
+    facts = {"teacher_path": ours.teacher_path, "database_dir": ours.database_dir}
+    made = {name: _resolved(path, seed, folder) for name, path in facts.items() if path is not None}
+    config[KEY] = ours.with_facts(**made).text()
 
 
-def _resolved(path: str, config: DictConfig, folder: Path) -> str:
+def _resolved(path: str, seed: int, folder: Path) -> str:
     if not path.startswith(PREFIX):
         return path
     from opd.envs.travel.toy.task import make_world, write_tasks
 
-    database, seed = folder / "database", int(config.run.seed)
+    database = folder / "database"
     places: dict[str, Callable[[], Path]] = {
         "student": lambda: model_folder(STUDENT),
         "teacher": lambda: model_folder(TEACHER),

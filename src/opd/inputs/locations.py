@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
+from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_parquet
 from opd.inputs.fetch import is_store_url, local_copy
@@ -38,9 +39,14 @@ def resolve_store_urls(config: DictConfig) -> dict[str, str]:
         for key in _DATA_KEYS:
             config.data[key] = [local(path) for path in _paths(config.data[key])]
         config.data.fetched_from = files  # local path: URL; an evaluation names its data sets by what people wrote
-        for section in (config.actor_rollout_ref.model, config.opd.teacher):
-            if section.path is not None and is_store_url(str(section.path)):
-                models[str(section.path)] = section.path = local_copy(str(section.path))
+    ours = RunConfig.of(config)
+    role, teacher = config.actor_rollout_ref, ours.teacher_path
+    for path in dict.fromkeys((str(role.model.path), teacher)):
+        if path is not None and is_store_url(path):
+            models[path] = local_copy(path)
+    role.model.path = models.get(str(role.model.path), role.model.path)
+    if teacher in models:
+        config[KEY] = ours.with_facts(teacher_path=models[teacher]).text()
     return models
 
 
@@ -56,7 +62,7 @@ def resolve_toy(config: DictConfig, folder: Path) -> None:
     Raises:
         ValueError: an unknown name behind `toy://`.
     """
-    role = config.actor_rollout_ref
+    role, ours = config.actor_rollout_ref, RunConfig.of(config)
     written: list[Path] = []
 
     def file_of(path: str) -> str:
@@ -65,12 +71,12 @@ def resolve_toy(config: DictConfig, folder: Path) -> None:
         if path not in _DATA:
             return path
         if not written:
-            written.extend(write_parquet(folder, seed=int(config.run.seed)))
+            written.extend(write_parquet(folder, seed=ours.spec.seed))
         return str(written[_DATA[path]])
 
     with open_dict(config):
         for key in _DATA_KEYS:
             config.data[key] = [file_of(path) for path in _paths(config.data[key])]
         role.model.path = model_folder(str(role.model.path))
-        if config.opd.teacher.path is not None:
-            config.opd.teacher.path = model_folder(str(config.opd.teacher.path))
+    if ours.teacher_path is not None:
+        config[KEY] = ours.with_facts(teacher_path=model_folder(ours.teacher_path)).text()

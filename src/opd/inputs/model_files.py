@@ -46,31 +46,31 @@ def load_tokenizer(section: str, model: DictConfig) -> Any:
     Raises:
         SpecError, ModelUnreadable: see `check_loadable`.
     """
-    return _loaded(section, model, AutoTokenizer.from_pretrained, model.get("tokenizer_path") or model.path)
+    path, own = model.path, model.get("tokenizer_path")
+    return _loaded(section, AutoTokenizer.from_pretrained, own or path, trust_remote_code=model.trust_remote_code)
 
 
-def check_loadable(section: str, model: DictConfig) -> None:
+def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> None:
     """Read a model's config as the trainer's processes will, before they are started.
 
     Raises:
         SpecError: it needs code of its own that `trust_remote_code` does not allow, this transformers does not know it, or
             the hub does not have it. ModelUnreadable: see `reading`.
     """
-    _loaded(section, model, AutoConfig.from_pretrained, model.path)
+    _loaded(section, AutoConfig.from_pretrained, path, trust_remote_code=trust_remote_code)
 
 
-def _loaded(section: str, model: DictConfig, load: Callable[..., Any], path: str) -> Any:
+def _loaded(section: str, load: Callable[..., Any], path: str, *, trust_remote_code: bool) -> Any:
     try:
         with reading(f"{section}.path", path):
-            return load(path, trust_remote_code=model.trust_remote_code)
+            return load(path, trust_remote_code=trust_remote_code)
     except SpecError:
         raise
     except ValueError as error:
+        value: str | bool = path
         key, fix = "path", "use a model that the installed transformers knows"
-        if not model.trust_remote_code and "trust_remote_code" in str(error):
-            key = "trust_remote_code"
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            key, value = "trust_remote_code", False
             fix = f"read that code, then set it to true, or {fix} without"
-        problem = Problem(
-            path=f"{section}.{key}", value=getattr(model, key), rule=f"{path} cannot be loaded: {error}", fix=fix
-        )
+        problem = Problem(path=f"{section}.{key}", value=value, rule=f"{path} cannot be loaded: {error}", fix=fix)
         raise SpecError([problem]) from error

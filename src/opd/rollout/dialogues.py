@@ -12,6 +12,7 @@ from typing import Any
 from opd.agent.dialogue import Dialogue
 from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
+from opd.config.run_config import RunConfig
 from opd.errors import StoreError
 from opd.rollout.seeds import TRAIN
 from opd.runs.run import Run
@@ -20,16 +21,16 @@ from opd.store.base import NO_RETRY
 logger = logging.getLogger(__name__)
 
 
-def num_kept(config: Any) -> int:
+def num_kept(ours: RunConfig) -> int:
     """Conversations of a batch that a run keeps; none in a run without tools."""
-    return int((config.run.get("agent") or {}).get("num_kept_trajectories", 0))
+    return 0 if ours.agent is None else ours.agent.num_kept_trajectories
 
 
 class DialogueKeeper:
     """Counts every conversation of a batch and keeps those with the lowest (data index, sample)."""
 
-    def __init__(self, config: Any, tokenizer: Any, partition: str):
-        self._num_kept = num_kept(config)
+    def __init__(self, num_kept: int, tokenizer: Any, partition: str):
+        self._num_kept = num_kept
         self._tokenizer = tokenizer
         self._partition = "train" if partition == TRAIN else "validation"
         self._kept: dict[tuple[int, int], Trajectory] = {}

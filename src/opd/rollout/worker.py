@@ -27,9 +27,10 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP
 from opd.agent.trajectories import Trajectory
 from opd.compat.verl_trainer import RewardWorker
+from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample
 from opd.rewards import worst_score
-from opd.rollout.dialogues import DialogueKeeper
+from opd.rollout.dialogues import DialogueKeeper, num_kept
 from opd.rollout.reward_function import reward_function
 from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
 
@@ -102,7 +103,7 @@ class RolloutWorker(_VerlWorker):
     def __init__(self, config, llm_client, teacher_client=None, reward_loop_worker_handles=None):
         handles = reward_loop_worker_handles or [_LocalReward(config)]
         super().__init__(config, llm_client, teacher_client, handles)
-        self.run_seed = int(config.run.seed)
+        self.ours = RunConfig.of(config)
         self._keeper: DialogueKeeper | None = None
         self._reward_function = reward_function(config)
         self.num_finished = 0
@@ -120,7 +121,7 @@ class RolloutWorker(_VerlWorker):
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
         jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
-        self._keeper = DialogueKeeper(self.config, self.tokenizer, VALIDATION if validate else TRAIN)
+        self._keeper = DialogueKeeper(num_kept(self.ours), self.tokenizer, VALIDATION if validate else TRAIN)
         results = await asyncio.gather(
             *(self._trajectory(prompt, sample, validate=validate) for prompt, sample in jobs), return_exceptions=True
         )
@@ -128,7 +129,7 @@ class RolloutWorker(_VerlWorker):
         report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
         report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
-        if validate and self.config.run.kind == "eval":
+        if validate and self.ours.spec.kind == "eval":
             finals = [
                 result.fields if isinstance(result, Unscored) else result[-1][1]
                 for result in results
@@ -159,7 +160,7 @@ class RolloutWorker(_VerlWorker):
         agent_name = kwargs.pop("agent_name")
         client = SeededClient(
             self.llm_client,
-            run_seed=self.run_seed,
+            run_seed=self.ours.spec.seed,
             partition=VALIDATION if validate else TRAIN,
             step=int(kwargs["global_steps"]),
             data_index=int(kwargs["index"]),
@@ -258,7 +259,7 @@ class RolloutWorker(_VerlWorker):
         score = float(fields["rm_scores"].sum()) if is_scored else worst_score(self._reward_function)
         num_tokens = len(fields["responses"])
         return Sample(
-            run_id=self.config.run.id,
+            run_id=self.ours.run.run_id,
             step=int(fields["global_steps"]),
             data_source=str(fields["data_source"]),
             problem_index=int(fields["index"]),

@@ -1,4 +1,4 @@
-"""From Hydra overrides to a finished run: compose, check, claim the run, start Ray (or join a cluster), train."""
+"""From a spec to a finished run: compose verl's config, check, claim the run, start Ray (or join a cluster), train."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
-from opd.cluster.places import fill_sizes, needed, sizes_of
+from opd.cluster.places import needed
 from opd.compat.ray_start import patient_start
 from opd.config import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
-from opd.config.needs import worker_needs
+from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
+from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
@@ -44,7 +46,6 @@ _PROCESS_ENVIRONMENT = (
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
 )
-_DISTILS = ("opd", "opd-agent")
 
 
 def config_dir() -> str:
@@ -52,13 +53,19 @@ def config_dir() -> str:
     return str(Path(__file__).resolve().parent.parent / "config")
 
 
-def compose(overrides: list[str]) -> DictConfig:
-    """verl's trainer config with our groups and `overrides` applied."""
+def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
+    """verl's trainer config for a run, which carries what is ours.
+
+    Raises:
+        SpecError: a raw override of ours cannot be used.
+    """
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        return hydra.compose(CONFIG_NAME, overrides=overrides)
+        config = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+    config[KEY] = settled(spec, facts).text()
+    return config
 
 
-def run(spec: AnyRunSpec, overrides: list[str]) -> int:
+def run(spec: AnyRunSpec, facts: RunFacts) -> int:
     """`opd.launch`'s way in: one attempt at a run with a run directory.
 
     Returns:
@@ -66,17 +73,18 @@ def run(spec: AnyRunSpec, overrides: list[str]) -> int:
         for what its models or this installation cannot do; the reason is printed.
     """
     set_process_environment(spec.device)
-    config = compose(overrides)
     try:
+        config = compose(spec, facts)
+        ours = RunConfig.of(config)
         check_installed(config)
-        tracking.set_wandb_environment(config.run.id, tags=(spec.kind, spec.model.name))
+        tracking.set_wandb_environment(ours.run.run_id, tags=(spec.kind, spec.model.name))
         claimed = Run.open(
-            run_id=config.run.id,
-            local_root=Path(config.run.dir).absolute().parent,
+            run_id=ours.run.run_id,
+            local_root=Path(ours.run.run_dir or "").absolute().parent,
             spec=dump_spec(spec),
             identity=identity(spec),
             spec_hash=spec_hash(spec),
-            store_url=config.run.store,
+            store_url=ours.spec.store.url,
         )
         with claimed:
             tracking.write_into(claimed.handle.local_dir)
@@ -139,10 +147,11 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.cluster.watch import Watch
     from opd.trainer.task_runner import TaskRunner
 
-    sizes = sizes_of(config)
+    ours = RunConfig.of(config)
+    sizes = sizes_of(ours.spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
     print("starting Ray", flush=True)
-    with rendezvous_in_a_file(config):
+    with rendezvous_in_a_file(ours.spec):
         embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
         try:
             wait_for_nodes(sizes, is_alone=embedded)
@@ -180,7 +189,7 @@ def set_process_environment(device: str) -> None:
 
 
 def prepare(config: DictConfig) -> dict[str, str]:
-    """Fill in what is left to us: the queue's size, fetched and bundled paths, the teacher's key, the shared vocabulary.
+    """Fill in what is left to us: the queue's size, fetched and bundled paths, the shared vocabulary.
 
     Returns:
         Local folders of the models that were fetched, by their URLs.
@@ -197,31 +206,26 @@ def prepare(config: DictConfig) -> dict[str, str]:
     from opd.rollout.reward_function import check_reward
 
     config = migrate_legacy_reward_impl(config)
+    run = RunConfig.of(config).run
     with open_dict(config):
-        original_key = OmegaConf.select(config, "actor_rollout_ref.ref.model.path")
-        if original_key is not None:
-            config.opd.teacher.path = config.opd.teacher.path or original_key
-            config.actor_rollout_ref.ref.pop("model")
+        config.actor_rollout_ref.ref.pop("model", None)  # the original's key of a teacher, of which this kind has none
         config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).absolute())
-        if config.opd.max_length is None:
-            config.opd.max_length = config.data.max_prompt_length + config.data.max_response_length
-        fill_sizes(config)
+        OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     models = resolve_store_urls(config)
-    data = Path(config.run.dir or ".").absolute() / "data"
+    data = Path(run.run_dir or ".").absolute() / "data"
     resolve_toy(config, data)
     resolve_agent(config, data)
-    distils = config.run.kind in _DISTILS
-    if distils and config.opd.teacher.path is None:
-        raise ValueError("opd.teacher.path is missing: set it, or TEACHER_MODEL_PATH")
     check_inputs(_inputs(config))
     check_reward(config)
-    model, teacher = config.actor_rollout_ref.model, config.opd.teacher
-    check_loadable("model", model)
+    model = config.actor_rollout_ref.model
+    check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)
     check_chat_template(config, tokenizer)
-    if distils:
-        check_loadable("teacher", teacher)
-        _settle_vocabularies(config, tokenizer)
+    ours = RunConfig.of(config)
+    if ours.distillation is not None:
+        teacher = ours.distillation.teacher
+        check_loadable("teacher", str(ours.teacher_path), trust_remote_code=teacher.trust_remote_code)
+        config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
     return models
 
 
@@ -236,36 +240,37 @@ def _inputs(config: DictConfig) -> Inputs:
         prompt_key=data.get("prompt_key", "prompt"),
     )
     models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
-    if config.run.kind in _DISTILS:
-        models.append(("opd.teacher.path", str(config.opd.teacher.path)))
+    if (teacher := RunConfig.of(config).teacher_path) is not None:
+        models.append(("opd.teacher.path", teacher))
     return Inputs(
         models=models, data=[train, replace(train, key="data.val_files", files=data.val_files, batch_size=None)]
     )
 
 
-def _settle_vocabularies(config: DictConfig, tokenizer: Any) -> None:
-    """Fill in which tokens count, from the student's tokenizer and the teacher's."""
+def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:
+    """With the facts which tokens count, from the student's tokenizer and the teacher's."""
     from opd.inputs.tokenizers import shared_tokens
 
-    model, opd = config.actor_rollout_ref.model, config.opd
+    spec, model = ours.distillation, config.actor_rollout_ref.model
+    assert spec is not None  # asked for distillation only
     found = shared_tokens(
         model.path,
-        opd.teacher.path,
+        str(ours.teacher_path),
         trust_student=model.trust_remote_code,
-        trust_teacher=opd.teacher.trust_remote_code,
+        trust_teacher=spec.teacher.trust_remote_code,
         tokenizer=tokenizer,
         template_kwargs=config.data.get("apply_chat_template_kwargs"),
     )
-    opd.valid_vocab, opd.student_vocab, opd.teacher_vocab = found
+    valid, student, teacher = found
     more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
-    if not more:
-        return
-    if int(opd.vocab_parallel_size) > 1:
+    if more and spec.opd.vocab_parallel_size > 1:
         raise Unfit(
-            f"opd.vocab_parallel_size={opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell what "
-            f"is put on tokens that one model lacks ({' and '.join(more)}); set opd.vocab_parallel_size to 1"
+            f"opd.vocab_parallel_size={spec.opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell "
+            f"what is put on tokens that one model lacks ({' and '.join(more)}); set opd.vocab_parallel_size to 1"
         )
-    print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
+    if more:
+        print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
+    return ours.with_facts(valid_vocab=valid, student_vocab=student, teacher_vocab=teacher)
 
 
 def start_ray(config: DictConfig, *, num_cpus: int) -> bool:

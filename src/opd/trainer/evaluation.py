@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from opd.config import EvalSpec
 from opd.errors import StoreError
 from opd.evaluation.estimators import Estimate
 from opd.evaluation.problems import Problem
@@ -62,7 +63,8 @@ class EvalTrainer(OrderedTrainer):
     def _keep_answers(self, report: RolloutReport) -> None:
         """Every answer so far into the run directory and its store, as soon as it was given."""
         self._samples += [_of_problem(sample, self._problems[sample.problem_index]) for sample in report.samples]
-        if self.run is None or not self.config.run.get("save_generations", True) or not self._samples:
+        spec = self.ours.spec
+        if self.run is None or not self._samples or not (isinstance(spec, EvalSpec) and spec.eval.save_generations):
             return
         write_generations(Path(self.run.handle.local_dir) / FOLDER / GENERATIONS_FILE, self._samples)
         try:

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.logging_utils import configure_verl_logging
 
+from opd.config.run_config import RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.runs.run import Run
 from opd.trainer.evaluation import EvalTrainer
@@ -37,7 +38,7 @@ class TaskRunner:
         trainer = None
         succeeded = False
         try:
-            trainer = _TRAINERS[config.run.kind](config=config, run=run)
+            trainer = _TRAINERS[RunConfig.of(config).spec.kind](config=config, run=run)
             trainer.init()
             queue.wait_until_up()
             manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())

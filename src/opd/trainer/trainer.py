@@ -22,7 +22,9 @@ from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.cluster.shutdown import GracefulStop
 from opd.compat import verl_trainer
 from opd.compat.plain_loads import plain_loads
+from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.errors import Problem, SpecError
+from opd.config.run_config import KEY, RunConfig
 from opd.losses import reward_weights
 from opd.pods import stop
 from opd.rollout.dialogues import DialogueLog, num_kept
@@ -45,29 +47,30 @@ class OrderedTrainer(PPOTrainerSync):
 
     def __init__(self, config, run=None):
         self.run = run
+        self.ours = RunConfig.of(config)
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
         self._stop = GracefulStop()
-        self._dialogues = DialogueLog(num_kept(config))
-        self._skipped = SkippedUpdates(int(config.run.get("max_skipped_updates", 0)))
+        self._dialogues = DialogueLog(num_kept(self.ours))
+        self._skipped = SkippedUpdates(self.ours.trainer.max_skipped_updates if self.ours.trainer else 0)
         # "console" is our own line a step; with a run directory "file" is its metrics.jsonl (verl's file logger
         # truncates on open, which would wipe a resumed history), and MLflow's run is the same in all attempts.
         ours = ("console", "file", "mlflow") if run is not None else ("console",)
         loggers = [config.trainer.logger] if isinstance(config.trainer.logger, str) else config.trainer.logger
         self._has_mlflow = run is not None and "mlflow" in loggers
         config.trainer.logger = [name for name in loggers if name not in ours]
-        self._watch_progress(config)
+        self._watch_progress()
         if run is not None:
             config.trainer.default_local_dir = str(run.checkpoints.staging)
         super().__init__(config)
         # The rollout manager returns when all rows are stored: nothing is left to poll for.
         self.replay_buffer.poll_interval = 0.01
 
-    def _watch_progress(self, config) -> None:
+    def _watch_progress(self) -> None:
         folder = "" if self.run is None else str(self.run.handle.attempt_dir)
-        floor_s, factor = (float(config.run.get(name, 0)) for name in ("stall_floor_s", "stall_factor"))
-        PROGRESS.watch(folder=folder, floor_s=floor_s, factor=factor)
+        trainer = self.ours.spec.trainer
+        PROGRESS.watch(folder=folder, floor_s=trainer.stall_floor_s, factor=trainer.stall_factor)
         PROGRESS.enter("start", 0)
 
     @property
@@ -80,18 +83,21 @@ class OrderedTrainer(PPOTrainerSync):
         mlflow = None
         if self.run is not None and self._has_mlflow:
             params: Any = OmegaConf.to_container(self.config, resolve=True)
+            params[KEY] = self.ours.tree()
             mlflow = MlflowRun(self.run, project=self.config.trainer.project_name, params=params)
+        if (wandb := tracking.logger.get("wandb")) is not None:  # verl gave it our part as one text
+            wandb.config.update({KEY: self.ours.tree()}, allow_val_change=True)
         self._step_logger = StepLogger(tracking, trainer=self, run=self.run, mlflow=mlflow)
 
     def _setup(self):
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
-        port = self.config.run.get("master_port")
+        port = self.ours.spec.trainer.master_port
         with contextlib.ExitStack() as patches:
             patches.enter_context(verl_trainer.reward_workers())
             if in_process:
                 patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
-                patches.enter_context(verl_trainer.rendezvous_at(int(port)))
+                patches.enter_context(verl_trainer.rendezvous_at(port))
             super()._setup()
 
     def fit(self, agent_loop_manager):
@@ -140,7 +146,7 @@ class OrderedTrainer(PPOTrainerSync):
                 super(OrderedTrainer, self)._load_checkpoint()
 
         # The workers exist and nothing is loaded yet: each can bring its files to the disk that it reads.
-        if self.run is not None and self.config.run.get("resume", False):
+        if self.run is not None and self.ours.trainer is not None and self.ours.trainer.resume == "auto":
             checkpointing.resume(self.config, self.run, self.actor_rollout_wg, load)
         else:
             load()
@@ -195,12 +201,12 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _seal_saved(self) -> None:
         if self.run is not None and self._unsealed_step is not None:
-            checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.config)
+            checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.ours.checkpoint)
             self._saved_step, self._unsealed_step = self._unsealed_step, None
 
     def _save_now(self) -> int | None:
         """Save, seal and upload the step that has just ended, unless it was; the step that is safe, None if none is."""
-        saves = self.config.trainer.save_freq > 0 and self.config.run.get("save_on_exit", True)
+        saves = self.config.trainer.save_freq > 0 and self.ours.checkpoint.save_on_exit
         if self.run is not None and saves and self.global_steps > 0 and self._saved_step != self.global_steps:
             self._save_checkpoint()
             self._seal_saved()
@@ -252,12 +258,17 @@ class OPDTrainer(OrderedTrainer):
 
     _update_metrics: dict[str, float] | None = None
 
+    @property
+    def _spec(self) -> OpdSpec | OpdAgentSpec:
+        assert self.ours.distillation is not None  # `TaskRunner` gives this trainer no other kind
+        return self.ours.distillation
+
     def _init_resource_pool_mgr(self):
         super()._init_resource_pool_mgr()
         # One worker object holds student and teacher, whatever the KL settings say.
         self._set_worker(Role.ActorRolloutRef, OPDWorker)
         self.use_reference_policy = False  # no stock ref pass; the worker uses its ref as the teacher
-        OmegaConf.update(self.config, "actor_rollout_ref.opd", self.config.opd, force_add=True)
+        OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         return batch  # OPD has no importance ratio; rollout-vs-actor is checked in the first update
@@ -274,7 +285,7 @@ class OPDTrainer(OrderedTrainer):
         fields = ["uid", "rm_scores"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
-        beta = self.config.opd.reward_beta
+        beta = self._spec.opd.reward_beta
         weights = torch.ones(len(batch.keys)) if beta is None else reward_weights(rewards, list(data["uid"]), beta=beta)
         row_ids = torch.tensor([row_id(*tag["order"]) for tag in batch.tags])
         tq.kv_batch_put(
@@ -311,7 +322,7 @@ class OPDTrainer(OrderedTrainer):
     def _check_step(self) -> None:
         super()._check_step()
         if self._update_metrics is not None:
-            check_unshared(self._update_metrics, limit=float(self.config.opd.max_unshared_mass))
+            check_unshared(self._update_metrics, limit=self._spec.opd.max_unshared_mass)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch):
         real = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]

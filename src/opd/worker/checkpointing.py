@@ -16,6 +16,7 @@ from ray.exceptions import RayActorError
 from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.compat.plain_loads import find_unloadable, plain_loads
+from opd.config.running import Checkpoint
 from opd.errors import CheckpointError, StoreError
 from opd.runs.attempts import ENDED_FILE
 from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
@@ -161,7 +162,7 @@ def upload_what_is_left(run: Run, worker_group) -> None:
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
-def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
+def seal(run: Run, worker_group, step: int, keep: Checkpoint) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
@@ -172,7 +173,7 @@ def seal(run: Run, worker_group, step: int, config: DictConfig) -> None:
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
-    deleted = run.checkpoints.prune(keep_last=config.run.get("keep_last"), keep_every=config.run.get("keep_every"))
+    deleted = run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every)
     if deleted:
         worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
 from torch.distributed import ProcessGroup
@@ -21,7 +21,8 @@ from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
-from opd.config.algorithm import TokenImportance
+from opd.config.run_config import RunConfig
+from opd.config.sections import Teacher
 from opd.importance import choose_tokens
 from opd.importance.counter import step_seed
 from opd.losses import DivergenceKind, token_weights
@@ -73,11 +74,11 @@ def vocab_group(size: int) -> ProcessGroup | None:
     return distributed.new_subgroups(size)[0]
 
 
-def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> TrainingWorker:
+def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
     """verl's `ref_worker_cls` hook: the ref config of the actor, with the teacher's own model, dtype and offload."""
     actor_model = config.model_config
     model = HFModelConfig(
-        path=teacher.path,
+        path=path,
         load_tokenizer=False,  # the vocabularies were compared at the front door
         trust_remote_code=teacher.trust_remote_code,
         use_remove_padding=actor_model.use_remove_padding,
@@ -89,7 +90,7 @@ def teacher_worker(config: TrainingWorkerConfig, teacher: DictConfig) -> Trainin
     engine = dataclasses.replace(
         config.engine_config,
         forward_only=False,  # true would force CPUOffloadPolicy: weights streamed over PCIe in every micro-batch
-        param_offload=teacher.offload,
+        param_offload=teacher.offload is not False,  # `auto`: on the host until the plan is made
         optimizer_offload=False,
         model_dtype=teacher.dtype,
         mixed_precision=mixed,
@@ -106,7 +107,7 @@ def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
 
 
 class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
-    """Actor (student), ref (teacher) and rollout in one worker; `config.opd` is the trainer's `opd` group.
+    """Actor (student), ref (teacher) and rollout in one worker; spec and facts of the run come with the config.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
     positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
@@ -117,8 +118,12 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
-        self.opd = config.opd
-        self._facts: Any = OmegaConf.to_container(config, resolve=True)  # verl takes keys out of it on the way
+        ours = RunConfig.of(config)
+        assert ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
+        self.spec, self.facts = ours.distillation, ours.run
+        self.opd, self._teacher_path = self.spec.opd, str(ours.teacher_path)
+        # Read now: verl takes keys out of its config on the way.
+        self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
         self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
@@ -127,12 +132,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self._token_rows = torch.empty(0, dtype=torch.int64)
         self._nonfinite_rows: set[str] = set()
         self._vocab_group: ProcessGroup | None = None
-        tokens: Any = OmegaConf.to_container(self.opd.importance.tokens, resolve=True)
-        self._selection = TokenImportance(**tokens)
+        self._selection = self.opd.importance.tokens
         self._choice_seed = 0
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return teacher_worker(config, self.opd.teacher)
+        return teacher_worker(config, self.spec.teacher, self._teacher_path)
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return student_worker(config)
@@ -147,14 +151,13 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self):
-        keep_activations(float(self.opd.activation_budget))
-        # verl hands its actor config to `omega_conf_to_dataclass`, which knows no `opd` group: it is ours alone.
+        keep_activations(self.opd.activation_budget)
         super().init_model()
         self._check_sharing()
-        self.teacher_engine.check_head(f"teacher {self.opd.teacher.path}")
+        self.teacher_engine.check_head(f"teacher {self._teacher_path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
         self._follow_plan()
-        self._vocab_group = vocab_group(int(self.opd.vocab_parallel_size))
+        self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
     def _check_sharing(self) -> None:
@@ -175,7 +178,14 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
         Both were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
         """
-        self.plan = worker_plan(self._facts, self.teacher_engine.device)
+        world, group = distributed.get_world_size(), self._fsdp_size
+        self.plan = worker_plan(
+            self.spec,
+            student=self._student_path,
+            teacher=self._teacher_path,
+            num_sharing=group if 0 < group < world else world,
+            device=self.teacher_engine.device,
+        )
         if self.plan is None:
             return
         choice, student = self.plan.choice, self.student_engine
@@ -197,9 +207,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             No rows; `metrics`: lists of counts to be summed by `opd.worker.step_metrics.reduce`.
         """
         data["opd_row"] = torch.arange(len(data))
-        num_left_out = leave_out_unshared(data, int(self.opd.valid_vocab))
+        num_left_out = leave_out_unshared(data, self.facts.valid_vocab)
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
-        longest = max(int(self.opd.max_length), SYNTHETIC_PADDING_SEQ_LEN)
+        longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         self._row_names, self._nonfinite_rows = row_names(data), set()
         rows, selection = batch.rows, self._selection
@@ -247,12 +257,12 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         group = self._vocab_group
         if group is None:
             return slice(None)
-        return vocab_shard(int(self.opd.valid_vocab), distributed.get_rank(group), distributed.get_world_size(group))
+        return vocab_shard(self.facts.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
 
     def _hidden_cache(self) -> HiddenCache:
         """The one cache of this worker; its pinned memory is kept from step to step."""
         if self._cache is None:
-            gib = float("inf") if self.opd.cache_gib is None else float(self.opd.cache_gib)
+            gib = float("inf") if self.opd.cache_gib is None else self.opd.cache_gib
             if self.plan is not None and self.plan.job.device_bytes is not None:
                 gib = self.plan.choice.cache_bytes / GIB
             self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
@@ -276,7 +286,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
         """Cache the teacher's hidden states of every row's trained tokens, as far as they are this rank's."""
         inputs = self._read_inputs(data, self.ref)
-        inputs["input_ids"] = readable_ids(inputs["input_ids"], int(self.opd.valid_vocab))
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], self.facts.valid_vocab)
         counts: list[int] = []
 
         def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
@@ -348,10 +358,10 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 found, own_tokens[0] = own.select(found)
             return EntropyTask(
                 positions=found.flat_index,
-                temperature=float(self.config.rollout.temperature),
-                chunk_size=int(self.opd.chunk_size),
-                valid_vocab=int(self.opd.valid_vocab),
-                workspace_gib=float(self.opd.workspace_gib),
+                temperature=self.spec.rollout.temperature,
+                chunk_size=self.opd.chunk_size,
+                valid_vocab=self.facts.valid_vocab,
+                workspace_gib=self.opd.workspace_gib,
             )
 
         def take(micro_batch: TensorDict, output: Any) -> None:
@@ -370,8 +380,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         return "forward_kl" if self._selection.score == "q3" else self.opd.loss_type
 
     def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor):
-        opd = self.opd
-        temperature = float(self.config.rollout.temperature)
+        opd, facts = self.opd, self.facts
+        temperature = self.spec.rollout.temperature
         selection = self._selection
 
         def build(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
@@ -397,13 +407,13 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 teacher_hidden=hidden,
                 teacher_weight=teacher_weight,
                 kind=opd.loss_type,
-                beta=float(opd.beta),
+                beta=opd.beta or 0.5,  # only a jsd has one, and reads it
                 temperature=temperature,
-                chunk_size=int(opd.chunk_size),
-                valid_vocab=int(opd.valid_vocab),
-                student_vocab=int(opd.student_vocab or 0),
-                teacher_vocab=int(opd.teacher_vocab or 0),
-                workspace_gib=float(opd.workspace_gib),
+                chunk_size=opd.chunk_size,
+                valid_vocab=facts.valid_vocab,
+                student_vocab=facts.student_vocab,
+                teacher_vocab=facts.teacher_vocab,
+                workspace_gib=opd.workspace_gib,
                 vocab_group=self._vocab_group,
                 own=is_own,
                 choice=choice,

@@ -103,35 +103,30 @@ def make_worker(
     from omegaconf import OmegaConf
     from verl.utils.device import get_device_name
 
+    from opd.config import load_text
+    from opd.config.run_config import KEY, RunFacts
     from opd.trainer.entry import compose
 
-    mixed = "{param_dtype:bf16,reduce_dtype:fp32,buffer_dtype:fp32}"
-    composed = compose(
-        [
-            f"trainer.device={get_device_name()}",
-            f"{ROLE}.model.path={folder / 'student'}",
-            f"opd.teacher.path={folder / 'teacher'}",
-            "opd.teacher.offload=false",
-            f"opd.valid_vocab={NUM_ENTRIES}",
-            f"opd.max_length={max_length}",
-            f"{ROLE}.actor.ppo_mini_batch_size=64",
-            f"{ROLE}.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
-            f"{ROLE}.ref.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
-            f"{ROLE}.rollout.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
-            f"{ROLE}.actor.fsdp_config.model_dtype=fp32",
-            f"+{ROLE}.actor.fsdp_config.mixed_precision={mixed}",
-            f"{ROLE}.actor.fsdp_config.param_offload=false",
-            f"{ROLE}.actor.fsdp_config.optimizer_offload=false",
-            f"{ROLE}.ref.fsdp_config.model_dtype=bf16",
-            f"+{ROLE}.ref.fsdp_config.mixed_precision={mixed}",
-            f"{ROLE}.actor.optim.lr=1e-6",
-            f"{ROLE}.actor.optim.total_training_steps=100",
-            f"{ROLE}.rollout.name=none",
-            f"{ROLE}.rollout.tensor_model_parallel_size=1",
-            *settings,
-        ]
-    )
-    OmegaConf.update(composed, f"{ROLE}.opd", composed.opd, force_add=True)
+    sets = [
+        f"device={get_device_name()}",
+        f"model.path={folder / 'student'}",
+        f"teacher.path={folder / 'teacher'}",
+        "teacher.offload=false",
+        f"data.max_prompt_length={max_length // 2}",
+        f"data.max_response_length={max_length - max_length // 2}",
+        "data.train_batch_size=64",
+        "actor.ppo_mini_batch_size=64",
+        f"actor.ppo_micro_batch_size_per_gpu={micro_batch}",
+        f"actor.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
+        "actor.param_offload=false",
+        "actor.optimizer_offload=false",
+        "trainer.gpus_per_node=1",
+    ]
+    overrides = [f"{ROLE}.actor.optim.total_training_steps=100", *settings]
+    spec = load_text("kind: opd", sets=sets, overrides=overrides).spec
+    composed = compose(spec, RunFacts(run_id="r", run_dir=None, valid_vocab=NUM_ENTRIES))
+    composed.actor_rollout_ref.rollout.name = "none"
+    OmegaConf.update(composed, f"{ROLE}.{KEY}", composed[KEY], force_add=True)
     OmegaConf.resolve(composed)
     worker = worker_class(config=composed.actor_rollout_ref, role=ROLE)
     worker.init_model()

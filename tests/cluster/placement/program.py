@@ -29,14 +29,13 @@ from verl.experimental.reward_loop import reward_loop
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
 from opd.cluster.nodes import wait_for_nodes, working_nodes
-from opd.cluster.places import fill_sizes, sizes_of
 from opd.cluster.unplaced import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.config import parse_tree
-from opd.config.needs import Sizes, worker_needs
-from opd.config.needs import sizes_of as sizes_of_spec
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.needs import STORAGE_UNITS_KEY, Sizes, sizes_of, worker_needs
+from opd.config.run_config import RunConfig
+from opd.config.verl import RunFacts
 from opd.errors import NoPlace, TooFewNodes
 from opd.rollout import manager as rollout_manager
 from opd.trainer.entry import compose
@@ -76,9 +75,8 @@ def config_of(num_nodes: int, gpus: int) -> Any:
         "trainer": {"nnodes": num_nodes, "gpus_per_node": gpus},
     }  # fmt: skip
     spec = parse_tree(tree).spec
-    config = compose(compute_overrides(spec, run=RunFacts(run_id="r", run_dir="r", in_ray_cluster=True)))
-    fill_sizes(config)
-    assert sizes_of(config) == sizes_of_spec(spec)  # type: ignore[arg-type]
+    config = compose(spec, RunFacts(run_id="r", run_dir="r", in_ray_cluster=True))  # type: ignore[arg-type]
+    OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     OmegaConf.resolve(config)
     return config
 
@@ -163,7 +161,7 @@ def wait_until_ended() -> None:
 def play(cluster: Cluster, num_nodes: int, gpus: int) -> dict[str, Any]:
     """One size, first with one CPU less on each node, then with all of them."""
     config = config_of(num_nodes, gpus)
-    sizes = sizes_of(config)
+    sizes = sizes_of(RunConfig.of(config).spec)
     cpus = worker_needs(sizes).cpus
     added = [cluster.add_node(**node_options(cpus, gpus)) for _ in range(num_nodes)]
     cluster.wait_for_nodes()

@@ -9,7 +9,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
 from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Answered, Tools, ids_of, runner, talk
 
 from opd.agent.dialogue import ENDINGS, Sampled
@@ -67,7 +66,7 @@ def hostile_turn(rng: random.Random) -> str:
 
 
 def keeper(num_kept: int) -> DialogueKeeper:
-    return DialogueKeeper(OmegaConf.create({"run": {"agent": {"num_kept_trajectories": num_kept}}}), TOKENIZER, "train")
+    return DialogueKeeper(num_kept, TOKENIZER, "train")
 
 
 def kept(*dialogues, breakdown=None):

@@ -7,9 +7,10 @@ from typing import Any
 
 from opd.agent.settings import AGENT_LOOP
 from opd.agent.toolset import DEFAULT_TOOLSET
-from opd.config import AnyRunSpec, EvalSpec, GrpoSpec, OpdAgentSpec, OpdSpec
+from opd.config import AnyRunSpec, EvalSpec, GrpoSpec, OpdSpec
 from opd.config.raw import parse_raw
-from opd.config.verl.facts import RunFacts
+from opd.config.run_config import RunFacts
+from opd.config.verl.former_keys import is_former
 from opd.config.verl.hydra_text import hydra_value
 from opd.config.verl_keys import VERL_KEYS
 
@@ -21,25 +22,24 @@ RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
-_AGENT_KEYS = ("database_dir", "call_timeout_s", "num_tool_processes", "blank_replies", "num_kept_trajectories")
 # Keys that may be left to the residency plan: verl's own switch then stands where it costs no memory.
-_PLANNED = ("teacher.offload", "actor.param_offload", "actor.optimizer_offload")
+_PLANNED = ("actor.param_offload", "actor.optimizer_offload")
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
 
 
 def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
-    """The overrides of `opd_trainer.yaml` (verl's `ppo_trainer` with our groups `opd` and `run`) for one run.
+    """The overrides of `opd_trainer.yaml` (verl's `ppo_trainer`) for one run: what is verl's, nothing of ours.
 
     `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
     override of the spec replaces a computed one of the same key and stands at the end.
     """
-    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
+    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     reward = () if raw.keys() & _REWARD_PATHS else _reward(spec)
     groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
-              _trainer(spec, run), _run(spec, run), _ray(spec, run))  # fmt: skip
+              _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
     for group in groups:
         computed.update(group)
@@ -49,7 +49,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
 
 def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
     """Keys that carry a key of the spec unchanged; a key that the kind lacks or leaves unset keeps verl's default."""
-    local = {"model.path": run.model_path, "teacher.path": run.teacher_path}
+    local = {"model.path": run.model_path}
     for key, path in VERL_KEYS:
         value: Any = spec
         for part in path.split("."):
@@ -110,25 +110,15 @@ def _kind(spec: AnyRunSpec) -> Pairs:
         yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
     else:
         yield f"{ACTOR}.use_kl_loss", False
-    if isinstance(spec, OpdSpec | OpdAgentSpec):
-        wishes = {
-            "teacher": spec.teacher.offload,
-            "params": spec.actor.param_offload,
-            "optimizer": spec.actor.optimizer_offload,
-        }
-        yield "opd.plan_decides", [name for name, wish in wishes.items() if wish == "auto"]
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
         yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else "single_turn_agent"
-        toolset = agent.toolset or DEFAULT_TOOLSET
         if agent.tool_config_path is not None:
             yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
         elif agent.enable_tools:
-            yield "++data.toolset", toolset  # the data set measures prompts with the tools' descriptions
-        yield "++run.agent.toolset", toolset
-        for key in _AGENT_KEYS:
-            yield f"++run.agent.{key}", getattr(agent, key)
+            # The data set measures prompts with the tools' descriptions.
+            yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 
 
 def _reward(spec: AnyRunSpec) -> Pairs:
@@ -165,27 +155,6 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield f"{ACTOR}.profiler.ranks", profiler.ranks
         for key, value in _leaves(profiler.tool_config):
             yield f"++{ACTOR}.profiler.tool_config.{profiler.tool}.{key}", value
-
-
-def _run(spec: AnyRunSpec, run: RunFacts) -> Pairs:
-    yield "run.id", run.run_id
-    yield "run.kind", spec.kind
-    yield "run.seed", spec.seed
-    yield "run.dir", run.run_dir
-    yield "run.store", None if run.run_dir is None else spec.store.url
-    if isinstance(spec, EvalSpec):
-        yield "++run.eval_checkpoint", spec.eval.checkpoint
-        yield "++run.save_generations", spec.eval.save_generations
-    else:
-        yield "++run.resume", spec.trainer.resume == "auto"
-        yield "++run.keep_last", spec.checkpoint.keep_last
-        yield "++run.keep_every", spec.checkpoint.keep_every
-        yield "++run.save_on_exit", spec.checkpoint.save_on_exit
-        yield "++run.max_skipped_updates", spec.trainer.max_skipped_updates
-    yield "++run.stall_floor_s", spec.trainer.stall_floor_s
-    yield "++run.stall_factor", spec.trainer.stall_factor
-    if spec.trainer.master_port is not None:
-        yield "++run.master_port", spec.trainer.master_port
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -1,0 +1,105 @@
+"""What every process of a run reads of ours: the validated spec and the facts of this start, one text in verl's config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+from opd.config.canonical import canonical_json, dump_spec
+from opd.config.kinds import SPEC_CLASSES, AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
+from opd.config.running import Checkpoint, Trainer
+from opd.config.sections import Agent
+
+KEY = "opd"
+"""The one key of verl's config that is ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """Facts of one start that the spec does not hold.
+
+    Attributes:
+        run_id: the name people see; prefix in the store.
+        run_dir: local folder of the run; None: no run directory, and so no store (plain Hydra use).
+        in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
+        model_path: local folder of a fetched model; None: `spec.model.path` as it is.
+        teacher_path: local folder of a fetched teacher; None: `spec.teacher.path` as it is.
+        database_dir: local folder of a tool database that was made; None: `spec.agent.database_dir` as it is.
+        valid_vocab: leading ids that mean the same token to both models.
+        student_vocab, teacher_vocab: ids of each model's tokenizer; from `valid_vocab` on the other lacks them. 0: not more.
+    """
+
+    run_id: str
+    run_dir: str | None
+    in_ray_cluster: bool = False
+    model_path: str | None = None
+    teacher_path: str | None = None
+    database_dir: str | None = None
+    valid_vocab: int = 0
+    student_vocab: int = 0
+    teacher_vocab: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run's spec and facts. Each process reads them with `of` from the config that it is given; nobody else's change."""
+
+    spec: AnyRunSpec
+    run: RunFacts
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RunConfig:
+        """From verl's config, or a part of it that was given a copy."""
+        return _read(config[KEY])
+
+    def tree(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"spec": dump_spec(self.spec), "run": asdict(self.run)}
+
+    def text(self) -> str:
+        """What `of` reads: JSON in which OmegaConf finds no interpolation."""
+        return canonical_json(self.tree()).replace("$", r"\u0024")
+
+    def with_facts(self, **facts: Any) -> RunConfig:
+        """The same with other facts."""
+        return replace(self, run=replace(self.run, **facts))
+
+    @property
+    def distillation(self) -> OpdSpec | OpdAgentSpec | None:
+        """The spec where the run distils a teacher."""
+        return self.spec if isinstance(self.spec, OpdSpec | OpdAgentSpec) else None
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """Length and rhythm where the run trains."""
+        return self.spec.trainer if isinstance(self.spec.trainer, Trainer) else None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Which checkpoints stay; the defaults where the run saves none."""
+        return Checkpoint() if isinstance(self.spec, EvalSpec) else self.spec.checkpoint
+
+    @property
+    def agent(self) -> Agent | None:
+        """The conversations where the run has tools."""
+        return None if isinstance(self.spec, OpdSpec) else self.spec.agent
+
+    @property
+    def teacher_path(self) -> str | None:
+        """Where the teacher is read from."""
+        return self.run.teacher_path or (self.distillation.teacher.path if self.distillation else None)
+
+    @property
+    def database_dir(self) -> str | None:
+        """Where the tool database is read from."""
+        return self.run.database_dir or (self.agent.database_dir if self.agent else None)
+
+
+@lru_cache(maxsize=8)
+def _read(text: str) -> RunConfig:
+    tree = json.loads(text)
+    spec = SPEC_CLASSES[tree["spec"]["kind"]].model_validate_json(json.dumps(tree["spec"]))
+    return RunConfig(spec=cast(AnyRunSpec, spec), run=RunFacts(**tree["run"]))
