@@ -10,6 +10,7 @@ from pathlib import Path
 from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
 from chartgen.readme import readme
+from chartgen.rules import rules_tpl
 from chartgen.values import values_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file below `root` and its text."""
-    files = {Path("charts") / LIBRARY / "templates/_constants.tpl": constants_tpl(root / "uv.lock")}
+    library = Path("charts") / LIBRARY / "templates"
+    files = {library / "_constants.tpl": constants_tpl(root / "uv.lock"), library / "_rules.tpl": rules_tpl()}
     for chart in charts():
         folder = Path("charts") / chart.kind
         files[folder / "values.yaml"] = values_yaml(chart)

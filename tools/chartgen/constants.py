@@ -12,8 +12,6 @@ from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
 from opd.config.cluster import podspec
 from opd.config.cluster.identity import IDENTITIES
 from opd.config.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
-from opd.config.defaults import DEFAULTS, Lookup
-from opd.config.kinds import SPEC_CLASSES, GrpoSpec
 from opd.config.needs import (
     CONVERT_PARTS,
     CPU_STORAGE_UNITS,
@@ -24,7 +22,6 @@ from opd.config.needs import (
     Part,
 )
 from opd.config.refusals import _REFUSED, _SECRET_IN_TEXT, _SECRET_NAME, _URL_CREDENTIALS
-from opd.config.tree import strip_optional
 from opd.store.access import STORE_VARIABLES
 
 TEXT = """\
@@ -42,7 +39,6 @@ def constants_tpl(lock: Path) -> str:
 
 def constants(lock: Path) -> dict[str, Any]:
     """The constants as plain values."""
-    recipes = strip_optional(GrpoSpec.model_fields["recipe"].annotation).__args__
     return {
         "namePattern": NAME_PATTERN,
         "maxNameChars": MAX_NAME_CHARS,
@@ -72,9 +68,6 @@ def constants(lock: Path) -> dict[str, Any]:
         "refused": [
             {"pattern": pattern, "harmless": sorted(harmless), "rule": reason} for pattern, harmless, reason in _REFUSED
         ],
-        "gpusPerNode": _by_device("trainer.gpus_per_node"),
-        "numRolloutWorkers": _by_device("rollout.num_agent_workers"),
-        "numRewardWorkers": _by_device("reward.num_workers"),
         "storageUnits": {
             "aNode": STORAGE_UNITS_A_NODE,
             "cpu": CPU_STORAGE_UNITS,
@@ -84,7 +77,6 @@ def constants(lock: Path) -> dict[str, Any]:
             role: [_part(part) for part in parts]
             for role, parts in (("worker", WORKER_PARTS), ("head", HEAD_PARTS), ("convert", CONVERT_PARTS))
         },
-        "useDynamicBsz": {recipe: _default("actor.use_dynamic_bsz", {"recipe": recipe}) for recipe in recipes},
     }
 
 
@@ -97,16 +89,6 @@ def _part(part: Part) -> dict[str, Any]:
         "leastGib": part.least_gib,
         "roomGib": part.room_gib,
     }
-
-
-def _by_device(path: str) -> dict[str, Any]:
-    return {device: _default(path, {"device": device}) for device in ("cuda", "cpu")}
-
-
-def _default(path: str, tree: dict[str, Any]) -> Any:
-    """A computed default of kind grpo, given the keys that it follows from."""
-    [default] = [item for item in DEFAULTS if item.path == path]
-    return default.value(Lookup("grpo", SPEC_CLASSES["grpo"], {"device": "cuda", **tree}))
 
 
 def locked_version(lock: Path, package: str) -> str:

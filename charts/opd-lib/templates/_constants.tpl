@@ -145,18 +145,6 @@
    "rule": "verl's own distillation uses top-k or sampled tokens only; kind opd distils the full distributions"
   }
  ],
- "gpusPerNode": {
-  "cuda": 8,
-  "cpu": 1
- },
- "numRolloutWorkers": {
-  "cuda": 8,
-  "cpu": 0
- },
- "numRewardWorkers": {
-  "cuda": 8,
-  "cpu": 0
- },
  "storageUnits": {
   "aNode": 2,
   "cpu": 1,
@@ -246,11 +234,6 @@
     "roomGib": 3.0
    }
   ]
- },
- "useDynamicBsz": {
-  "grpo": true,
-  "grpo-native": false,
-  "grpo-native-no-kl": false
  }
 }
 {{- end -}}

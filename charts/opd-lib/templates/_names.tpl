@@ -60,10 +60,5 @@ labels:
 
 {{- /* Ranks on a node: the spec's, else its default by device. */ -}}
 {{- define "opd.gpusPerNode" -}}
-{{- $byDevice := (include "opd.constants" . | fromJson).gpusPerNode -}}
-{{- if hasKey .Values.trainer "gpus_per_node" -}}
-{{- .Values.trainer.gpus_per_node | int64 -}}
-{{- else -}}
-{{- index $byDevice .Values.device | int64 -}}
-{{- end -}}
+{{- (include "opd.filled" . | fromJson).trainer.gpus_per_node | int64 -}}
 {{- end -}}

@@ -3,18 +3,16 @@
 {{- /* How many of each there are on the fullest node. */ -}}
 {{- define "opd.counts" -}}
 {{- $constants := include "opd.constants" . | fromJson -}}
-{{- $nodes := int64 .Values.trainer.nnodes -}}{{- $gpus := include "opd.gpusPerNode" . | int64 -}}
-{{- $device := .Values.device -}}
-{{- $units := eq $device "cpu" | ternary $constants.storageUnits.cpu (mul $constants.storageUnits.aNode $nodes) | int64 -}}
+{{- $filled := include "opd.filled" . | fromJson -}}
+{{- $nodes := int64 $filled.trainer.nnodes -}}{{- $gpus := int64 $filled.trainer.gpus_per_node -}}
+{{- $units := eq .Values.device "cpu" | ternary $constants.storageUnits.cpu (mul $constants.storageUnits.aNode $nodes) | int64 -}}
 {{- range $text := .Values.overrides -}}
 {{- if regexMatch $constants.storageUnits.override $text -}}
 {{- $units = regexReplaceAll $constants.storageUnits.override $text "${1}" | int64 -}}
 {{- end -}}
 {{- end -}}
-{{- $rollout := dig "num_agent_workers" (index $constants.numRolloutWorkers $device) .Values.rollout | int64 -}}
-{{- $reward := dig "num_workers" (index $constants.numRewardWorkers $device) .Values.reward | int64 -}}
-{{- $counts := dict "node" 1 "rank" $gpus "gpu" (eq $device "cuda" | ternary $gpus 0) -}}
-{{- range $name, $number := dict "storage unit" $units "rollout worker" $rollout "reward worker" $reward -}}
+{{- $counts := dict "node" 1 "rank" $gpus "gpu" (eq .Values.device "cuda" | ternary $gpus 0) -}}
+{{- range $name, $number := dict "storage unit" $units "rollout worker" $filled.rollout.num_agent_workers "reward worker" $filled.reward.num_workers -}}
 {{- $_ := set $counts $name (div (sub (add $number $nodes) 1) $nodes) -}}
 {{- end -}}
 {{- toJson $counts -}}
@@ -49,6 +47,16 @@
 {{- $limits := dict "memory" $requests.memory -}}
 {{- range $name, $value := $group.limits -}}{{- $_ := set $limits $name $value -}}{{- end -}}
 {{- merge (dict "requests" $requests "limits" $limits) (omit $group "requests" "limits") | toJson -}}
+{{- end -}}
+
+{{- /* What the rules call `pods`: each group's requests and limits as they will be, and what its processes need. */ -}}
+{{- define "opd.pods" -}}
+{{- $pods := dict "submitter" (pick .Values.cluster.submitter "requests" "limits") -}}
+{{- range $role := eq .Chart.Name "convert" | ternary (list "head") (list "head" "worker") -}}
+{{- $group := include "opd.rayPods" (list $ $role) | fromJson -}}
+{{- $_ := set $pods $role (merge (pick $group "requests" "limits") (include "opd.needs" (list $ $role) | fromJson)) -}}
+{{- end -}}
+{{- toJson $pods -}}
 {{- end -}}
 
 {{- /* A quantity (500m, 1.5, 2Gi) in cores or bytes. */ -}}

@@ -1,9 +1,14 @@
-{{- /* Owns how a chart refuses values: what, by which rule, how to mend it; nothing is rendered then. */ -}}
+{{- /* How a chart refuses values: what, by which rule, how to mend it; nothing is rendered then. */ -}}
 
-{{- /* (dict "key" "cluster.image.ref" "value" ... "rule" "..." "fix" "...") */ -}}
+{{- /* (dict "key" "cluster.image.ref" "value" ... "rule" "..." "fix" "..."); a key without a value has no such line. */ -}}
 {{- define "opd.refuse" -}}
-{{- $value := kindIs "string" .value | ternary (.value | quote) (.value | toJson) -}}
-{{- fail (printf "\n\n  %s\n    value: %s\n    rule:  %s\n    fix:   %s\n" .key $value .rule .fix) -}}
+{{- $value := kindIs "invalid" .value | ternary "" (printf "    value: %s\n" (kindIs "string" .value | ternary (quote .value) (toJson .value))) -}}
+{{- fail (printf "\n\n  %s\n%s    rule:  %s\n    fix:   %s\n" .key $value .rule .fix) -}}
+{{- end -}}
+
+{{- /* A value in a message: text bare, all else as JSON. */ -}}
+{{- define "opd.text" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end -}}
 
 {{- /* Every rule, once per release. `helm lint` of a chart alone goes on after a refusal, with values that are no experiment. */ -}}
@@ -15,17 +20,12 @@
   "fix" (printf "give the experiment's file (-f exp.yaml); it begins with `kind: %s`" .Chart.Name)) -}}
 {{- else -}}
 {{- include "opd.checkSecrets" (list (include "opd.constants" . | fromJson) "" (omit .Values "opd-lib")) -}}
-{{- include "opd.checkImage" . -}}
-{{- include "opd.checkLifecycle" . -}}
-{{- include "opd.checkAccess" . -}}
-{{- include "opd.checkStorage" . -}}
-{{- include "opd.checkPods" . -}}
-{{- include "opd.checkResources" . -}}
-{{- if include "opd.hasWorkers" . -}}
-{{- include "opd.checkWorkers" . -}}
-{{- include "opd.checkToolDatabase" . -}}
-{{- include "opd.checkSpec" . -}}
-{{- end -}}
+{{- include "opd.checkPodSpecs" . -}}
+{{- include "opd.checkRules" . -}}
+{{- include "opd.checkExperimentEnv" . -}}
+{{- include "opd.checkMountPaths" . -}}
+{{- include "opd.checkToolVolume" . -}}
+{{- include "opd.checkOverrides" . -}}
 {{- end -}}
 {{- end -}}
 

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from opd.config.base import KINDS, Kind, Section
+from opd.config.expressions import evaluate, parse
 from opd.config.naming import joined
-from opd.config.tree import MISSING, field_at, get_path, set_path
+from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
 
 UNSET = object()
 _CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
@@ -49,6 +50,14 @@ class Lookup:
             raise Unresolvable(path)
         return value
 
+    def typed(self, path: str) -> Any:
+        """The value at path, which must be of its field's type, else `Unresolvable`."""
+        if path == "kind":
+            return self.kind
+        field = field_at(self.cls, path)
+        annotation = None if field is None else strip_optional(field.annotation)
+        return self.get(path, annotation if isinstance(annotation, type) else str)
+
     @property
     def on_gpu(self) -> bool:
         return self.get("device", str) != "cpu"
@@ -64,13 +73,17 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Default:
-    """One computed default: `value(lookup)` for the kinds that have the path, `says` for people."""
+    """One computed default: `value(lookup)` for the kinds that have the path, `says` for people.
+
+    `text` is the value as an expression, where the charts need it too.
+    """
 
     path: str
     kinds: tuple[Kind, ...]
     value: Callable[[Lookup], Any]
     says: str
     by_kind: dict[Kind, Any] | None = None
+    text: str = ""
 
 
 def _per_kind(path: str, **values: Any) -> Default:
@@ -80,7 +93,12 @@ def _per_kind(path: str, **values: Any) -> Default:
 
 
 def _per_device(path: str, cuda: Any, cpu: Any, kinds: tuple[Kind, ...] = RUNS) -> Default:
-    return Default(path, kinds, lambda look: cuda if look.on_gpu else cpu, f"cuda: {cuda}, cpu: {cpu}".lower())
+    says, text = f"cuda: {cuda}, cpu: {cpu}".lower(), f"{cpu!r} if device == 'cpu' else {cuda!r}"
+    return Default(path, kinds, lambda look: cuda if look.on_gpu else cpu, says, text=text)
+
+
+def _expression(path: str, text: str, says: str) -> Default:
+    return Default(path, RUNS, lambda look: evaluate(parse(text), look.typed), says, text=text)
 
 
 def _per_recipe(path: str, grpo: Any, native: Any, no_kl: Any) -> Default:
@@ -186,18 +204,12 @@ DEFAULTS: tuple[Default, ...] = (
     ),
     _per_kind("actor.ppo_mini_batch_size", grpo=128, opd=64, opd_agent=64, eval=16),
     _per_kind("actor.ppo_micro_batch_size_per_gpu", grpo=4, opd=4, opd_agent=4, eval=2),
-    Default(
+    _expression(
         "actor.log_prob_micro_batch_size_per_gpu",
-        RUNS,
-        lambda look: look.get("actor.ppo_micro_batch_size_per_gpu", int),
+        "actor.ppo_micro_batch_size_per_gpu",
         "actor.ppo_micro_batch_size_per_gpu",
     ),
-    Default(
-        "actor.use_dynamic_bsz",
-        RUNS,
-        lambda look: look.kind == "grpo" and look.get("recipe", str) == "grpo",
-        "true for the recipe grpo, else false",
-    ),
+    _expression("actor.use_dynamic_bsz", 'kind == "grpo" and recipe == "grpo"', "true for the recipe grpo, else false"),
     Default("actor.ppo_max_token_len_per_gpu", RUNS, lambda look: 2 * look.row_length, "2 x (prompt + response)"),
     Default("actor.log_prob_max_token_len_per_gpu", RUNS, lambda look: 3 * look.row_length, "3 x (prompt + response)"),
     _per_device("actor.use_remove_padding", True, False),

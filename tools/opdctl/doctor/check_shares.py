@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from opd.config.cluster.quantity import number
+from opd.config.quantity import number
 from opdctl.doctor.placement import Group
 from opdctl.doctor.report import Check, bad, good
 from opdctl.doctor.selectors import Amounts, add, amounts, in_words, limits, matches, requests, selects

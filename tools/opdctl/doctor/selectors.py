@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from opd.config.cluster.quantity import number
+from opd.config.quantity import number
 
 Tree = Mapping[str, Any]
 Amounts = dict[str, Decimal]
