@@ -106,8 +106,9 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
                                 {"cluster.submitter.requests.memory": "2Gi"}, {"cluster.image.ref": "a b@sha256:" + "0" * 64},
                                 {"cluster.checkpoints": {"accessMode": "ReadWriteOnce"}, "trainer.nnodes": 2, "actor.ppo_mini_batch_size": 64, "data.train_batch_size": 64},
                                 {"overrides": ["transfer_queue.backend.SimpleStorage.num_data_storage_units=100"], "device": "cuda", "cluster.worker.requests.cpu": 100}]),
-    "rule (cluster)": ((*RUNS, "convert"), [{"cluster.deadlines": {"activeSeconds": 5}}, {"cluster.head.objectStoreGib": 4096}, {"cluster.image.ref": "x:latest"},
-                                            {"cluster.cleanUp.failed.selfSeconds": 0}, {"cluster.mounts": [{"claim": "a", "path": "/tmp"}]}]),
+    "rule (cluster)": ((*RUNS, "convert"), [{"cluster.deadlines": {"activeSeconds": 5}}, {"cluster.head.objectStoreGib": 4096},
+                                            {"cluster.cleanUp.failed.selfSeconds": 0}, {"cluster.auth.token": False, "cluster.networkPolicy.enabled": False}]),
+    "rule (chart)": ((*RUNS, "convert"), [{"cluster.image.ref": "x:latest"}, {"cluster.mounts": [{"claim": "a", "path": "/tmp"}]}]),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tests.minimal import MINIMAL
 
 from chartgen.__main__ import drifted, generated
 from chartgen.chart import charts
-from chartgen.constants import constants
+from chartgen.constants import constants, locked_version
 from opd.config import KINDS, field_docs, static_defaults
 from opd.config.cluster import cluster_defaults, parse_cluster
 from opd.config.errors import SpecError
@@ -52,7 +52,8 @@ def test_every_key_stands_in_values_and_readme_with_its_description(kind):
     for doc in field_docs(kind):
         assert re.search(rf"^[ #]*{doc.path.rpartition('.')[2]}:", values, re.MULTILINE)
         assert f"| `{doc.path}` |" in table
-    assert "| `cluster.image.ref` | string | - | Image by digest" in table
+    assert "(../opd-lib/README.md)" in table
+    assert "| `cluster.image.ref` | string | - | Image by digest" in (CHARTS / "opd-lib/README.md").read_text()
 
 
 def objects_with_keys(node, path=""):
@@ -124,8 +125,7 @@ def test_the_tool_lays_a_partial_section_over_the_defaults_as_helm_does():
 
 def test_constants_come_from_the_lock_and_the_spec():
     found = constants(ROOT / "uv.lock")
-    assert found["gpusPerNode"] == {"cuda": 8, "cpu": 1}
-    assert found["useDynamicBsz"] == {"grpo": True, "grpo-native": False, "grpo-native-no-kl": False}
+    assert found["rayVersion"] == locked_version(ROOT / "uv.lock", "ray")
     assert found["maxNameChars"] == 47
 
 

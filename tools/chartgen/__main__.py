@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
-from chartgen.readme import readme
+from chartgen.layout import layout
+from chartgen.readme import cluster_readme, readme
 from chartgen.rules import rules_tpl
 from chartgen.values import values_yaml
 
@@ -18,12 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file below `root` and its text."""
-    library = Path("charts") / LIBRARY / "templates"
-    files = {library / "_constants.tpl": constants_tpl(root / "uv.lock"), library / "_rules.tpl": rules_tpl()}
+    library = Path("charts") / LIBRARY
+    files = {
+        library / "templates/_constants.tpl": constants_tpl(root / "uv.lock"),
+        library / "templates/_rules.tpl": rules_tpl(),
+        library / "README.md": cluster_readme(next(chart for chart in charts() if chart.kind == "opd")),
+    }
     for chart in charts():
         folder = Path("charts") / chart.kind
         files[folder / "values.yaml"] = values_yaml(chart)
-        files[folder / "values.schema.json"] = json.dumps(values_schema(chart), indent=1) + "\n"
+        files[folder / "values.schema.json"] = layout(values_schema(chart)) + "\n"
         files[folder / "README.md"] = readme(chart)
     return files
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from chartgen.layout import layout
 from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
 from opd.config.cluster import podspec
 from opd.config.cluster.identity import IDENTITIES
@@ -34,7 +34,7 @@ TEXT = """\
 
 def constants_tpl(lock: Path) -> str:
     """The text of `_constants.tpl`."""
-    return TEXT.format(json=json.dumps(constants(lock), indent=1))
+    return TEXT.format(json=layout(constants(lock)))
 
 
 def constants(lock: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _FUNCTIONS = {
     "matches": "(regexMatch {1} (toString {0}))",
     "max": "(maxf {0} {1})",
     "older": '(semverCompare (printf "<%s" {1}) {0})',
-    "quantity": '(include "opd.quantity" {0} | float64)',
+    "quantity": '(include "opd.quantity" {0})',
     "starts_with": "(hasPrefix {1} (toString {0}))",
 }
 assert _FUNCTIONS.keys() == FUNCTIONS.keys()
@@ -65,6 +65,12 @@ def go(node: ast.expr) -> str:
         case ast.JoinedStr(values=parts):
             return _text(parts)
     raise TypeError(f"{ast.unparse(node)}: no part of the language of rules")
+
+
+def bare(node: ast.expr) -> str:
+    """The expression as the pipeline of an `if` or `range`: `go` without the outer parentheses."""
+    text = go(node)
+    return text if isinstance(node, ast.Name | ast.Attribute | ast.Constant) else text[1:-1]
 
 
 def _call(name: str, *arguments: str) -> str:

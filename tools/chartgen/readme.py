@@ -32,8 +32,25 @@ another release, or uninstall this one and install it again under the same name:
 ## Values
 
 An experiment file is this chart's values file. Keys with `-` as default are left out unless given; those that follow from
-other keys say how; `required with SECTION` and its neighbours' defaults count where the section is given. Generated from `opd.config` by `make schema`.
+other keys say how; `required with SECTION` and its neighbours' defaults count where the section is given. The keys of `cluster`,
+how the run meets Kubernetes, are the same for every kind: [charts/opd-lib](../opd-lib/README.md). Generated from `opd.config`
+by `make schema`.
 
+"""
+CLUSTER_TEXT = """\
+# opd-lib
+
+The library that the charts share: templates, and the rules between keys. It is not installed by itself.
+
+## `cluster`: how a run meets Kubernetes
+
+Values of every chart, beside the experiment's own ([opd](../opd/README.md), for one). `convert` has no workers: of `worker`, `gpu`
+and `rdma` it takes anything, so that one site file fits every kind, and it has no `toolDatabase`. Keys with `-` as default are
+left out unless given; `required with SECTION` and its neighbours' defaults count where the section is given. Generated from
+`opd.config` by `make schema`.
+
+"""
+TABLE = """\
 | key | type | default | description |
 | --- | --- | --- | --- |
 """
@@ -49,7 +66,17 @@ EXAMPLES = {
 def readme(chart: Chart) -> str:
     """The file's text."""
     head = TEXT.format(kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind])
-    return head + "\n".join(_rows(chart.schema, chart.defaults, "")) + "\n"
+    properties = {name: node for name, node in chart.schema["properties"].items() if name != "cluster"}
+    return head + _table({**chart.schema, "properties": properties}, chart.defaults, "")
+
+
+def cluster_readme(chart: Chart) -> str:
+    """The library's file, with the keys that every chart has; of a chart with workers."""
+    return CLUSTER_TEXT + _table(chart.schema["properties"]["cluster"], chart.defaults["cluster"], "cluster.")
+
+
+def _table(schema: dict[str, Any], defaults: dict[str, Any], prefix: str) -> str:
+    return TABLE + "\n".join(_rows(schema, defaults, prefix)) + "\n"
 
 
 def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str, absent: str = "") -> Iterator[str]:

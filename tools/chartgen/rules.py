@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
-from itertools import groupby
 
-from chartgen.gotemplate import go
+from chartgen.gotemplate import bare, go
 from opd.config.base import Kind
 from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.defaults import DEFAULTS, RUNS, Default
@@ -40,8 +39,8 @@ def rules_tpl() -> str:
     filled = [*(_fill(default) for default in DEFAULTS if default.text and default.kinds == RUNS), *map(_name, SIZES)]
     checks = [
         line
-        for kinds, rules in groupby(ALL_RULES, key=lambda rule: rule.kinds)
-        for line in _only(kinds, [line for rule in rules for line in _check(rule)])
+        for kinds in dict.fromkeys(rule.kinds for rule in ALL_RULES)
+        for line in _only(kinds, [line for rule in ALL_RULES if rule.kinds == kinds for line in _check(rule)])
     ]
     return TEXT % ("\n".join(_only(RUNS, filled)), "\n".join(checks))
 
@@ -81,7 +80,7 @@ def _check(rule: Rule) -> list[str]:
     }
     value = go(parse(rule.key if rule.value is None else rule.value))
     lines = [
-        f"{{{{- if {go(parse(rule.when))} -}}}}",
+        f"{{{{- if {bare(parse(rule.when))} -}}}}",
         f'{{{{- include "opd.refuse" (dict "key" {texts["key"]} "value" {value}',
         f'  "rule" {texts["rule"]}',
         f'  "fix" {texts["fix"]}) -}}}}',
@@ -89,4 +88,4 @@ def _check(rule: Rule) -> list[str]:
     ]
     if rule.each is None:
         return lines
-    return [f"{{{{- range $index, $item := {go(parse(rule.each))} -}}}}", *lines, "{{- end -}}"]
+    return [f"{{{{- range $index, $item := {bare(parse(rule.each))} -}}}}", *lines, "{{- end -}}"]

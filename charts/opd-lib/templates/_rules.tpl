@@ -29,400 +29,366 @@
 {{- $v := include "opd.filled" . | fromJson -}}
 {{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- if (not (($v.cluster).image).ref) -}}
+{{- if not (($v.cluster).image).ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "the image is required and has no default"
   "fix" "run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" (($v.cluster).image).ref)) (not (($v.cluster).image).local) (not (regexMatch "@sha256:[0-9a-f]{64}$" (toString (($v.cluster).image).ref)))) -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).image).ref)) (not (($v.cluster).image).local) (not (regexMatch "@sha256:[0-9a-f]{64}$" (toString (($v.cluster).image).ref))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
   "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" (($v.cluster).submitter).image)) (not (($v.cluster).image).local) (not (regexMatch "@sha256:[0-9a-f]{64}$" (toString (($v.cluster).submitter).image)))) -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).submitter).image)) (not (($v.cluster).image).local) (not (regexMatch "@sha256:[0-9a-f]{64}$" (toString (($v.cluster).submitter).image))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.submitter.image" "value" (($v.cluster).submitter).image
   "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
   "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
 {{- end -}}
-{{- if (not (kindIs "invalid" ($v.cluster).clusterSelector)) -}}
+{{- if not (kindIs "invalid" ($v.cluster).clusterSelector) -}}
 {{- include "opd.refuse" (dict "key" "cluster.clusterSelector" "value" ($v.cluster).clusterSelector
   "rule" "a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and clean-up are all of its pods, and an existing cluster has none of them"
   "fix" "remove it; to wait for room, set cluster.queue") -}}
 {{- end -}}
-{{- if (not (and (le (float64 ((($v.cluster).cleanUp).succeeded).workersSeconds) (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds)) (le (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds) (float64 ((($v.cluster).cleanUp).succeeded).selfSeconds)))) -}}
+{{- if not (and (le (float64 ((($v.cluster).cleanUp).succeeded).workersSeconds) (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds)) (le (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds) (float64 ((($v.cluster).cleanUp).succeeded).selfSeconds))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.cleanUp.succeeded" "value" (($v.cluster).cleanUp).succeeded
   "rule" "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
   "fix" "let each stage last at least as long as the one before") -}}
 {{- end -}}
-{{- if (not (and (le (float64 ((($v.cluster).cleanUp).failed).workersSeconds) (float64 ((($v.cluster).cleanUp).failed).clusterSeconds)) (le (float64 ((($v.cluster).cleanUp).failed).clusterSeconds) (float64 ((($v.cluster).cleanUp).failed).selfSeconds)))) -}}
+{{- if not (and (le (float64 ((($v.cluster).cleanUp).failed).workersSeconds) (float64 ((($v.cluster).cleanUp).failed).clusterSeconds)) (le (float64 ((($v.cluster).cleanUp).failed).clusterSeconds) (float64 ((($v.cluster).cleanUp).failed).selfSeconds))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.cleanUp.failed" "value" (($v.cluster).cleanUp).failed
   "rule" "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
   "fix" "let each stage last at least as long as the one before") -}}
 {{- end -}}
-{{- if (ne (kindIs "invalid" (($v.cluster).deadlines).activeSeconds) (kindIs "invalid" (($v.cluster).deadlines).preRunningSeconds)) -}}
+{{- if ne (kindIs "invalid" (($v.cluster).deadlines).activeSeconds) (kindIs "invalid" (($v.cluster).deadlines).preRunningSeconds) -}}
 {{- include "opd.refuse" (dict "key" "cluster.deadlines" "value" ($v.cluster).deadlines
   "rule" "the trainer finds the time to save from both deadlines: give both or none"
   "fix" "set activeSeconds and preRunningSeconds") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" (($v.cluster).deadlines).activeSeconds)) (not (kindIs "invalid" (($v.cluster).deadlines).preRunningSeconds)) (le (float64 (($v.cluster).deadlines).activeSeconds) (float64 (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds)))) -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).deadlines).activeSeconds)) (not (kindIs "invalid" (($v.cluster).deadlines).preRunningSeconds)) (le (float64 (($v.cluster).deadlines).activeSeconds) (float64 (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.deadlines.activeSeconds" "value" (($v.cluster).deadlines).activeSeconds
   "rule" (printf "it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = %s, or no time is left to train" (include "opd.text" (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds)))
   "fix" (printf "use more than %s" (include "opd.text" (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds)))) -}}
 {{- end -}}
-{{- if (and (eq (toString ($v.cluster).managedBy) "kueue.x-k8s.io/multikueue") (ne (toString (($v.cluster).queue).manager) "kueue")) -}}
+{{- if and (eq (toString ($v.cluster).managedBy) "kueue.x-k8s.io/multikueue") (ne (toString (($v.cluster).queue).manager) "kueue") -}}
 {{- include "opd.refuse" (dict "key" "cluster.managedBy" "value" ($v.cluster).managedBy
   "rule" "MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one"
   "fix" "set cluster.queue: {manager: kueue, name: ...}, or remove the key") -}}
 {{- end -}}
-{{- if (and (eq (toString (($v.cluster).queue).manager) "kueue") (ne (toString ($v.cluster).lifecycle) "suspendable")) -}}
+{{- if and (eq (toString (($v.cluster).queue).manager) "kueue") (ne (toString ($v.cluster).lifecycle) "suspendable") -}}
 {{- include "opd.refuse" (dict "key" "cluster.lifecycle" "value" ($v.cluster).lifecycle
   "rule" "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
   "fix" "set cluster.lifecycle: suspendable") -}}
 {{- end -}}
-{{- if (and (eq (toString (($v.cluster).queue).manager) "volcano") (ne (toString ($v.cluster).submissionMode) "K8sJobMode")) -}}
+{{- if and (eq (toString (($v.cluster).queue).manager) "volcano") (ne (toString ($v.cluster).submissionMode) "K8sJobMode") -}}
 {{- include "opd.refuse" (dict "key" "cluster.submissionMode" "value" ($v.cluster).submissionMode
   "rule" "KubeRay writes Volcano's gang metadata in K8sJobMode only"
   "fix" "set cluster.submissionMode: K8sJobMode") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" (($v.cluster).serviceAccount).name)) (($v.cluster).serviceAccount).annotations) -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).serviceAccount).name)) (($v.cluster).serviceAccount).annotations -}}
 {{- include "opd.refuse" (dict "key" "cluster.serviceAccount.annotations" "value" (($v.cluster).serviceAccount).annotations
   "rule" (printf "they are for the run's own account; %s is another's" (include "opd.text" (($v.cluster).serviceAccount).name))
   "fix" "annotate that account itself, or remove cluster.serviceAccount.name") -}}
 {{- end -}}
-{{- if (and (not (($v.cluster).networkPolicy).enabled) (not (($v.cluster).networkPolicy).acceptOpenNetwork)) -}}
+{{- if and (not (($v.cluster).networkPolicy).enabled) (not (($v.cluster).networkPolicy).acceptOpenNetwork) -}}
 {{- include "opd.refuse" (dict "key" "cluster.networkPolicy.enabled" "value" (($v.cluster).networkPolicy).enabled
   "rule" "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a policy every pod that reaches them runs code in the run"
   "fix" "leave it true; or, where something else keeps other pods away, set cluster.networkPolicy.acceptOpenNetwork: true") -}}
 {{- end -}}
-{{- if (and (not (($v.cluster).auth).token) (not (($v.cluster).networkPolicy).enabled)) -}}
+{{- if and (not (($v.cluster).auth).token) (not (($v.cluster).networkPolicy).enabled) -}}
 {{- include "opd.refuse" (dict "key" "cluster.auth.token" "value" (($v.cluster).auth).token
   "rule" "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
   "fix" "leave cluster.auth.token or cluster.networkPolicy.enabled true") -}}
 {{- end -}}
-{{- if (and (($v.cluster).auth).token (not (kindIs "invalid" ($v.cluster).rayVersion)) (semverCompare (printf "<%s" "2.52.0") ($v.cluster).rayVersion)) -}}
+{{- if and (($v.cluster).auth).token (not (kindIs "invalid" ($v.cluster).rayVersion)) (semverCompare (printf "<%s" "2.52.0") ($v.cluster).rayVersion) -}}
 {{- include "opd.refuse" (dict "key" "cluster.rayVersion" "value" ($v.cluster).rayVersion
   "rule" "token access needs Ray 2.52 or newer"
   "fix" "use an image with a newer Ray") -}}
 {{- end -}}
 {{- range $index, $item := ($v.cluster).extraEnv -}}
-{{- if (eq (kindIs "invalid" ($item).value) (kindIs "invalid" ($item).valueFrom)) -}}
+{{- if eq (kindIs "invalid" ($item).value) (kindIs "invalid" ($item).valueFrom) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.extraEnv.%s" (include "opd.text" $index)) "value" ($item).name
   "rule" "a variable has either a value or a valueFrom"
   "fix" "keep one of the two") -}}
 {{- end -}}
 {{- end -}}
-{{- if (and (($v.cluster).checkpoints).ephemeral (not (kindIs "invalid" (($v.cluster).checkpoints).claim))) -}}
+{{- if and (($v.cluster).checkpoints).ephemeral (not (kindIs "invalid" (($v.cluster).checkpoints).claim)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.checkpoints.claim" "value" (($v.cluster).checkpoints).claim
   "rule" "an ephemeral run has no claim"
   "fix" "remove claim, or ephemeral") -}}
 {{- end -}}
-{{- if (and (($v.cluster).checkpoints).ephemeral (or (kindIs "invalid" ($v.store).url) (not (contains "://" (toString ($v.store).url))) (hasPrefix "file://" (toString ($v.store).url)))) -}}
+{{- if and (($v.cluster).checkpoints).ephemeral (or (kindIs "invalid" ($v.store).url) (not (contains "://" (toString ($v.store).url))) (hasPrefix "file://" (toString ($v.store).url))) -}}
 {{- include "opd.refuse" (dict "key" "store.url" "value" ($v.store).url
   "rule" "without a claim only an object store keeps results"
   "fix" "set store.url to s3://..., or cluster.checkpoints.ephemeral: false") -}}
 {{- end -}}
-{{- range $index, $item := (list "app.kubernetes.io/name" "app.kubernetes.io/created-by") -}}
-{{- if (or (not (kindIs "invalid" (index (($v.cluster).head).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item)))) -}}
+{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
+{{- if or (not (kindIs "invalid" (index (($v.cluster).head).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.head.labels" "value" $item
   "rule" "KubeRay's head service finds its pod by this label"
   "fix" "use another label") -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- range $index, $item := (list "app.kubernetes.io/name" "app.kubernetes.io/created-by") -}}
-{{- if (or (not (kindIs "invalid" (index (($v.cluster).worker).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item)))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.worker.labels" "value" $item
-  "rule" "KubeRay's head service finds its pod by this label"
-  "fix" "use another label") -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- range $index, $item := (list "app.kubernetes.io/name" "app.kubernetes.io/created-by") -}}
-{{- if (or (not (kindIs "invalid" (index (($v.cluster).submitter).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item)))) -}}
+{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
+{{- if or (not (kindIs "invalid" (index (($v.cluster).submitter).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.submitter.labels" "value" $item
   "rule" "KubeRay's head service finds its pod by this label"
   "fix" "use another label") -}}
 {{- end -}}
 {{- end -}}
-{{- range $index, $item := (list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block") -}}
-{{- if (not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item))) -}}
+{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
+{{- if not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item)) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.head.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).head).rayStartParams $item)
   "rule" "the chart sets it from the spec, or KubeRay does"
   "fix" "remove it") -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- range $index, $item := (list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block") -}}
-{{- if (not (kindIs "invalid" (index (($v.cluster).worker).rayStartParams $item))) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.worker.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).worker).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- if (gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib)) -}}
+{{- if gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib) -}}
 {{- include "opd.refuse" (dict "key" "cluster.head.objectStoreGib" "value" (($v.cluster).head).objectStoreGib
   "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).head).shmGib))
   "fix" "raise cluster.head.shmGib, or lower objectStoreGib") -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (gt (float64 (($v.cluster).worker).objectStoreGib) (float64 (($v.cluster).worker).shmGib)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.worker.objectStoreGib" "value" (($v.cluster).worker).objectStoreGib
-  "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).worker).shmGib))
-  "fix" "raise cluster.worker.shmGib, or lower objectStoreGib") -}}
-{{- end -}}
-{{- if (not (kindIs "invalid" (index (($v.cluster).worker).requests (($v.cluster).gpu).resource))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.worker.requests" "value" (($v.cluster).gpu).resource
-  "rule" "the number of GPUs is said once, in trainer.gpus_per_node"
-  "fix" "remove it here") -}}
-{{- end -}}
-{{- if (not (kindIs "invalid" (index (($v.cluster).worker).limits (($v.cluster).gpu).resource))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.worker.limits" "value" (($v.cluster).gpu).resource
-  "rule" "the number of GPUs is said once, in trainer.gpus_per_node"
-  "fix" "remove it here") -}}
-{{- end -}}
-{{- if (and (($v.cluster).rdma).ipcLock (not (($v.cluster).rdma).enabled)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.rdma.ipcLock" "value" (($v.cluster).rdma).ipcLock
-  "rule" "the capability is for RDMA only"
-  "fix" "set cluster.rdma.enabled: true, or remove ipcLock") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- range $index, $item := (keys (($v.pods).head).requests | sortAlpha) -}}
-{{- if (and (not (kindIs "invalid" (index (($v.pods).head).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).head).requests $item) | float64)) (float64 (include "opd.quantity" (index (($v.pods).head).limits $item) | float64)))) -}}
+{{- range $index, $item := keys (($v.pods).head).requests | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (($v.pods).head).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).head).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).head).limits $item)))) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.head.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).head).requests $item)
   "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).head).limits $item)))
   "fix" (printf "lower it, or raise cluster.head.limits.%s" (include "opd.text" $item))) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- range $index, $item := (keys (($v.pods).worker).requests | sortAlpha) -}}
-{{- if (and (not (kindIs "invalid" (index (($v.pods).worker).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).worker).requests $item) | float64)) (float64 (include "opd.quantity" (index (($v.pods).worker).limits $item) | float64)))) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.worker.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).worker).requests $item)
-  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).worker).limits $item)))
-  "fix" (printf "lower it, or raise cluster.worker.limits.%s" (include "opd.text" $item))) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- range $index, $item := (keys (($v.pods).submitter).requests | sortAlpha) -}}
-{{- if (and (not (kindIs "invalid" (index (($v.pods).submitter).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).submitter).requests $item) | float64)) (float64 (include "opd.quantity" (index (($v.pods).submitter).limits $item) | float64)))) -}}
+{{- range $index, $item := keys (($v.pods).submitter).requests | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (($v.pods).submitter).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).submitter).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).submitter).limits $item)))) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.submitter.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).submitter).requests $item)
   "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).submitter).limits $item)))
   "fix" (printf "lower it, or raise cluster.submitter.limits.%s" (include "opd.text" $item))) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (and (eq (toString $v.device) "cuda") (lt (float64 (ceil (include "opd.quantity" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu)) | float64))) (float64 (($v.pods).worker).cpus))) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.worker.%s.cpu" (include "opd.text" (ternary "requests" "limits" (kindIs "invalid" ((($v.pods).worker).limits).cpu)))) "value" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))
-  "rule" (printf "Ray places a run by CPUs, and a node of this one needs %s (%s): with fewer it would hold its GPUs and wait for ever" (include "opd.text" (($v.pods).worker).cpus) (include "opd.text" (($v.pods).worker).byPart))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (($v.pods).worker).cpus))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- if (lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory | float64)) (float64 (mulf (($v.cluster).head).shmGib 1073741824))) -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (($v.cluster).head).shmGib 1073741824)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.head.shmGib" "value" (($v.cluster).head).shmGib
   "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).head).limits).memory))
   "fix" "lower it, or raise cluster.head.limits.memory") -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory | float64)) (float64 (mulf (($v.cluster).worker).shmGib 1073741824))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.worker.shmGib" "value" (($v.cluster).worker).shmGib
-  "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).worker).limits).memory))
-  "fix" "lower it, or raise cluster.worker.limits.memory") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
-{{- if (lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory | float64)) (float64 (mulf (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib)) 1073741824))) -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib)) 1073741824)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.head.limits.memory" "value" ((($v.pods).head).limits).memory
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory | float64)) (float64 (mulf (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib)) 1073741824))) -}}
+{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
+{{- if or (not (kindIs "invalid" (index (($v.cluster).worker).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
+{{- include "opd.refuse" (dict "key" "cluster.worker.labels" "value" $item
+  "rule" "KubeRay's head service finds its pod by this label"
+  "fix" "use another label") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
+{{- if not (kindIs "invalid" (index (($v.cluster).worker).rayStartParams $item)) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.worker.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).worker).rayStartParams $item)
+  "rule" "the chart sets it from the spec, or KubeRay does"
+  "fix" "remove it") -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (float64 (($v.cluster).worker).objectStoreGib) (float64 (($v.cluster).worker).shmGib) -}}
+{{- include "opd.refuse" (dict "key" "cluster.worker.objectStoreGib" "value" (($v.cluster).worker).objectStoreGib
+  "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).worker).shmGib))
+  "fix" "raise cluster.worker.shmGib, or lower objectStoreGib") -}}
+{{- end -}}
+{{- if not (kindIs "invalid" (index (($v.cluster).worker).requests (($v.cluster).gpu).resource)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.worker.requests" "value" (($v.cluster).gpu).resource
+  "rule" "the number of GPUs is said once, in trainer.gpus_per_node"
+  "fix" "remove it here") -}}
+{{- end -}}
+{{- if not (kindIs "invalid" (index (($v.cluster).worker).limits (($v.cluster).gpu).resource)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.worker.limits" "value" (($v.cluster).gpu).resource
+  "rule" "the number of GPUs is said once, in trainer.gpus_per_node"
+  "fix" "remove it here") -}}
+{{- end -}}
+{{- if and (($v.cluster).rdma).ipcLock (not (($v.cluster).rdma).enabled) -}}
+{{- include "opd.refuse" (dict "key" "cluster.rdma.ipcLock" "value" (($v.cluster).rdma).ipcLock
+  "rule" "the capability is for RDMA only"
+  "fix" "set cluster.rdma.enabled: true, or remove ipcLock") -}}
+{{- end -}}
+{{- range $index, $item := keys (($v.pods).worker).requests | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (($v.pods).worker).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).worker).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).worker).limits $item)))) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.worker.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).worker).requests $item)
+  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).worker).limits $item)))
+  "fix" (printf "lower it, or raise cluster.worker.limits.%s" (include "opd.text" $item))) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (toString $v.device) "cuda") (lt (float64 (ceil (include "opd.quantity" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))))) (float64 (($v.pods).worker).cpus)) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.worker.%s.cpu" (include "opd.text" (ternary "requests" "limits" (kindIs "invalid" ((($v.pods).worker).limits).cpu)))) "value" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))
+  "rule" (printf "Ray places a run by CPUs, and a node of this one needs %s (%s): with fewer it would hold its GPUs and wait for ever" (include "opd.text" (($v.pods).worker).cpus) (include "opd.text" (($v.pods).worker).byPart))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (($v.pods).worker).cpus))) -}}
+{{- end -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory)) (float64 (mulf (($v.cluster).worker).shmGib 1073741824)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.worker.shmGib" "value" (($v.cluster).worker).shmGib
+  "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).worker).limits).memory))
+  "fix" "lower it, or raise cluster.worker.limits.memory") -}}
+{{- end -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory)) (float64 (mulf (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib)) 1073741824)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.limits.memory" "value" ((($v.pods).worker).limits).memory
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))) -}}
 {{- end -}}
-{{- if (and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0)) -}}
+{{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
   "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" ($v.trainer).nnodes))
   "fix" "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" ($v.cluster).toolDatabase
   "rule" "the tool database comes from one place"
   "fix" "keep claim or url") -}}
 {{- end -}}
-{{- if (ne (kindIs "invalid" (($v.cluster).toolDatabase).url) (kindIs "invalid" (($v.cluster).toolDatabase).sha256)) -}}
+{{- if ne (kindIs "invalid" (($v.cluster).toolDatabase).url) (kindIs "invalid" (($v.cluster).toolDatabase).sha256) -}}
 {{- include "opd.refuse" (dict "key" "cluster.toolDatabase.sha256" "value" (($v.cluster).toolDatabase).sha256
   "rule" "a fetched database is verified: url and sha256 belong together"
   "fix" "give both") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" $v.agent)) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString ($v.agent).database_dir)))) -}}
+{{- if and (not (kindIs "invalid" $v.agent)) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString ($v.agent).database_dir))) -}}
 {{- include "opd.refuse" (dict "key" "agent.database_dir" "value" ($v.agent).database_dir
   "rule" "the tool database is mounted there, so it is an absolute path"
   "fix" "use /databases/NAME") -}}
 {{- end -}}
-{{- if (and (kindIs "invalid" $v.agent) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url)))) -}}
+{{- if and (kindIs "invalid" $v.agent) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" (ternary (($v.cluster).toolDatabase).url (($v.cluster).toolDatabase).claim (kindIs "invalid" (($v.cluster).toolDatabase).claim))
   "rule" "no tool uses it: the spec has no `agent`"
   "fix" "remove it, or add agent.database_dir") -}}
 {{- end -}}
-{{- if (and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu")) -}}
+{{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
 {{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
   "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
   "fix" "remove rollout.name, or set device: cuda") -}}
 {{- end -}}
-{{- if (and (eq (toString $v.device) "cuda") (eq (toString ($v.rollout).name) "cpu")) -}}
+{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.rollout).name) "cpu") -}}
 {{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
   "rule" "the rollout server `cpu` belongs to device cpu"
   "fix" "set device: cpu, or rollout.name: vllm") -}}
 {{- end -}}
-{{- if (and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen"))) -}}
+{{- if and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen")) -}}
 {{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "flash attention needs a CUDA device"
   "fix" "use sdpa") -}}
 {{- end -}}
-{{- if (and (eq (toString $v.device) "cuda") (eq (toString ($v.model).attn_implementation) "varlen") (not ($v.actor).use_remove_padding)) -}}
+{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.model).attn_implementation) "varlen") (not ($v.actor).use_remove_padding) -}}
 {{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "varlen takes packed rows, and actor.use_remove_padding is false"
   "fix" "use sdpa, or actor.use_remove_padding: true") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length))) -}}
+{{- if and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
 {{- include "opd.refuse" (dict "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length))) -}}
+{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
 {{- include "opd.refuse" (dict "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
-{{- if (and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left")) -}}
+{{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
 {{- include "opd.refuse" (dict "key" "data.truncation" "value" ($v.data).truncation
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
   "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
 {{- end -}}
-{{- if (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size) -}}
+{{- if mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size -}}
 {{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
   "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
   "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
-{{- if (and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu)) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- if (and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu)) -}}
-{{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (mod $v.num_ranks ($v.rollout).tensor_parallel_size) -}}
+{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
 {{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
-{{- if (mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size) -}}
+{{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
 {{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if (mod $v.num_ranks ($v.opd).vocab_parallel_size) -}}
-{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
-{{- if (mod $v.mini_rows $v.num_groups) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
-  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding)) -}}
+{{- if and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding) -}}
 {{- include "opd.refuse" (dict "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
   "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
-{{- if (and (gt (float64 $v.num_sharing) 1.0) (not (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding))) (not (kindIs "invalid" ($v.model).attn_implementation)) (not (has (toString ($v.model).attn_implementation) (list "varlen" "sdpa")))) -}}
+{{- if and (gt (float64 $v.num_sharing) 1.0) (not (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding))) (not (kindIs "invalid" ($v.model).attn_implementation)) (not (has (toString ($v.model).attn_implementation) (list "varlen" "sdpa"))) -}}
 {{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only varlen and sdpa can"
   "fix" "use varlen or sdpa, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "eval") -}}
-{{- if (eq (toString ($v.actor).param_offload) "auto") -}}
-{{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
-  "fix" "use true or false") -}}
-{{- end -}}
-{{- if (eq (toString ($v.actor).optimizer_offload) "auto") -}}
-{{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
-  "fix" "use true or false") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if (and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path)) -}}
+{{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
 {{- include "opd.refuse" (dict "key" "reward.path" "value" ($v.reward).path
   "rule" "a custom reward function needs its file"
   "fix" "set reward.path: FILE.py") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path))) -}}
+{{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
 {{- include "opd.refuse" (dict "key" "reward.function" "value" ($v.reward).function
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- if mod $v.mini_rows $v.num_groups -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
+  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
+{{- end -}}
+{{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if (and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length))) -}}
+{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
+{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length)) -}}
 {{- include "opd.refuse" (dict "key" "opd.max_length" "value" ($v.opd).max_length
   "rule" (printf "it must hold max_prompt_length + max_response_length = %s: a smaller value would cut rows silently" (include "opd.text" $v.row_length))
   "fix" (printf "use %s, or remove the key" (include "opd.text" $v.row_length))) -}}
 {{- end -}}
-{{- if (and (eq (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) (not (and (lt 0.0 (float64 ($v.opd).beta)) (lt (float64 ($v.opd).beta) 1.0)))) -}}
+{{- if and (eq (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) (not (and (lt 0.0 (float64 ($v.opd).beta)) (lt (float64 ($v.opd).beta) 1.0))) -}}
 {{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
   "rule" "jsd needs 0 < beta < 1"
   "fix" "use 0.5, or remove the key") -}}
 {{- end -}}
-{{- if (and (ne (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta))) -}}
+{{- if and (ne (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) -}}
 {{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
   "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
   "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
 {{- end -}}
-{{- if (and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (eq (toString ((($v.opd).importance).tokens).scope) "batch")) -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
 {{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
   "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
   "fix" "use scope: rollout, or normalize: global") -}}
 {{- end -}}
-{{- if (and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (gt (float64 $v.num_sharing) 1.0)) -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (gt (float64 $v.num_sharing) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
   "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
   "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
-{{- if (and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0)) -}}
+{{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "eval") -}}
+{{- if eq (toString ($v.actor).param_offload) "auto" -}}
+{{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
+{{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "fix" "use true or false") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -297,13 +297,17 @@ def load_cluster(tree: Mapping[str, Any], spec: AnySpec, *, origin: str = "") ->
     return cluster
 
 
-def _problems(cluster: Cluster, spec: AnySpec) -> Iterator[Problem]:
-    tree = {
+def names(cluster: Cluster, spec: AnySpec) -> dict[str, Any]:
+    """What the rules of `cluster` may speak of: every key of the file, and `pods`."""
+    return {
         **spec.model_dump(mode="json"),
         "cluster": cluster.model_dump(mode="json", by_alias=True),
         "pods": _pods(cluster, spec),
     }
-    yield from broken((rule for rule in RULES if not rule.chart_only), tree)
+
+
+def _problems(cluster: Cluster, spec: AnySpec) -> Iterator[Problem]:
+    yield from broken((rule for rule in RULES if not rule.chart_only), names(cluster, spec))
     for role, kinds in _ROLES.items():
         if spec.kind in kinds:
             yield from check_pod_spec(
