@@ -1,6 +1,7 @@
 """Helm and the tool agree: each rule of the tables is refused by both in the same words, and 200 mutated files are refused by
 both or give the trainer the same run."""
 
+import ast
 import collections
 import copy
 import dataclasses
@@ -13,17 +14,19 @@ import yaml
 from hypothesis import Phase, given, settings
 from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, MINIMAL, RUN, helm, one, parsed
 from tests.charts.mutations import ERRORS, TREES, edit, mutated
+from tests.config.test_rules import RULES as RULES_OF_THE_SPEC
 
 from chartgen.chart import charts
-from chartgen.rules import ALL_RULES, paths
 from opd import launch
 from opd.config import ConvertSpec, RunSpec, SpecError, load_text
 from opd.config.cluster import parse_cluster
+from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.cluster.rules import load_cluster, names
 from opd.config.defaults import fill_defaults
+from opd.config.expressions import FUNCTIONS, parse, parse_message
 from opd.config.kinds import SPEC_CLASSES
 from opd.config.rule import broken, with_named
-from opd.config.rules import SIZES
+from opd.config.rules import RULES, SIZES
 from opd.config.verl import RunFacts, compute_overrides
 
 # 200 together: hypothesis is asked for each class by itself, since it does not spread evenly over choices.
@@ -100,38 +103,14 @@ def outcome(case, file):
     return "valid"
 
 
-SHARING = {"actor.ulysses_sequence_parallel_size": 2}
-MICRO = {"opd.importance.tokens": {"score": "entropy", "normalize": "micro"}}
+ALL_RULES = (*CLUSTER_RULES, *RULES)
 EPHEMERAL = {"cluster.checkpoints.ephemeral": True}
 TOOLS = "cluster.toolDatabase"
 # Edits of the least that a kind needs; each breaks one rule or more, and together they break every rule.
 BROKEN = [
-    ("opd", {"device": "cpu", "rollout.name": "vllm"}),
-    ("opd", {"rollout.name": "cpu"}),
-    ("eval", {"device": "cpu", "model.attn_implementation": "varlen"}),
-    ("opd", {"model.attn_implementation": "varlen", "actor.use_remove_padding": False}),
-    ("grpo", {"actor.ppo_max_token_len_per_gpu": 5119, **SHARING}),
-    ("grpo", {"actor.log_prob_max_token_len_per_gpu": 10239}),
-    ("opd", {"data.filter_overlong": False}),
-    ("opd", {"actor.ppo_mini_batch_size": 96}),
-    ("grpo", {"recipe": "grpo-native", "actor.ppo_micro_batch_size_per_gpu": 3, "actor.log_prob_micro_batch_size_per_gpu": 4}),
-    ("opd", {"actor.log_prob_micro_batch_size_per_gpu": 5}),
-    ("opd", {"rollout.tensor_parallel_size": 3}),
-    ("opd", {"actor.ulysses_sequence_parallel_size": 3}),
-    ("opd", {"opd.vocab_parallel_size": 3}),
-    ("opd", {"trainer.gpus_per_node": 6}),
-    ("opd", {"actor.use_remove_padding": False, **SHARING}),
-    ("opd", {"model.attn_implementation": "eager", **SHARING}),
+    *((kind, edits) for kind, edits, *_ in RULES_OF_THE_SPEC),
     ("grpo", {"actor.param_offload": "auto"}),
-    ("eval", {"actor.optimizer_offload": "auto"}),
-    ("opd", {"reward.function": "custom"}),
-    ("opd", {"reward.function": "math_dapo", "reward.path": "f.py"}),
-    ("opd", {"opd.max_length": 10239}),
-    ("opd", {"opd.loss_type": "jsd", "opd.beta": 1.0}),
-    ("opd", {"opd.beta": 0.5}),
-    ("opd", {**MICRO, "opd.importance.tokens.scope": "batch"}),
-    ("opd", {**MICRO, **SHARING}),
-    ("opd", {"opd.reward_beta": 1.0}),
+    ("opd", {"actor.log_prob_micro_batch_size_per_gpu": 5}),
     ("convert", {"cluster.image.ref": None}),
     ("convert", {"cluster.image.ref": "x:latest"}),
     ("opd", {"cluster.submitter.image": "x:latest"}),
@@ -223,6 +202,18 @@ def has_key(schema, path):
         if schema is None:
             return False
     return True
+
+
+def paths(rule):
+    """Every dotted key that a rule reads."""
+    texts = [parse(text) for text in (rule.when, rule.value, rule.each) if text is not None]
+    return {path for node in (*texts, *map(parse_message, (rule.key, rule.rule, rule.fix))) for path in paths_in(node)}
+
+
+def paths_in(node):
+    if isinstance(node, ast.Attribute | ast.Name):
+        return {ast.unparse(node)} - FUNCTIONS.keys()
+    return {path for child in ast.iter_child_nodes(node) for path in paths_in(child)}
 
 
 @pytest.mark.slow

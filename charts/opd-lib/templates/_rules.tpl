@@ -28,7 +28,6 @@
 {{- define "opd.checkRules" -}}
 {{- $v := include "opd.filled" . | fromJson -}}
 {{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "convert") -}}
 {{- if not (($v.cluster).image).ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "the image is required and has no default"
@@ -171,7 +170,6 @@
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
 {{- end -}}
-{{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
 {{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
 {{- if or (not (kindIs "invalid" (index (($v.cluster).worker).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
@@ -254,6 +252,8 @@
   "rule" "no tool uses it: the spec has no `agent`"
   "fix" "remove it, or add agent.database_dir") -}}
 {{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
 {{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
 {{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
   "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
@@ -324,7 +324,6 @@
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
-{{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
 {{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
 {{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
@@ -389,6 +388,7 @@
 {{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
   "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
   "fix" "use true or false") -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config.base import Kind
-from opd.config.defaults import RUNS
+from opd.config.base import KINDS, Kind
 from opd.config.errors import Problem
 from opd.config.expressions import Get, evaluate, parse, parse_message
 
@@ -21,7 +20,7 @@ class Rule:
         when: the rule is broken where this is true.
         rule: the sentence that is broken.
         fix: what to write instead.
-        kinds: kinds of experiment that the rule is about.
+        kinds: kinds of experiment that the rule is about, of those that its table is for.
         value: an expression for the value to show; unset: the value of `key`.
         each: an expression for a list: the rule is about each `item` of it, at `index`.
         chart_only: the tool reads files before this is known.
@@ -31,7 +30,7 @@ class Rule:
     when: str
     rule: str
     fix: str
-    kinds: tuple[Kind, ...] = RUNS
+    kinds: tuple[Kind, ...] = KINDS
     value: str | None = None
     each: str | None = None
     chart_only: bool = False

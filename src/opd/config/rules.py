@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opd.config.defaults import DISTILS, RUNS, TRAINS
+from opd.config.base import KINDS
+from opd.config.defaults import DISTILS, TRAINS
 from opd.config.errors import Problem
 from opd.config.kinds import AnySpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
@@ -97,12 +98,12 @@ RULES = (
             when=f"num_ranks % {key}",
             rule="it must divide the number of ranks (nnodes x gpus_per_node = {num_ranks})",
             fix="use a divisor",
-            kinds=kinds,
+            kinds=DISTILS if key.startswith("opd.") else KINDS,
         )
-        for key, kinds in (
-            ("rollout.tensor_parallel_size", RUNS),
-            ("actor.ulysses_sequence_parallel_size", RUNS),
-            ("opd.vocab_parallel_size", DISTILS),
+        for key in (
+            "rollout.tensor_parallel_size",
+            "actor.ulysses_sequence_parallel_size",
+            "opd.vocab_parallel_size",
         )
     ),
     Rule(
@@ -192,7 +193,7 @@ RULES = (
         kinds=DISTILS,
     ),
 )
-"""In the order of the file. A key that has a default which keeps the rule is compared only where it is given: the charts'
+"""For every kind that starts verl, in the order of the file. A key that has a default which keeps the rule is compared only where it is given: the charts'
 values have no such default."""
 
 

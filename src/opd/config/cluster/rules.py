@@ -27,7 +27,6 @@ RULES = (
         when="not cluster.image.ref",
         rule="the image is required and has no default",
         fix="run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest",
-        kinds=KINDS,
         chart_only=True,
     ),
     *(
@@ -37,7 +36,6 @@ RULES = (
             rule="an image is named by its digest, so that every pod and every attempt runs the same one",
             fix="use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an "
             "image loaded onto the nodes",
-            kinds=KINDS,
             chart_only=True,
         )
         for key in ("cluster.image.ref", "cluster.submitter.image")
@@ -48,7 +46,6 @@ RULES = (
         rule="a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and "
         "clean-up are all of its pods, and an existing cluster has none of them",
         fix="remove it; to wait for room, set cluster.queue",
-        kinds=KINDS,
     ),
     *(
         Rule(
@@ -56,7 +53,6 @@ RULES = (
             when=f"not {key}.workersSeconds <= {key}.clusterSeconds <= {key}.selfSeconds",
             rule="KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds",
             fix="let each stage last at least as long as the one before",
-            kinds=KINDS,
         )
         for key in ("cluster.cleanUp.succeeded", "cluster.cleanUp.failed")
     ),
@@ -65,7 +61,6 @@ RULES = (
         when="(cluster.deadlines.activeSeconds is None) != (cluster.deadlines.preRunningSeconds is None)",
         rule="the trainer finds the time to save from both deadlines: give both or none",
         fix="set activeSeconds and preRunningSeconds",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.deadlines.activeSeconds",
@@ -74,35 +69,30 @@ RULES = (
         rule="it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = "
         f"{{{_DEADLINE}}}, or no time is left to train",
         fix=f"use more than {{{_DEADLINE}}}",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.managedBy",
         when='cluster.managedBy == "kueue.x-k8s.io/multikueue" and cluster.queue.manager != "kueue"',
         rule="MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one",
         fix="set cluster.queue: {{manager: kueue, name: ...}}, or remove the key",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.lifecycle",
         when='cluster.queue.manager == "kueue" and cluster.lifecycle != "suspendable"',
         rule="Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules",
         fix="set cluster.lifecycle: suspendable",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.submissionMode",
         when='cluster.queue.manager == "volcano" and cluster.submissionMode != "K8sJobMode"',
         rule="KubeRay writes Volcano's gang metadata in K8sJobMode only",
         fix="set cluster.submissionMode: K8sJobMode",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.serviceAccount.annotations",
         when="cluster.serviceAccount.name is not None and cluster.serviceAccount.annotations",
         rule="they are for the run's own account; {cluster.serviceAccount.name} is another's",
         fix="annotate that account itself, or remove cluster.serviceAccount.name",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.networkPolicy.enabled",
@@ -110,21 +100,18 @@ RULES = (
         rule="Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a "
         "policy every pod that reaches them runs code in the run",
         fix="leave it true; or, where something else keeps other pods away, set cluster.networkPolicy.acceptOpenNetwork: true",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.auth.token",
         when="not cluster.auth.token and not cluster.networkPolicy.enabled",
         rule="Ray runs any code that reaches it: without token and network policy, every pod of the cluster could",
         fix="leave cluster.auth.token or cluster.networkPolicy.enabled true",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.rayVersion",
         when='cluster.auth.token and cluster.rayVersion is not None and older(cluster.rayVersion, "2.52.0")',
         rule="token access needs Ray 2.52 or newer",
         fix="use an image with a newer Ray",
-        kinds=KINDS,
     ),
     Rule(
         each="cluster.extraEnv",
@@ -133,14 +120,12 @@ RULES = (
         value="item.name",
         rule="a variable has either a value or a valueFrom",
         fix="keep one of the two",
-        kinds=KINDS,
     ),
     Rule(
         key="cluster.checkpoints.claim",
         when="cluster.checkpoints.ephemeral and cluster.checkpoints.claim is not None",
         rule="an ephemeral run has no claim",
         fix="remove claim, or ephemeral",
-        kinds=KINDS,
     ),
     Rule(
         key="store.url",
@@ -148,7 +133,6 @@ RULES = (
         'or starts_with(store.url, "file://"))',
         rule="without a claim only an object store keeps results",
         fix="set store.url to s3://..., or cluster.checkpoints.ephemeral: false",
-        kinds=KINDS,
     ),
     *(
         Rule(
@@ -191,6 +175,7 @@ RULES = (
             value="cluster.gpu.resource",
             rule="the number of GPUs is said once, in trainer.gpus_per_node",
             fix="remove it here",
+            kinds=RUNS,
         )
         for field in ("requests", "limits")
     ),
@@ -199,6 +184,7 @@ RULES = (
         when="cluster.rdma.ipcLock and not cluster.rdma.enabled",
         rule="the capability is for RDMA only",
         fix="set cluster.rdma.enabled: true, or remove ipcLock",
+        kinds=RUNS,
     ),
     *(
         Rule(
@@ -223,6 +209,7 @@ RULES = (
         rule="Ray places a run by CPUs, and a node of this one needs {pods.worker.cpus} ({pods.worker.byPart}): with fewer it "
         "would hold its GPUs and wait for ever",
         fix="use at least {pods.worker.cpus}, or remove the key",
+        kinds=RUNS,
     ),
     *(
         Rule(
@@ -252,24 +239,28 @@ RULES = (
         'and cluster.checkpoints.accessMode == "ReadWriteOnce" and trainer.nnodes > 1',
         rule="all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {trainer.nnodes}",
         fix="use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true",
+        kinds=RUNS,
     ),
     Rule(
         key="cluster.toolDatabase",
         when="cluster.toolDatabase.claim is not None and cluster.toolDatabase.url is not None",
         rule="the tool database comes from one place",
         fix="keep claim or url",
+        kinds=RUNS,
     ),
     Rule(
         key="cluster.toolDatabase.sha256",
         when="(cluster.toolDatabase.url is None) != (cluster.toolDatabase.sha256 is None)",
         rule="a fetched database is verified: url and sha256 belong together",
         fix="give both",
+        kinds=RUNS,
     ),
     Rule(
         key="agent.database_dir",
         when=f'agent is not None and {_TOOLS} and not starts_with(agent.database_dir, "/")',
         rule="the tool database is mounted there, so it is an absolute path",
         fix="use /databases/NAME",
+        kinds=RUNS,
     ),
     Rule(
         key="cluster.toolDatabase",
@@ -277,6 +268,7 @@ RULES = (
         value=_TOOLS_SHOWN,
         rule="no tool uses it: the spec has no `agent`",
         fix="remove it, or add agent.database_dir",
+        kinds=RUNS,
     ),
 )
 """`pods` holds the requests and limits of each group as they will be, and the CPUs and GiB that its processes need."""
