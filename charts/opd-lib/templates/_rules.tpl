@@ -362,12 +362,12 @@
   "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
   "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
 {{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
 {{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
   "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
   "fix" "use scope: rollout, or normalize: global") -}}
 {{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (not (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position"))) (gt (float64 $v.num_sharing) 1.0) -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (gt (float64 $v.num_sharing) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
   "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
   "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}

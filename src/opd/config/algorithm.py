@@ -78,6 +78,8 @@ Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 _NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
 _NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
+NEED_STUDENT = tuple(dict.fromkeys((*_NEED_ENTROPY, *_NEED_DIVERGENCE)))
+"""Scores for which the student must have read the tokens before any is chosen."""
 
 
 class TokenImportance(Section):
@@ -122,7 +124,7 @@ class TokenImportance(Section):
     @property
     def needs_student(self) -> bool:
         """Whether the student must have read the tokens before any is chosen."""
-        return self.score in _NEED_ENTROPY or self.needs_teacher
+        return self.score in NEED_STUDENT
 
     @property
     def needs_teacher(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
 from opd.config.defaults import DISTILS, TRAINS
 from opd.config.errors import Problem
@@ -21,9 +22,7 @@ ranks, rows of a mini-batch."""
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
 
-_IN_HEAD = (
-    'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score not in ("none", "random", "position")'
-)
+_IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
 _UNPACKED = "num_sharing > 1 and not actor.use_remove_padding"
 _UNEVEN = "data.train_batch_size % actor.ppo_mini_batch_size"
 

@@ -1,6 +1,6 @@
 """Defines `cluster`, the part of an experiment file about Kubernetes; only charts and tool read it.
 
-The trainer never reads it. Rules between its keys live in the charts (charts/opd-lib), which see the release too.
+The trainer never reads it. `opd.config.cluster.rules` has the rules between its keys.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
     """The section of a file, laid over the defaults as Helm does it (maps merge, lists do not), validated field by field.
 
     Raises:
-        SpecError: unknown keys, wrong types or values; the rules between keys are the charts'.
+        SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
     """
     cls = cluster_class(kind)
     try:
