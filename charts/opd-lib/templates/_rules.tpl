@@ -171,6 +171,31 @@
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
+{{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
+  "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" ($v.trainer).nnodes))
+  "fix" "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" ($v.cluster).toolDatabase
+  "rule" "the tool database comes from one place"
+  "fix" "keep claim or url") -}}
+{{- end -}}
+{{- if ne (kindIs "invalid" (($v.cluster).toolDatabase).url) (kindIs "invalid" (($v.cluster).toolDatabase).sha256) -}}
+{{- include "opd.refuse" (dict "key" "cluster.toolDatabase.sha256" "value" (($v.cluster).toolDatabase).sha256
+  "rule" "a fetched database is verified: url and sha256 belong together"
+  "fix" "give both") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" $v.agent)) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString ($v.agent).database_dir))) -}}
+{{- include "opd.refuse" (dict "key" "agent.database_dir" "value" ($v.agent).database_dir
+  "rule" "the tool database is mounted there, so it is an absolute path"
+  "fix" "use /databases/NAME") -}}
+{{- end -}}
+{{- if and (kindIs "invalid" $v.agent) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
+{{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" (ternary (($v.cluster).toolDatabase).url (($v.cluster).toolDatabase).claim (kindIs "invalid" (($v.cluster).toolDatabase).claim))
+  "rule" "no tool uses it: the spec has no `agent`"
+  "fix" "remove it, or add agent.database_dir") -}}
+{{- end -}}
 {{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
 {{- if or (not (kindIs "invalid" (index (($v.cluster).worker).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.labels" "value" $item
@@ -226,31 +251,6 @@
 {{- include "opd.refuse" (dict "key" "cluster.worker.limits.memory" "value" ((($v.pods).worker).limits).memory
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))) -}}
-{{- end -}}
-{{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
-  "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" ($v.trainer).nnodes))
-  "fix" "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" ($v.cluster).toolDatabase
-  "rule" "the tool database comes from one place"
-  "fix" "keep claim or url") -}}
-{{- end -}}
-{{- if ne (kindIs "invalid" (($v.cluster).toolDatabase).url) (kindIs "invalid" (($v.cluster).toolDatabase).sha256) -}}
-{{- include "opd.refuse" (dict "key" "cluster.toolDatabase.sha256" "value" (($v.cluster).toolDatabase).sha256
-  "rule" "a fetched database is verified: url and sha256 belong together"
-  "fix" "give both") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" $v.agent)) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString ($v.agent).database_dir))) -}}
-{{- include "opd.refuse" (dict "key" "agent.database_dir" "value" ($v.agent).database_dir
-  "rule" "the tool database is mounted there, so it is an absolute path"
-  "fix" "use /databases/NAME") -}}
-{{- end -}}
-{{- if and (kindIs "invalid" $v.agent) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" (ternary (($v.cluster).toolDatabase).url (($v.cluster).toolDatabase).claim (kindIs "invalid" (($v.cluster).toolDatabase).claim))
-  "rule" "no tool uses it: the spec has no `agent`"
-  "fix" "remove it, or add agent.database_dir") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}

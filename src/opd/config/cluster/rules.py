@@ -1,277 +1,21 @@
-"""The rules of `cluster`, what KubeRay or the kubelet would only notice in a running cluster, and its check against a spec."""
+"""Checks `cluster` against a spec by its tables of rules, as the charts do: nothing has to be rendered for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.config.base import KINDS
 from opd.config.cluster import Cluster, RunCluster, parse_cluster
+from opd.config.cluster.pod_rules import POD_RULES, ROLES
 from opd.config.cluster.podspec import check_pod_spec
 from opd.config.cluster.resources import resources
-from opd.config.defaults import RUNS
+from opd.config.cluster.run_rules import RUN_RULES
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import AnySpec
 from opd.config.needs import needs
-from opd.config.rule import Rule, broken
+from opd.config.rule import broken
 
-_ROLES = {"head": KINDS, "worker": RUNS, "submitter": KINDS}
-_RAY_ROLES = {"head": KINDS, "worker": RUNS}
-_TOOLS = "(cluster.toolDatabase.claim is not None or cluster.toolDatabase.url is not None)"
-_TOOLS_SHOWN = "cluster.toolDatabase.url if cluster.toolDatabase.claim is None else cluster.toolDatabase.claim"
-_DEADLINE = "cluster.deadlines.preRunningSeconds + cluster.stop.saveSeconds"
-
-RULES = (
-    Rule(
-        key="cluster.image.ref",
-        when="not cluster.image.ref",
-        rule="the image is required and has no default",
-        fix="run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest",
-        chart_only=True,
-    ),
-    *(
-        Rule(
-            key=key,
-            when=f'{key} is not None and not cluster.image.local and not matches({key}, "@sha256:[0-9a-f]{{64}}$")',
-            rule="an image is named by its digest, so that every pod and every attempt runs the same one",
-            fix="use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an "
-            "image loaded onto the nodes",
-            chart_only=True,
-        )
-        for key in ("cluster.image.ref", "cluster.submitter.image")
-    ),
-    Rule(
-        key="cluster.clusterSelector",
-        when="cluster.clusterSelector is not None",
-        rule="a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and "
-        "clean-up are all of its pods, and an existing cluster has none of them",
-        fix="remove it; to wait for room, set cluster.queue",
-    ),
-    *(
-        Rule(
-            key=key,
-            when=f"not {key}.workersSeconds <= {key}.clusterSeconds <= {key}.selfSeconds",
-            rule="KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds",
-            fix="let each stage last at least as long as the one before",
-        )
-        for key in ("cluster.cleanUp.succeeded", "cluster.cleanUp.failed")
-    ),
-    Rule(
-        key="cluster.deadlines",
-        when="(cluster.deadlines.activeSeconds is None) != (cluster.deadlines.preRunningSeconds is None)",
-        rule="the trainer finds the time to save from both deadlines: give both or none",
-        fix="set activeSeconds and preRunningSeconds",
-    ),
-    Rule(
-        key="cluster.deadlines.activeSeconds",
-        when="cluster.deadlines.activeSeconds is not None and cluster.deadlines.preRunningSeconds is not None "
-        f"and cluster.deadlines.activeSeconds <= {_DEADLINE}",
-        rule="it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = "
-        f"{{{_DEADLINE}}}, or no time is left to train",
-        fix=f"use more than {{{_DEADLINE}}}",
-    ),
-    Rule(
-        key="cluster.managedBy",
-        when='cluster.managedBy == "kueue.x-k8s.io/multikueue" and cluster.queue.manager != "kueue"',
-        rule="MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one",
-        fix="set cluster.queue: {{manager: kueue, name: ...}}, or remove the key",
-    ),
-    Rule(
-        key="cluster.lifecycle",
-        when='cluster.queue.manager == "kueue" and cluster.lifecycle != "suspendable"',
-        rule="Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules",
-        fix="set cluster.lifecycle: suspendable",
-    ),
-    Rule(
-        key="cluster.submissionMode",
-        when='cluster.queue.manager == "volcano" and cluster.submissionMode != "K8sJobMode"',
-        rule="KubeRay writes Volcano's gang metadata in K8sJobMode only",
-        fix="set cluster.submissionMode: K8sJobMode",
-    ),
-    Rule(
-        key="cluster.serviceAccount.annotations",
-        when="cluster.serviceAccount.name is not None and cluster.serviceAccount.annotations",
-        rule="they are for the run's own account; {cluster.serviceAccount.name} is another's",
-        fix="annotate that account itself, or remove cluster.serviceAccount.name",
-    ),
-    Rule(
-        key="cluster.networkPolicy.enabled",
-        when="not cluster.networkPolicy.enabled and not cluster.networkPolicy.acceptOpenNetwork",
-        rule="Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a "
-        "policy every pod that reaches them runs code in the run",
-        fix="leave it true; or, where something else keeps other pods away, set cluster.networkPolicy.acceptOpenNetwork: true",
-    ),
-    Rule(
-        key="cluster.auth.token",
-        when="not cluster.auth.token and not cluster.networkPolicy.enabled",
-        rule="Ray runs any code that reaches it: without token and network policy, every pod of the cluster could",
-        fix="leave cluster.auth.token or cluster.networkPolicy.enabled true",
-    ),
-    Rule(
-        key="cluster.rayVersion",
-        when='cluster.auth.token and cluster.rayVersion is not None and older(cluster.rayVersion, "2.52.0")',
-        rule="token access needs Ray 2.52 or newer",
-        fix="use an image with a newer Ray",
-    ),
-    Rule(
-        each="cluster.extraEnv",
-        key="cluster.extraEnv.{index}",
-        when="(item.value is None) == (item.valueFrom is None)",
-        value="item.name",
-        rule="a variable has either a value or a valueFrom",
-        fix="keep one of the two",
-    ),
-    Rule(
-        key="cluster.checkpoints.claim",
-        when="cluster.checkpoints.ephemeral and cluster.checkpoints.claim is not None",
-        rule="an ephemeral run has no claim",
-        fix="remove claim, or ephemeral",
-    ),
-    Rule(
-        key="store.url",
-        when='cluster.checkpoints.ephemeral and (store.url is None or not contains(store.url, "://") '
-        'or starts_with(store.url, "file://"))',
-        rule="without a claim only an object store keeps results",
-        fix="set store.url to s3://..., or cluster.checkpoints.ephemeral: false",
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.labels",
-            each='("app.kubernetes.io/name", "app.kubernetes.io/created-by")',
-            when=f"cluster.{role}.labels[item] is not None or cluster.labels[item] is not None",
-            value="item",
-            rule="KubeRay's head service finds its pod by this label",
-            fix="use another label",
-            kinds=kinds,
-        )
-        for role, kinds in _ROLES.items()
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.rayStartParams.{{item}}",
-            each='("num-cpus", "num-gpus", "object-store-memory", "dashboard-host", "memory", "resources", "labels", "block")',
-            when=f"cluster.{role}.rayStartParams[item] is not None",
-            value=f"cluster.{role}.rayStartParams[item]",
-            rule="the chart sets it from the spec, or KubeRay does",
-            fix="remove it",
-            kinds=kinds,
-        )
-        for role, kinds in _RAY_ROLES.items()
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.objectStoreGib",
-            when=f"cluster.{role}.objectStoreGib > cluster.{role}.shmGib",
-            rule=f"Ray's object store lies in /dev/shm, which has {{cluster.{role}.shmGib}} GiB",
-            fix=f"raise cluster.{role}.shmGib, or lower objectStoreGib",
-            kinds=kinds,
-        )
-        for role, kinds in _RAY_ROLES.items()
-    ),
-    *(
-        Rule(
-            key=f"cluster.worker.{field}",
-            when=f"cluster.worker.{field}[cluster.gpu.resource] is not None",
-            value="cluster.gpu.resource",
-            rule="the number of GPUs is said once, in trainer.gpus_per_node",
-            fix="remove it here",
-            kinds=RUNS,
-        )
-        for field in ("requests", "limits")
-    ),
-    Rule(
-        key="cluster.rdma.ipcLock",
-        when="cluster.rdma.ipcLock and not cluster.rdma.enabled",
-        rule="the capability is for RDMA only",
-        fix="set cluster.rdma.enabled: true, or remove ipcLock",
-        kinds=RUNS,
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.requests.{{item}}",
-            each=f"keys(pods.{role}.requests)",
-            when=f"pods.{role}.limits[item] is not None "
-            f"and quantity(pods.{role}.requests[item]) > quantity(pods.{role}.limits[item])",
-            value=f"pods.{role}.requests[item]",
-            rule=f"a request is at most its limit, which is {{pods.{role}.limits[item]}}",
-            fix=f"lower it, or raise cluster.{role}.limits.{{item}}",
-            kinds=kinds,
-        )
-        for role, kinds in _ROLES.items()
-    ),
-    # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up). The head offers none,
-    # and a run on the CPU gets its slots from the chart.
-    Rule(
-        key="cluster.worker.{'requests' if pods.worker.limits.cpu is None else 'limits'}.cpu",
-        when='device == "cuda" and ceil(quantity(pods.worker.requests.cpu if pods.worker.limits.cpu is None '
-        "else pods.worker.limits.cpu)) < pods.worker.cpus",
-        value="pods.worker.requests.cpu if pods.worker.limits.cpu is None else pods.worker.limits.cpu",
-        rule="Ray places a run by CPUs, and a node of this one needs {pods.worker.cpus} ({pods.worker.byPart}): with fewer it "
-        "would hold its GPUs and wait for ever",
-        fix="use at least {pods.worker.cpus}, or remove the key",
-        kinds=RUNS,
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.shmGib",
-            when=f"quantity(pods.{role}.limits.memory) < cluster.{role}.shmGib * 1073741824",
-            rule=f"/dev/shm counts against the memory limit, which is {{pods.{role}.limits.memory}}",
-            fix=f"lower it, or raise cluster.{role}.limits.memory",
-            kinds=kinds,
-        )
-        for role, kinds in _RAY_ROLES.items()
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.limits.memory",
-            when=f"quantity(pods.{role}.limits.memory) < ceil({least}) * 1073741824",
-            value=f"pods.{role}.limits.memory",
-            rule=f"the processes of one pod and Ray's object store take {{ceil({least})}} GiB before a model is loaded",
-            fix=f"use at least {{ceil({least})}}Gi, or remove the key",
-            kinds=kinds,
-        )
-        for role, kinds in _RAY_ROLES.items()
-        for least in [f"pods.{role}.leastGib + cluster.{role}.objectStoreGib"]
-    ),
-    Rule(
-        key="cluster.checkpoints.accessMode",
-        when="not cluster.checkpoints.ephemeral and cluster.checkpoints.claim is None "
-        'and cluster.checkpoints.accessMode == "ReadWriteOnce" and trainer.nnodes > 1',
-        rule="all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {trainer.nnodes}",
-        fix="use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true",
-        kinds=RUNS,
-    ),
-    Rule(
-        key="cluster.toolDatabase",
-        when="cluster.toolDatabase.claim is not None and cluster.toolDatabase.url is not None",
-        rule="the tool database comes from one place",
-        fix="keep claim or url",
-        kinds=RUNS,
-    ),
-    Rule(
-        key="cluster.toolDatabase.sha256",
-        when="(cluster.toolDatabase.url is None) != (cluster.toolDatabase.sha256 is None)",
-        rule="a fetched database is verified: url and sha256 belong together",
-        fix="give both",
-        kinds=RUNS,
-    ),
-    Rule(
-        key="agent.database_dir",
-        when=f'agent is not None and {_TOOLS} and not starts_with(agent.database_dir, "/")',
-        rule="the tool database is mounted there, so it is an absolute path",
-        fix="use /databases/NAME",
-        kinds=RUNS,
-    ),
-    Rule(
-        key="cluster.toolDatabase",
-        when=f"agent is None and {_TOOLS}",
-        value=_TOOLS_SHOWN,
-        rule="no tool uses it: the spec has no `agent`",
-        fix="remove it, or add agent.database_dir",
-        kinds=RUNS,
-    ),
-)
-"""`pods` holds the requests and limits of each group as they will be, and the CPUs and GiB that its processes need."""
+RULES = (*RUN_RULES, *POD_RULES)
 
 
 def load_cluster(tree: Mapping[str, Any], spec: AnySpec, *, origin: str = "") -> Cluster:
@@ -300,7 +44,7 @@ def names(cluster: Cluster, spec: AnySpec) -> dict[str, Any]:
 
 def _problems(cluster: Cluster, spec: AnySpec) -> Iterator[Problem]:
     yield from broken((rule for rule in RULES if not rule.chart_only), names(cluster, spec))
-    for role, kinds in _ROLES.items():
+    for role, kinds in ROLES.items():
         if spec.kind in kinds:
             yield from check_pod_spec(
                 role, getattr(cluster, role).pod_spec, accept_unrestricted=cluster.pod_security.accept_unrestricted
@@ -308,7 +52,7 @@ def _problems(cluster: Cluster, spec: AnySpec) -> Iterator[Problem]:
 
 
 def _pods(cluster: Cluster, spec: AnySpec) -> dict[str, Any]:
-    """What `pods` is in the rules; the charts' `opd.pods` is the same."""
+    """What `pods` is in the rules; `opd.pods` in the charts is the same."""
     needed = needs(spec)
     groups = {"head": (cluster.head, needed.head)}
     if isinstance(cluster, RunCluster) and needed.worker is not None:
