@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.charts.helm import EXPERIMENTS, objects, pod_templates, refusal
+from tests.charts.helm import objects, pod_templates
 from tests.charts.policies import Traffic
-
-from opd.config import SpecError, load_text
-from opd.config.cluster.rules import load_cluster
 
 # Kind of identity -> (the annotation that says it, addresses and ports that it opens).
 CREDENTIALS = {
@@ -49,17 +46,6 @@ def test_the_pods_run_as_an_existing_account_and_none_is_made() -> None:
     assert "ServiceAccount" not in {tree["kind"] for tree in trees}
     for _, pod in pod_templates(trees):
         assert (pod["spec"]["serviceAccountName"], pod["spec"]["automountServiceAccountToken"]) == ("trainer", False)
-
-
-def test_an_existing_account_is_not_annotated() -> None:
-    values = {"serviceAccount": {"name": "trainer", "annotations": {"eks.amazonaws.com/role-arn": "arn"}}}
-    said = refusal("opd", {"cluster": values})
-    with pytest.raises(SpecError) as caught:
-        load_cluster(values, load_text(EXPERIMENTS["quickstart"].read_text()).spec)
-    [problem] = caught.value.problems
-    assert problem.path == "cluster.serviceAccount.annotations"
-    for part in (problem.path, problem.rule, problem.fix):
-        assert part in said
 
 
 @pytest.mark.parametrize("kind", CREDENTIALS)

@@ -82,13 +82,6 @@ def test_rules_and_shutdown_after_the_job_exclude_each_other():
     assert "deletionStrategy" not in suspendable
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed"])
-def test_times_that_decrease_are_refused(end):
-    message = refusal("opd", {"cluster": {"cleanUp": {end: {"clusterSeconds": 50, "selfSeconds": 49}}}})
-    assert f"cluster.cleanUp.{end}" in message
-    assert "workersSeconds <= clusterSeconds <= selfSeconds" in message
-
-
 def test_a_zero_survives_every_template():
     zeros = {"workersSeconds": 0, "clusterSeconds": 0, "selfSeconds": 0}
     layer = {"cluster": {"cleanUp": {"succeeded": zeros, "failed": zeros}, "retries": {"backoffLimit": 0, "submitterBackoffLimit": 0}}}  # fmt: skip
@@ -110,11 +103,6 @@ def test_retries_and_deadlines_reach_kuberay_and_the_trainer():
     env = {item["name"]: item.get("value") for item in head(spec)["env"]}
     assert env["OPD_ACTIVE_DEADLINE_SECONDS"] == "9000"
     assert env["OPD_PRE_RUNNING_DEADLINE_SECONDS"] == "600"
-
-
-@pytest.mark.parametrize("deadlines", [{"activeSeconds": 9000}, {"preRunningSeconds": 600}])
-def test_one_deadline_without_the_other_is_refused(deadlines):
-    assert "give both or none" in refusal("opd", {"cluster": {"deadlines": deadlines}})
 
 
 def test_a_deadline_that_leaves_no_time_to_train_is_refused():
@@ -181,12 +169,3 @@ def test_kueue_and_volcano_find_their_queue_in_labels_of_the_rayjob():
     volcano = {"cluster": {"queue": {"manager": "volcano", "name": "q", "priorityClass": "p"}}}
     labels = one(objects("opd", volcano), "RayJob")["metadata"]["labels"]
     assert (labels["volcano.sh/queue-name"], labels["ray.io/priority-class-name"]) == ("q", "p")
-
-
-def test_kueue_is_refused_for_a_run_that_cannot_be_suspended():
-    assert "lifecycle: suspendable" in refusal("opd", {"cluster": {"queue": {"manager": "kueue", "name": "q"}}})
-
-
-def test_volcano_is_refused_where_kuberay_writes_no_gang():
-    layer = {"cluster": {"submissionMode": "HTTPMode", "queue": {"manager": "volcano", "name": "q"}}}
-    assert "K8sJobMode only" in refusal("opd", layer)

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.charts.helm import DIGEST, head, rayjob, refusal, worker
+from tests.charts.helm import head, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
 from opd.config import KINDS, SpecError, parse_tree
@@ -86,23 +86,6 @@ def test_the_cores_of_a_run_on_the_cpu_are_free_since_its_slots_are_the_chart_s(
     spec = rayjob("opd", tree, {"cluster": {"worker": {"requests": {"cpu": "500m"}}}}, experiment="")
     [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
     assert group["rayStartParams"]["num-cpus"] == str(4 * 3 + 1 + 1)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "words"),
-    [
-        ({"worker": {"requests": {"memory": "301Gi"}, "limits": {"memory": "300Gi"}}}, "at most its limit, which is 300Gi"),
-        ({"head": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}, "at most its limit, which is 1500m"),
-        ({"submitter": {"requests": {"memory": "2Gi"}}}, "at most its limit, which is 1Gi"),
-        ({"worker": {"shmGib": 301, "limits": {"memory": "300Gi"}}}, "/dev/shm counts against the memory limit"),
-        ({"head": {"shmGib": 17, "limits": {"memory": "16Gi"}}}, "/dev/shm counts against the memory limit"),
-        ({"worker": {"limits": {"memory": "20Gi"}}}, "before a model is loaded"),
-        ({"image": {"ref": f"my registry/{DIGEST}"}}, "pattern"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_would_be_killed_or_never_made_is_refused_by_helm_and_tool(cluster, words):
-    assert words in both_refuse(OPD, cluster)
 
 
 def test_a_volume_for_one_node_is_refused_where_several_mount_it():

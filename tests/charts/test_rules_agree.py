@@ -118,6 +118,7 @@ BROKEN = [
     ("convert", {"cluster.cleanUp.succeeded.selfSeconds": 119}),
     ("opd", {"cluster.cleanUp.failed.workersSeconds": 601}),
     ("convert", {"cluster.deadlines.activeSeconds": 900}),
+    ("opd", {"cluster.deadlines.preRunningSeconds": 600}),
     ("convert", {"cluster.deadlines": {"activeSeconds": 1_000_000, "preRunningSeconds": 999_700}}),
     ("opd", {"cluster.managedBy": "kueue.x-k8s.io/multikueue"}),
     ("opd", {"cluster.queue": {"manager": "kueue", "name": "q"}}),

@@ -49,11 +49,6 @@ def test_an_ephemeral_run_needs_an_object_store():
     assert volumes(one(trees, "RayJob")["spec"])["checkpoints"]["emptyDir"] == {}
 
 
-def test_an_ephemeral_run_with_a_claim_is_refused():
-    layer = {"cluster": {"checkpoints": {"ephemeral": True, "claim": "x"}}, "store": {"url": "s3://b/x"}}
-    assert "cluster.checkpoints.claim" in refusal("opd", layer)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_relative_paths_of_the_spec_lie_on_the_run_s_volume(kind):
     for role, pod in pod_templates(objects(kind)):
@@ -142,7 +137,3 @@ def test_a_tool_database_that_no_pod_would_find_is_refused(database, path, expec
 def test_a_tool_database_on_a_mounted_claim_needs_nothing_more():
     layer = {**MINIMAL["opd-agent"], "agent": {"database_dir": "/data/db"}, "cluster": {"mounts": [{"claim": "c", "path": "/data"}]}}  # fmt: skip
     assert "tool-database" not in volumes(rayjob("opd-agent", layer, experiment=""))
-
-
-def test_a_tool_database_that_no_tool_uses_is_refused():
-    assert "no tool uses it" in refusal("opd", {"cluster": {"toolDatabase": {"claim": "x"}}})
