@@ -26,9 +26,7 @@ _FUNCTIONS = {
 assert _FUNCTIONS.keys() == FUNCTIONS.keys()
 _ARITHMETIC: dict[type[ast.AST], str] = {ast.Add: "addf", ast.Mult: "mulf", ast.FloorDiv: "div", ast.Mod: "mod"}
 _ORDER: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
-_IDENTITY: dict[type[ast.AST], str] = {ast.Is: "{}", ast.IsNot: "(not {})"}
 _EQUALITY: dict[type[ast.AST], str] = {ast.Eq: "eq", ast.NotEq: "ne"}
-_MEMBERSHIP: dict[type[ast.AST], str] = {ast.In: "{}", ast.NotIn: "(not {})"}
 
 
 def go(node: ast.expr) -> str:
@@ -78,10 +76,12 @@ def _call(name: str, *arguments: str) -> str:
 
 
 def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
-    if type(op) in _IDENTITY:
-        return _IDENTITY[type(op)].format(f'(kindIs "invalid" {go(left)})')
-    if type(op) in _MEMBERSHIP:
-        return _MEMBERSHIP[type(op)].format(f"(has (toString {go(left)}) {go(right)})")
+    if isinstance(op, ast.Is | ast.IsNot):  # None is all that anything is compared with by identity
+        found = _call("kindIs", '"invalid"', go(left))
+        return found if isinstance(op, ast.Is) else _call("not", found)
+    if isinstance(op, ast.In | ast.NotIn):
+        found = _call("has", f"(toString {go(left)})", go(right))
+        return found if isinstance(op, ast.In) else _call("not", found)
     if type(op) in _ORDER:
         return _call(_ORDER[type(op)], *_cast("float64", left, right))
     literals = [side.value for side in (left, right) if isinstance(side, ast.Constant)]
@@ -100,6 +100,8 @@ def _literal(value: object) -> str:
 
 def _text(parts: list[ast.expr]) -> str:
     """`printf` of a message; text without expressions is a literal."""
+    if all(isinstance(part, ast.Constant) for part in parts):
+        return go(ast.Constant("".join(str(part.value) for part in parts if isinstance(part, ast.Constant))))
     form, arguments = "", []
     for part in parts:
         if isinstance(part, ast.FormattedValue):
@@ -107,4 +109,4 @@ def _text(parts: list[ast.expr]) -> str:
             arguments.append(f'(include "opd.text" {go(part.value)})')
         elif isinstance(part, ast.Constant):
             form += str(part.value).replace("%", "%%")
-    return _call("printf", go(ast.Constant(form)), *arguments) if arguments else go(ast.Constant(form))
+    return _call("printf", go(ast.Constant(form)), *arguments)

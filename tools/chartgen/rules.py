@@ -34,7 +34,7 @@ TEXT = """\
 def rules_tpl() -> str:
     """The text of `_rules.tpl`."""
     filled = [*(_fill(default) for default in DEFAULTS if default.text and default.kinds == RUNS), *map(_name, SIZES)]
-    checks = [*_grouped(CLUSTER_RULES), *_only(RUNS, _grouped(RULES))]
+    checks = [*_only(RUNS, _grouped(RULES)), *_grouped(CLUSTER_RULES)]
     return TEXT % ("\n".join(_only(RUNS, filled)), "\n".join(checks))
 
 

@@ -28,6 +28,144 @@
 {{- define "opd.checkRules" -}}
 {{- $v := include "opd.filled" . | fromJson -}}
 {{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
+{{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
+{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
+  "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
+  "fix" "remove rollout.name, or set device: cuda") -}}
+{{- end -}}
+{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.rollout).name) "cpu") -}}
+{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
+  "rule" "the rollout server `cpu` belongs to device cpu"
+  "fix" "set device: cpu, or rollout.name: vllm") -}}
+{{- end -}}
+{{- if and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen")) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+  "rule" "flash attention needs a CUDA device"
+  "fix" "use sdpa") -}}
+{{- end -}}
+{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.model).attn_implementation) "varlen") (not ($v.actor).use_remove_padding) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+  "rule" "varlen takes packed rows, and actor.use_remove_padding is false"
+  "fix" "use sdpa, or actor.use_remove_padding: true") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
+{{- include "opd.refuse" (dict "key" "data.truncation" "value" ($v.data).truncation
+  "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
+  "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
+{{- end -}}
+{{- if mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+  "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
+  "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
+{{- end -}}
+{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
+{{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
+{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- if and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding) -}}
+{{- include "opd.refuse" (dict "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
+  "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
+  "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
+{{- end -}}
+{{- if and (gt (float64 $v.num_sharing) 1.0) (not (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding))) (not (kindIs "invalid" ($v.model).attn_implementation)) (not (has (toString ($v.model).attn_implementation) (list "varlen" "sdpa"))) -}}
+{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+  "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only varlen and sdpa can"
+  "fix" "use varlen or sdpa, or actor.ulysses_sequence_parallel_size: 1") -}}
+{{- end -}}
+{{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
+{{- include "opd.refuse" (dict "key" "reward.path" "value" ($v.reward).path
+  "rule" "a custom reward function needs its file"
+  "fix" "set reward.path: FILE.py") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
+{{- include "opd.refuse" (dict "key" "reward.function" "value" ($v.reward).function
+  "rule" "reward.path belongs to function custom"
+  "fix" "set reward.function: custom, or remove reward.path") -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- if mod $v.mini_rows $v.num_groups -}}
+{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
+  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
+{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "key" "opd.max_length" "value" ($v.opd).max_length
+  "rule" (printf "it must hold max_prompt_length + max_response_length = %s: a smaller value would cut rows silently" (include "opd.text" $v.row_length))
+  "fix" (printf "use %s, or remove the key" (include "opd.text" $v.row_length))) -}}
+{{- end -}}
+{{- if and (eq (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) (not (and (lt 0.0 (float64 ($v.opd).beta)) (lt (float64 ($v.opd).beta) 1.0))) -}}
+{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
+  "rule" "jsd needs 0 < beta < 1"
+  "fix" "use 0.5, or remove the key") -}}
+{{- end -}}
+{{- if and (ne (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) -}}
+{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
+  "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
+  "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
+{{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
+  "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
+  "fix" "use scope: rollout, or normalize: global") -}}
+{{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (gt (float64 $v.num_sharing) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
+  "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
+  "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" ($v.opd).reward_beta
+  "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
+  "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "eval") -}}
+{{- if eq (toString ($v.actor).param_offload) "auto" -}}
+{{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
+{{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if not (($v.cluster).image).ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "the image is required and has no default"
@@ -251,144 +389,6 @@
 {{- include "opd.refuse" (dict "key" "cluster.worker.limits.memory" "value" ((($v.pods).worker).limits).memory
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
-{{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
-{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
-  "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
-  "fix" "remove rollout.name, or set device: cuda") -}}
-{{- end -}}
-{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.rollout).name) "cpu") -}}
-{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
-  "rule" "the rollout server `cpu` belongs to device cpu"
-  "fix" "set device: cpu, or rollout.name: vllm") -}}
-{{- end -}}
-{{- if and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen")) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
-  "rule" "flash attention needs a CUDA device"
-  "fix" "use sdpa") -}}
-{{- end -}}
-{{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.model).attn_implementation) "varlen") (not ($v.actor).use_remove_padding) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
-  "rule" "varlen takes packed rows, and actor.use_remove_padding is false"
-  "fix" "use sdpa, or actor.use_remove_padding: true") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
-  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
-  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
-{{- end -}}
-{{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
-{{- include "opd.refuse" (dict "key" "data.truncation" "value" ($v.data).truncation
-  "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
-  "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
-{{- end -}}
-{{- if mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
-  "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
-{{- end -}}
-{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- if and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding) -}}
-{{- include "opd.refuse" (dict "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
-  "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
-  "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
-{{- end -}}
-{{- if and (gt (float64 $v.num_sharing) 1.0) (not (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding))) (not (kindIs "invalid" ($v.model).attn_implementation)) (not (has (toString ($v.model).attn_implementation) (list "varlen" "sdpa"))) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
-  "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only varlen and sdpa can"
-  "fix" "use varlen or sdpa, or actor.ulysses_sequence_parallel_size: 1") -}}
-{{- end -}}
-{{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
-{{- include "opd.refuse" (dict "key" "reward.path" "value" ($v.reward).path
-  "rule" "a custom reward function needs its file"
-  "fix" "set reward.path: FILE.py") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
-{{- include "opd.refuse" (dict "key" "reward.function" "value" ($v.reward).function
-  "rule" "reward.path belongs to function custom"
-  "fix" "set reward.function: custom, or remove reward.path") -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- if mod $v.mini_rows $v.num_groups -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
-  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "opd.max_length" "value" ($v.opd).max_length
-  "rule" (printf "it must hold max_prompt_length + max_response_length = %s: a smaller value would cut rows silently" (include "opd.text" $v.row_length))
-  "fix" (printf "use %s, or remove the key" (include "opd.text" $v.row_length))) -}}
-{{- end -}}
-{{- if and (eq (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) (not (and (lt 0.0 (float64 ($v.opd).beta)) (lt (float64 ($v.opd).beta) 1.0))) -}}
-{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
-  "rule" "jsd needs 0 < beta < 1"
-  "fix" "use 0.5, or remove the key") -}}
-{{- end -}}
-{{- if and (ne (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) -}}
-{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
-  "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
-  "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
-  "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
-  "fix" "use scope: rollout, or normalize: global") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (gt (float64 $v.num_sharing) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
-  "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
-  "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" ($v.opd).reward_beta
-  "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
-  "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "eval") -}}
-{{- if eq (toString ($v.actor).param_offload) "auto" -}}
-{{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
-  "fix" "use true or false") -}}
-{{- end -}}
-{{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
-{{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
-  "fix" "use true or false") -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
