@@ -1,12 +1,9 @@
-"""The builder: exact tokens first, nothing cut, everything dropped counted, and the padded view of what is kept."""
-
-import logging
+"""The builder: exact tokens first, nothing cut or dropped, and the padded view."""
 
 import pytest
 import torch
 
 from opd.batch import (
-    BatchStats,
     build_opd_batch,
     build_opd_batch_from_verl_batch,
     build_opd_batch_multiturn,
@@ -57,40 +54,13 @@ def test_a_batch_without_prompts_and_tokenizer_is_refused(make_nested, rows):
 
 def test_a_row_at_the_limit_is_kept_whole(make_nested, rows):
     built = build_opd_batch(make_nested(rows), max_length=6)  # rows of 6, 6 and 5 tokens
-    assert built.stats == BatchStats(num_rows=3, num_rows_overlong=0, num_tokens_dropped=0, num_rows_untrained=0)
+    assert built.rows.lens.tolist() == [6, 6, 5]
 
 
 def test_an_overlong_row_is_an_error_that_names_the_knob(make_nested, rows):
     # Defect 8: the original slices [:max_length], so 4096 + 24576 tokens silently lose 12288, tool schemas first.
     with pytest.raises(ValueError, match=r"2 of 3 rows exceed max_length=5 .* longest has 6: raise opd.max_length"):
         build_opd_batch(make_nested(rows), max_length=5)
-
-
-def test_dropped_rows_are_counted_warned_about_and_leave_the_others_whole(batch, rows, caplog):
-    with caplog.at_level(logging.WARNING):
-        built = build_opd_batch(batch, max_length=5, overlong="drop", sample_weights=torch.tensor([1.0, 2.0, 3.0]))
-    assert built.stats == BatchStats(num_rows=3, num_rows_overlong=2, num_tokens_dropped=12, num_rows_untrained=0)
-    assert "2 of 3 rows exceed max_length=5" in caplog.text
-    assert "dropped with their 12 tokens" in caplog.text
-    assert built.rows.input_ids.tolist() == rows[2][0] + rows[2][1]
-    assert built.rows.source_index.tolist() == [2]
-    assert built.rows.sample_weights.tolist() == [3.0]
-
-
-def test_dropping_every_row_leaves_an_empty_batch(make_nested, rows):
-    built = build_opd_batch(make_nested(rows), max_length=1, overlong="drop")
-    assert built.rows.num_rows == 0
-    assert not built.padded(max_length=1, pad_token_id=0)["valid_row_mask"].any()
-
-
-def test_cutting_is_no_policy(make_nested, rows):
-    with pytest.raises(ValueError, match="never cut"):
-        build_opd_batch(make_nested(rows), max_length=5, overlong="truncate")
-
-
-def test_rows_without_a_trained_token_are_counted(make_nested):
-    built = build_opd_batch(make_nested([([1], [2], [1]), ([3] * 127, [3], [0])]), max_length=128)
-    assert built.stats.num_rows_untrained == 1
 
 
 def test_sample_weights_are_one_a_row(make_nested, rows):
@@ -116,18 +86,14 @@ def test_the_padded_view_is_right_padded_int64_with_the_rollouts_mask(batch, row
     assert "sample_weights" not in view
 
 
-def test_in_the_padded_view_a_dropped_row_keeps_its_place_as_padding(make_nested, rows):
-    rows[2] = ([15], [28], [0])  # kept, but nothing to train on
-    built = build_opd_batch(
-        make_nested([rows[1], ([1] * 9, [2], [1]), rows[2]]),
-        max_length=6,
-        overlong="drop",
-        sample_weights=torch.tensor([0.5, 7.0, 2.0]),
+def test_in_the_padded_view_a_row_without_a_trained_token_is_not_valid(make_nested, rows):
+    batch = make_nested([rows[1], ([15], [28], [0])])
+    view = build_opd_batch(batch, max_length=6, sample_weights=torch.tensor([0.5, 2.0])).padded(
+        max_length=6, pad_token_id=0
     )
-    view = built.padded(max_length=6, pad_token_id=0)
-    assert view["valid_row_mask"].tolist() == [True, False, False]
-    assert view["student_attention_mask"].sum(dim=1).tolist() == [6, 0, 2]
-    assert view["sample_weights"].tolist() == [0.5, 0.0, 2.0]
+    assert view["valid_row_mask"].tolist() == [True, False]
+    assert view["student_attention_mask"].sum(dim=1).tolist() == [6, 2]
+    assert view["sample_weights"].tolist() == [0.5, 2.0]
 
 
 def test_the_padded_view_refuses_to_cut(make_nested, rows):

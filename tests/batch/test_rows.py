@@ -12,7 +12,6 @@ def make_rows(**changes):
         "prompt_lens": torch.tensor([2, 1]),
         "response_lens": torch.tensor([1, 1]),
         "response_mask": torch.tensor([True, False]),
-        "source_index": torch.tensor([0, 1]),
     }
     return RolloutRows(**(fields | changes))
 
@@ -33,19 +32,16 @@ def test_lengths_that_do_not_add_up_are_refused(field):
 
 
 def test_an_empty_prompt_is_refused_because_nothing_predicts_the_first_token():
-    with pytest.raises(ValueError, match=r"rows \[7\]: empty prompt"):
-        make_rows(
-            prompt_lens=torch.tensor([3, 0]), response_lens=torch.tensor([0, 2]), source_index=torch.tensor([4, 7])
-        )
+    with pytest.raises(ValueError, match=r"rows \[1\]: empty prompt"):
+        make_rows(prompt_lens=torch.tensor([3, 0]), response_lens=torch.tensor([0, 2]))
 
 
-def test_selected_rows_keep_order_source_and_weight(make_nested, rows):
+def test_selected_rows_keep_order_and_weight(make_nested, rows):
     packed = rows_from_batch(make_nested(rows))
     weighted = RolloutRows(**(vars(packed) | {"sample_weights": torch.tensor([1.0, 2.0, 3.0])}))
     chosen = weighted.select([2, 0])
     assert chosen.input_ids.tolist() == rows[2][0] + rows[2][1] + rows[0][0] + rows[0][1]
     assert chosen.response_mask.tolist() == [True, True, True, True]
-    assert chosen.source_index.tolist() == [2, 0]
     assert chosen.sample_weights.tolist() == [3.0, 1.0]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from opd.losses.cuda.plan import ROW_MULTIPLE, RowBytes, TokenGroup, plan_groups, plan_scores
-from opd.losses.fused import head_divergence, two_pass_divergence
+from opd.losses.fused import head_divergence
 
 GIB = 2**30
 QWEN = {"stride": 151936, "num_blocks": 594}
@@ -99,32 +99,6 @@ def test_without_a_gpu_the_plain_path_runs_and_asking_for_the_fused_one_says_why
     assert not output.nonfinite.any()
     with pytest.raises(ValueError, match="backend='fused': student_weight is on cpu"):
         head_divergence(*heads(), "reverse_kl", token_weights=weights, backend="fused")
-
-
-def test_two_passes_on_the_plain_path_give_the_kept_tokens_loss_and_everyones_scores():
-    hidden, weight, teacher_hidden, teacher_weight = heads()
-    hidden.requires_grad_()
-    weights = torch.rand(12, generator=torch.Generator().manual_seed(1))
-    output = two_pass_divergence(
-        hidden,
-        weight,
-        teacher_hidden,
-        teacher_weight,
-        "jsd",
-        token_weights=weights,
-        keep=lambda s: s.divergence > s.divergence.median(),
-    )
-    output.loss_sum.backward()
-    kept = output.divergence > output.divergence.median()
-    assert 0 < int(kept.sum()) < 12
-    torch.testing.assert_close(output.loss_sum.detach(), (output.divergence * weights)[kept].sum())
-    assert torch.count_nonzero(hidden.grad[~kept]) == 0
-    assert (hidden.grad[kept].norm(dim=1) > 0).all()
-
-
-def test_a_keep_function_that_returns_no_mask_is_refused():
-    with pytest.raises(ValueError, match="needs bool of shape"):
-        two_pass_divergence(*heads(), "jsd", token_weights=torch.ones(12), keep=lambda s: s.divergence)
 
 
 def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():

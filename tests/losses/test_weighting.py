@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opd.losses import chunked_divergence, reward_weights, token_weights
 
 EXACT = settings(max_examples=60, deadline=None, derandomize=True)
-ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-5, 5), st.booleans()), min_size=1, max_size=24)
+ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-5, 5)), min_size=1, max_size=24)
 
 
 def test_weights_are_n_times_softmax_within_the_group():
@@ -34,33 +34,23 @@ def test_another_prompts_rewards_do_not_matter():
 
 @EXACT
 @given(rows=ROWS, beta=st.floats(0.01, 100))
-def test_every_groups_mean_weight_over_its_surviving_rows_is_one(rows, beta):
-    uids, rewards, alive = (list(column) for column in zip(*rows, strict=True))
-    surviving = torch.tensor(alive)
-    weights = reward_weights(torch.tensor(rewards), uids, beta=beta, surviving=surviving)
-    assert weights[~surviving].count_nonzero().item() == 0
+def test_every_groups_mean_weight_is_one(rows, beta):
+    uids, rewards = (list(column) for column in zip(*rows, strict=True))
+    weights = reward_weights(torch.tensor(rewards), uids, beta=beta)
     for uid in set(uids):
-        group = surviving & torch.tensor([u == uid for u in uids])
-        if group.any():
-            assert weights[group].mean().item() == pytest.approx(1.0, abs=1e-5)
+        group = torch.tensor([u == uid for u in uids])
+        assert weights[group].mean().item() == pytest.approx(1.0, abs=1e-5)
 
 
 @EXACT
 @given(rows=ROWS, seed=st.integers(0, 1000))
 def test_the_order_of_rows_does_not_matter(rows, seed):
-    uids, rewards, alive = (list(column) for column in zip(*rows, strict=True))
+    uids, rewards = (list(column) for column in zip(*rows, strict=True))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    rewards_, surviving = torch.tensor(rewards), torch.tensor(alive)
-    straight = reward_weights(rewards_, uids, beta=1.0, surviving=surviving)
+    straight = reward_weights(torch.tensor(rewards), uids, beta=1.0)
     shuffled_uids = [uids[i] for i in order.tolist()]
-    shuffled = reward_weights(rewards_[order], shuffled_uids, beta=1.0, surviving=surviving[order])
+    shuffled = reward_weights(torch.tensor(rewards)[order], shuffled_uids, beta=1.0)
     torch.testing.assert_close(shuffled, straight[order], rtol=1e-6, atol=1e-7)
-
-
-def test_a_dropped_sibling_leaves_the_group_and_its_reward_is_not_read():
-    surviving = torch.tensor([True, True, False])
-    weights = reward_weights(torch.tensor([1.0, 1.0, torch.nan]), ["a", "a", "a"], beta=1.0, surviving=surviving)
-    assert weights.tolist() == [1.0, 1.0, 0.0]
 
 
 def test_a_row_without_siblings_weighs_one():
@@ -72,10 +62,9 @@ def test_a_small_beta_does_not_overflow():
     assert weights.tolist() == [2.0, 0.0]
 
 
-def test_no_surviving_row_gives_all_zeros_and_numpy_uids_are_accepted():
-    uids = np.array(["a", "b"], dtype=object)
-    weights = reward_weights(torch.zeros(2), uids, beta=1.0, surviving=torch.zeros(2, dtype=torch.bool))
-    assert weights.tolist() == [0.0, 0.0]
+def test_no_row_gives_no_weight_and_numpy_uids_are_accepted():
+    assert reward_weights(torch.zeros(0), [], beta=1.0).shape == (0,)
+    assert reward_weights(torch.zeros(2), np.array(["a", "b"], dtype=object), beta=1.0).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
@@ -84,7 +73,7 @@ def test_a_beta_that_is_not_positive_is_refused(beta):
         reward_weights(torch.zeros(2), ["a", "a"], beta=beta)
 
 
-def test_a_surviving_reward_that_is_not_finite_is_refused_with_its_prompt():
+def test_a_reward_that_is_not_finite_is_refused_with_its_prompt():
     with pytest.raises(ValueError, match="prompt-7"):
         reward_weights(torch.tensor([1.0, torch.nan]), ["prompt-3", "prompt-7"], beta=1.0)
 

@@ -1,9 +1,7 @@
 """Rollouts to distillation batches: packed rows, the positions that predict their responses, and the padded view."""
 
 from opd.batch.builder import (
-    BatchStats,
     OpdBatch,
-    OverlongPolicy,
     build_opd_batch,
     build_opd_batch_from_verl_batch,
     build_opd_batch_multiturn,
@@ -14,10 +12,8 @@ from opd.batch.rows import RolloutRows
 from opd.batch.sources import rows_from_batch, rows_from_messages
 
 __all__ = [
-    "BatchStats",
     "LossPositions",
     "OpdBatch",
-    "OverlongPolicy",
     "RolloutRows",
     "ToolMaskCounts",
     "build_opd_batch",

@@ -1,9 +1,12 @@
-"""From a rollout batch to a distillation batch: the rows, what was dropped on the way, and the padded view."""
+"""From a rollout batch to a distillation batch: the rows, and the padded view.
 
-import logging
+`OpdBatch.padded`, the prompts made from messages, `build_opd_batch_multiturn` and `build_opd_batch_from_verl_batch` are the
+interface of the implementation that this one replaces, for code written against it; the trainer gives token ids and reads rows.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,47 +14,27 @@ from torch import Tensor
 from opd.batch.rows import RolloutRows
 from opd.batch.sources import Batch, has_field, rows_from_batch, rows_from_messages
 
-logger = logging.getLogger(__name__)
-
-OverlongPolicy = Literal["error", "drop"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchStats:
-    """What the builder saw and what it left out; plain counts, to be summed over ranks and mini-batches."""
-
-    num_rows: int
-    """Rows of the source batch."""
-    num_rows_overlong: int
-    """Rows dropped because prompt + response exceed max_length."""
-    num_tokens_dropped: int
-    """Tokens of those rows. A row is kept whole or dropped whole: nothing is ever cut."""
-    num_rows_untrained: int
-    """Kept rows without a single trained token, such as verl's synthetic padding rows."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpdBatch:
-    """Rows to distil on, and the account of the build."""
+    """Rows to distil on."""
 
     rows: RolloutRows
-    stats: BatchStats
 
     def padded(self, *, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
-        """The padded view, each [B, max_length], right padded, B and order those of the source batch.
+        """The padded view, each [B, max_length], right padded.
 
         Keys: `{teacher,student}_{input_ids,attention_mask,position_ids}` int64, `_loss_mask` int64 (1 on the trained
-        response tokens themselves, not on their predictors), `valid_row_mask` [B] bool (False: dropped, or nothing to
-        train on) and, if the batch has them, `sample_weights` [B]. A dropped row is all padding. Teacher and student
-        read the same tokens, so their keys name the same tensors.
+        response tokens themselves, not on their predictors), `valid_row_mask` [B] bool (False: nothing to train on)
+        and, if the batch has them, `sample_weights` [B]. Teacher and student read the same tokens, so their keys name
+        the same tensors.
         """
-        rows, num_source_rows = self.rows, self.stats.num_rows
+        rows = self.rows
         longest = int(rows.lens.max()) if rows.num_rows else 0
         if longest > max_length:
             raise ValueError(f"max_length={max_length}: the longest row has {longest} tokens; the view cuts nothing")
-        row = torch.repeat_interleave(rows.source_index, rows.lens)
-        place = (row, rows.position_ids)
-        blank = torch.zeros(num_source_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
+        place = (torch.repeat_interleave(rows.lens), rows.position_ids)
+        blank = torch.zeros(rows.num_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
         is_trained = (rows.position_ids >= torch.repeat_interleave(rows.prompt_lens, rows.lens)).long()
         is_trained[is_trained.bool()] = rows.response_mask.long()
         shared = {
@@ -61,10 +44,9 @@ class OpdBatch:
         }
         view = {f"{side}_{name}": tensor for side in ("teacher", "student") for name, tensor in shared.items()}
         view["_loss_mask"] = blank.index_put(place, is_trained)
-        view["valid_row_mask"] = blank[:, :0].any(dim=1).index_put((rows.source_index,), rows.num_trained_tokens > 0)
+        view["valid_row_mask"] = rows.num_trained_tokens > 0
         if rows.sample_weights is not None:
-            zeros = rows.sample_weights.new_zeros(num_source_rows)
-            view["sample_weights"] = zeros.index_put((rows.source_index,), rows.sample_weights)
+            view["sample_weights"] = rows.sample_weights
         return view
 
 
@@ -72,7 +54,6 @@ def build_opd_batch(
     batch: Batch,
     *,
     max_length: int,
-    overlong: OverlongPolicy = "error",
     sample_weights: Tensor | None = None,
     tokenizer: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -83,17 +64,13 @@ def build_opd_batch(
     Args:
         batch: a TensorDict or mapping with `responses`, `response_mask` and either `prompts` (nested or padded, see
             `rows_from_batch`) or `raw_prompt` (messages of each row).
-        max_length: most tokens, prompt + response, that a row may have.
-        overlong: what to do with a longer row: `error`, or `drop` it whole, counted and with a warning.
+        max_length: most tokens, prompt + response, that a row may have. A row is never cut.
         sample_weights: [B] weight of each source row (`opd.losses.reward_weights`).
         tokenizer, chat_template_kwargs, tools: read only for a batch without `prompts`.
 
     Raises:
-        ValueError: neither prompts nor raw_prompt with a tokenizer, an overlong row under `error`, an unknown policy,
-            or whatever the adapters refuse.
+        ValueError: neither prompts nor raw_prompt with a tokenizer, a longer row, or whatever the adapters refuse.
     """
-    if overlong not in ("error", "drop"):
-        raise ValueError(f"overlong={overlong!r}: must be 'error' or 'drop'; a row is never cut")
     if has_field(batch, "prompts"):
         rows = rows_from_batch(batch)
     elif has_field(batch, "raw_prompt") and tokenizer is not None:
@@ -104,7 +81,12 @@ def build_opd_batch(
         if len(sample_weights) != rows.num_rows:
             raise ValueError(f"sample_weights: {len(sample_weights)} entries for {rows.num_rows} rows; give one a row")
         rows = replace(rows, sample_weights=sample_weights.to(rows.input_ids.device))
-    return _drop_overlong(rows, max_length, overlong)
+    if num_overlong := int((rows.lens > max_length).sum()):
+        raise ValueError(
+            f"{num_overlong} of {rows.num_rows} rows exceed max_length={max_length} tokens (prompt + response), the longest "
+            f"has {int(rows.lens.max())}: raise opd.max_length to data.max_prompt_length + data.max_response_length"
+        )
+    return OpdBatch(rows=rows)
 
 
 def build_opd_batch_multiturn(batch: Batch, *, max_length: int, **options: Any) -> OpdBatch:
@@ -118,25 +100,3 @@ def build_opd_batch_from_verl_batch(batch: Batch, *, max_length: int, tokenizer:
     """`build_opd_batch` from `raw_prompt` only, whatever `prompts` may be there."""
     kept = {name: batch[name] for name in batch.keys() if name not in ("prompts", "input_ids")}  # noqa: SIM118
     return build_opd_batch(kept, max_length=max_length, tokenizer=tokenizer, **options)
-
-
-def _drop_overlong(rows: RolloutRows, max_length: int, overlong: OverlongPolicy) -> OpdBatch:
-    too_long = rows.lens > max_length
-    num_overlong, num_dropped = int(too_long.sum()), int(rows.lens[too_long].sum())
-    kept = rows
-    if num_overlong:
-        what = (
-            f"{num_overlong} of {rows.num_rows} rows exceed max_length={max_length} tokens (prompt + response), "
-            f"the longest has {int(rows.lens.max())}"
-        )
-        if overlong == "error":
-            raise ValueError(f"{what}: raise opd.max_length to data.max_prompt_length + data.max_response_length")
-        logger.warning("%s: dropped with their %d tokens", what, num_dropped)
-        kept = rows.select((~too_long).nonzero().flatten())
-    stats = BatchStats(
-        num_rows=rows.num_rows,
-        num_rows_overlong=num_overlong,
-        num_tokens_dropped=num_dropped,
-        num_rows_untrained=int((kept.num_trained_tokens == 0).sum()),
-    )
-    return OpdBatch(rows=kept, stats=stats)

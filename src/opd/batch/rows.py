@@ -26,8 +26,6 @@ class RolloutRows:
     """[B] int64"""
     response_mask: Tensor
     """[num_response_tokens] bool, over responses only: True = sampled by the student, False = tool or environment."""
-    source_index: Tensor
-    """[B] int64, the row's place in the batch it was built from."""
     sample_weights: Tensor | None = None
     """[B] float, the row's weight in the loss; None weighs every row 1."""
 
@@ -39,7 +37,7 @@ class RolloutRows:
                 f"{len(self.input_ids)} input ids and {len(self.response_mask)} mask entries"
             )
         if bool((self.prompt_lens < 1).any()):
-            empty = self.source_index[self.prompt_lens < 1].tolist()
+            empty = (self.prompt_lens < 1).nonzero().flatten().tolist()
             raise ValueError(f"rows {empty}: empty prompt; the first response token needs a prompt token to predict it")
 
     @property
@@ -86,7 +84,6 @@ class RolloutRows:
             prompt_lens=self.prompt_lens[index],
             response_lens=self.response_lens[index],
             response_mask=torch.cat([masks[i] for i in order] or [self.response_mask[:0]]),
-            source_index=self.source_index[index],
             sample_weights=None if self.sample_weights is None else self.sample_weights[index],
         )
 

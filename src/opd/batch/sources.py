@@ -146,7 +146,6 @@ def _interleave(
         prompt_lens=prompt_lens,
         response_lens=response_lens,
         response_mask=response_mask,
-        source_index=torch.arange(len(prompt_lens), device=prompt_lens.device),
     )
 
 

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -200,55 +199,3 @@ def _plain(
     )
     nonfinite = ~(torch.isfinite(output.divergence) & torch.isfinite(output.student_entropy + output.teacher_entropy))
     return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)
-
-
-def two_pass_divergence(
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    teacher_hidden: Tensor,
-    teacher_weight: Tensor,
-    kind: DivergenceKind,
-    *,
-    token_weights: Tensor,
-    keep: Callable[[HeadDivergence], Tensor],
-    token_ids: Tensor | None = None,
-    **options: object,
-) -> HeadDivergence:
-    """Score every token without a gradient, then train on the tokens that `keep` chooses.
-
-    The scores cost the two logit products, 60 % of a full pass for a teacher twice as wide; a kept token then costs a
-    full pass, so it pays below a kept fraction of about a half.
-
-    Args:
-        keep: from the scores of all tokens to a [T] bool mask, True = trained on.
-        options: `beta`, `temperature`, `valid_vocab`, `workspace_gib`, ... of `head_divergence`.
-
-    Returns:
-        The scores of all tokens, with the loss sum (and its graph), precision and error of the kept ones.
-    """
-    heads = (student_weight, teacher_hidden, teacher_weight)
-    with torch.no_grad():
-        scores = head_divergence(
-            student_hidden,
-            *heads,
-            kind,
-            token_weights=token_weights,
-            token_ids=token_ids,
-            **options,  # type: ignore[arg-type]
-        )
-    mask = keep(scores)
-    if mask.shape != scores.divergence.shape or mask.dtype != torch.bool:
-        raise ValueError(f"keep: returned {mask.dtype} of shape {tuple(mask.shape)}; needs bool of shape [T]")
-    kept = mask.nonzero().squeeze(1)
-    trained = head_divergence(
-        student_hidden[kept],
-        student_weight,
-        teacher_hidden[kept],
-        teacher_weight,
-        kind,
-        token_weights=token_weights[kept],
-        **options,  # type: ignore[arg-type]
-    )
-    return scores._replace(
-        loss_sum=trained.loss_sum, precision=trained.precision, relative_error=trained.relative_error
-    )

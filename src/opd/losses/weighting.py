@@ -26,44 +26,35 @@ def token_weights(mask: Tensor, *, row_index: Tensor | None = None, row_weights:
     return row_weights[row_index] * mask.to(row_weights.dtype)
 
 
-def reward_weights(
-    rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: float, surviving: Tensor | None = None
-) -> Tensor:
-    """Row weights n softmax(r / beta) within each prompt's group of n surviving rows: mean 1 in every group.
+def reward_weights(rewards: Tensor, uids: Sequence[str] | np.ndarray, *, beta: float) -> Tensor:
+    """Row weights n softmax(r / beta) within each prompt's group of n rows: mean 1 in every group.
 
     Args:
         rewards: [R] one scalar reward a row.
         uids: [R] the prompt each row answers; rows of one prompt share it.
         beta: softmax temperature, > 0; large is uniform, small puts all weight on the best rows.
-        surviving: [R] bool, False = padding or dropped; such rows get weight 0 and their reward is not read.
 
     Returns:
         [R] float32 on the rewards' device. Rows without siblings get weight 1.
 
     Raises:
-        ValueError: lengths differ, beta is not positive and finite, or a surviving row's reward is not finite.
+        ValueError: lengths differ, beta is not positive and finite, or a reward is not finite.
     """
     if not 0.0 < beta < float("inf"):
         raise ValueError(f"reward_beta={beta!r}: must be positive and finite; leave it unset for equal weights")
-    keep = torch.ones(len(rewards), dtype=torch.bool) if surviving is None else surviving.detach().bool().cpu()
-    if not len(rewards) == len(uids) == len(keep):
-        raise ValueError(f"rewards ({len(rewards)}), uids ({len(uids)}) and surviving ({len(keep)}): one entry a row")
-    kept_rewards = rewards.detach().double().cpu()[keep]
-    if not torch.isfinite(kept_rewards).all():
-        bad = [str(uids[i]) for i in keep.nonzero().flatten()[~torch.isfinite(kept_rewards)].tolist()]
+    if len(rewards) != len(uids):
+        raise ValueError(f"rewards ({len(rewards)}) and uids ({len(uids)}): one entry a row")
+    values = rewards.detach().double().cpu()
+    if not torch.isfinite(values).all():
+        bad = [str(uids[i]) for i in (~torch.isfinite(values)).nonzero().flatten().tolist()]
         raise ValueError(
             f"rewards: not finite for prompts {bad[:5]}; a failed scorer must give a number, or its row be dropped"
         )
-    kept_uids = np.asarray(uids, dtype=object)[keep.numpy()].astype(str)
-    _, group = np.unique(kept_uids, return_inverse=True)
+    _, group = np.unique(np.asarray(uids, dtype=object).astype(str), return_inverse=True)
     groups = torch.from_numpy(group.astype(np.int64))
-
-    num_groups = int(groups.max()) + 1 if len(groups) else 0
-    scaled = kept_rewards / beta
-    top = torch.full((num_groups,), -torch.inf, dtype=torch.float64).scatter_reduce(0, groups, scaled, "amax")
+    size, scaled = torch.bincount(groups), values / beta
+    top = torch.full((len(size),), -torch.inf, dtype=torch.float64).scatter_reduce(0, groups, scaled, "amax")
     unnormalised = (scaled - top[groups]).exp()
-    norm = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, groups, unnormalised)
-    size = torch.bincount(groups, minlength=num_groups)
-    weights = torch.zeros(len(rewards), dtype=torch.float64)
-    weights[keep] = size[groups] * unnormalised / norm[groups]
+    norm = torch.zeros(len(size), dtype=torch.float64).index_add_(0, groups, unnormalised)
+    weights = size[groups] * unnormalised / norm[groups]
     return weights.to(device=rewards.device, dtype=torch.float32)
