@@ -6,12 +6,13 @@ import re
 import pytest
 import yaml
 from tests.charts.helm import CHARTS, DIGEST, EXPERIMENTS, ROOT, kind_of, objects, one, refusal
+from tests.config.field_docs import field_docs
 from tests.minimal import MINIMAL
 
 from chartgen.__main__ import drifted, generated
 from chartgen.chart import charts
 from chartgen.constants import constants, locked_version
-from opd.config import KINDS, field_docs, static_defaults
+from opd.config import KINDS, static_defaults
 from opd.config.cluster import cluster_defaults, parse_cluster
 from opd.config.errors import SpecError
 from opd.config.reader import read_text

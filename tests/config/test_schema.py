@@ -5,8 +5,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from tests.config.field_docs import field_docs
 
-from opd.config import SPEC_CLASSES, SpecError, dump_spec, field_docs, json_schema, load_spec, load_text, parse_tree
+from opd.config import SPEC_CLASSES, SpecError, dump_spec, json_schema, load_spec, load_text, parse_tree
 from opd.config import static_defaults as defaults_of
 from opd.config.cluster import parse_cluster
 from opd.config.reader import _WORDS_11, read_text

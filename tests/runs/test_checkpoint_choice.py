@@ -13,7 +13,7 @@ import pytest
 from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
-from opd.errors import CorruptRecord, IncompleteCheckpoint, StoreRefused, UnsafePath
+from opd.errors import CorruptRecord, StoreRefused, UnsafePath
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
 from opd.runs.shards import fetch_shards, upload_shards
@@ -369,16 +369,3 @@ def test_two_ranks_with_disks_of_their_own_save_and_resume(
     mended = tmp_path / "machine-1/checkpoints/global_step_5/actor/model_world_size_2_rank_1.pt"
     assert mended.read_bytes() == saved_content(5, num_ranks=2)["actor/model_world_size_2_rank_1.pt"]
     assert not (tmp_path / "machine-0/checkpoints/global_step_5/actor/model_world_size_2_rank_1.pt").exists()
-
-
-def test_a_named_step_is_given_or_refused_with_its_reason(make_checkpoints: Callable, save_step: Callable) -> None:
-    checkpoints = make_checkpoints(remote=None)
-    for step in (5, 10, 15):
-        save_step(checkpoints, step)
-    flip_a_bit(checkpoints.folder(10) / MODEL)
-    (checkpoints.folder(15) / "COMPLETE").unlink()
-    assert checkpoints.require(5).step == 5
-    with pytest.raises(IncompleteCheckpoint, match=r"global_step_10 .* does not have the manifest's sha256"):
-        checkpoints.require(10)
-    with pytest.raises(IncompleteCheckpoint, match=r"global_step_15 .*no COMPLETE marker.*complete steps: 5, 10"):
-        checkpoints.require(15)

@@ -21,7 +21,7 @@ from opd.config.kinds import (
 )
 from opd.config.load import Loaded, load_spec, load_text
 from opd.config.parse import Parsed, parse_tree
-from opd.config.schema import FieldDoc, field_docs, json_schema, static_defaults
+from opd.config.schema import json_schema, static_defaults
 
 __all__ = [
     "KINDS",
@@ -32,7 +32,6 @@ __all__ = [
     "Applied",
     "ConvertSpec",
     "EvalSpec",
-    "FieldDoc",
     "GrpoSpec",
     "Kind",
     "Loaded",
@@ -46,7 +45,6 @@ __all__ = [
     "Variable",
     "canonical_json",
     "dump_spec",
-    "field_docs",
     "identity",
     "json_schema",
     "load_spec",

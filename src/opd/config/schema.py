@@ -1,10 +1,9 @@
-"""Generates from the schema each kind's JSON Schema, default values and field documentation."""
+"""Generates from the schema each kind's JSON Schema and default values."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,27 +14,6 @@ from opd.config.defaults import DEFAULTS, Default
 from opd.config.kinds import SPEC_CLASSES
 from opd.config.parse import CHART_KEYS
 from opd.config.tree import in_optional_section, leaf_paths, set_path
-
-
-@dataclass(frozen=True)
-class FieldDoc:
-    """One key of a kind, for generated tables.
-
-    Attributes:
-        path: dotted path.
-        type: the key's JSON Schema.
-        default: the static default, or None.
-        says: how a computed default is found; "" for a static one.
-        required: every spec of the kind must give the key (not: only where an optional section is given).
-        description: one sentence.
-    """
-
-    path: str
-    type: dict[str, Any]
-    default: Any
-    says: str
-    required: bool
-    description: str
 
 
 def json_schema(kind: Kind) -> dict[str, Any]:
@@ -79,22 +57,6 @@ def static_defaults(kind: Kind) -> dict[str, Any]:
         if value is not None and value is not PydanticUndefined and not in_optional_section(cls, path):
             set_path(tree, path, to_jsonable_python(value))
     return tree
-
-
-def field_docs(kind: Kind) -> list[FieldDoc]:
-    """Every key of a kind in the order of the schema."""
-    schema = json_schema(kind)
-    computed = {default.path: default for default in DEFAULTS if kind in default.kinds}
-    cls = SPEC_CLASSES[kind]
-    out = []
-    for path, field in leaf_paths(cls):
-        node = dict(_property(schema, path))
-        description = node.pop("description", "")
-        default = node.pop("default", None)
-        says = computed[path].says if path in computed and not computed[path].by_kind else ""
-        required = field.is_required() and path not in computed and not in_optional_section(cls, path)
-        out.append(FieldDoc(path, node, default, says, required, description))
-    return out
 
 
 def _inline(node: Any, definitions: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from opd.errors import CheckpointError, CorruptRecord, IncompleteCheckpoint, StoreError
+from opd.errors import CheckpointError, CorruptRecord, StoreError
 from opd.runs.attempts import check_owner
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, find_problem, step_folder
 from opd.runs.resume import (
@@ -185,21 +185,6 @@ class Checkpoints:
         """Says that a step which `choose` gave cannot be loaded: it gives the one before from now on."""
         self._unfit[step] = [f"global_step_{step}: {reason}"]
         self.resumed_step = None
-
-    def require(self, step: int, *, fetch: Fetch | None = None) -> ResumeDecision:
-        """One named checkpoint, verified and on this machine (for eval and convert).
-
-        Raises:
-            IncompleteCheckpoint: it is missing, unfinished or damaged; the message names it and says why.
-        """
-        rejected: list[str] = []
-        if (decision := self._try(step, fetch, rejected)) is not None:
-            return decision
-        reasons = "; ".join(rejected) or f"it has no {COMPLETE_FILE} marker"
-        complete = ", ".join(map(str, self.complete_steps())) or "none"
-        raise IncompleteCheckpoint(
-            f"checkpoint global_step_{step} of {self.local.url}: {reasons}; complete steps: {complete}"
-        )
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
         """Deletes complete checkpoints beyond the last `keep_last`, but for multiples of `keep_every`.

@@ -47,9 +47,6 @@ class EngineConfig:
     num_slots: int = 2 * ROW_UNIT
     """Rows of a decode batch, a multiple of `ROW_UNIT`. Part of an answer's arithmetic: fix it per run."""
 
-    prefill_tokens_per_batch: int = 1024
-    """Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Fix it per run."""
-
     def __post_init__(self) -> None:
         for key in (
             "vocab_size",
@@ -58,7 +55,6 @@ class EngineConfig:
             "response_length",
             "max_num_seqs",
             "num_slots",
-            "prefill_tokens_per_batch",
         ):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least 1")

@@ -21,6 +21,8 @@ from opd.rollout.cpu.model import layer_shapes
 from opd.rollout.cpu.request import Answer, Request, derive_seed
 from opd.rollout.cpu.sampling import parse_sampling_params
 
+PREFILL_TOKENS = 1024
+"""Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Part of an answer's arithmetic."""
 _NUM_CHECKS = 8
 """Tokens that `check_rows` tries: most rows agree by chance where only a last bit depends on the place."""
 
@@ -164,7 +166,7 @@ class RolloutEngine:
     def _num_prompt_rows(self, length: int) -> int:
         """Rows of a prefill of that length: about the budget, and a multiple of `ROW_UNIT` tokens."""
         unit = ROW_UNIT // math.gcd(ROW_UNIT, length)
-        return max(unit, self.config.prefill_tokens_per_batch // length // unit * unit)
+        return max(unit, PREFILL_TOKENS // length // unit * unit)
 
     def _admit(self) -> None:
         """Prefill waiting requests, grouped by padded length, as far as `max_num_seqs` allows."""

@@ -21,8 +21,7 @@ from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.script import ScriptConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig
 
-_SCRIPT_KEYS = ("script", "script_assistant_header", "script_end")
-_ENGINE_KEYS = ("num_slots", "prefill_tokens_per_batch")
+_KEYS = ("num_slots", "script", "script_end")
 _WEIGHT_PIECE_BYTES = 64 << 20
 
 
@@ -34,18 +33,16 @@ def server_name(replica_rank: int, kind: str = "", suffix: str = "") -> str:
 def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
-    `rollout.engine_kwargs.cpu` takes `num_slots`, `prefill_tokens_per_batch` (see `EngineConfig`) and, for tests of tools,
-    `script` (a list of replies by assistant turn, or a mapping from a text in the prompt to such a list),
-    `script_assistant_header`, `script_end` (see `ScriptConfig`).
+    `rollout.engine_kwargs.cpu` takes `num_slots` (see `EngineConfig`) and, for tests of tools, `script` (a list of replies
+    by assistant turn, or a mapping from a text in the prompt to such a list) and `script_end` (see `ScriptConfig`).
 
     Raises:
         ValueError: an unknown key, or a setting that the CPU rollout cannot honour.
     """
     kwargs = dict((rollout.engine_kwargs or {}).get(ROLLOUT_NAME) or {})
-    known = (*_ENGINE_KEYS, *_SCRIPT_KEYS)
-    unknown = sorted(set(kwargs) - set(known))
+    unknown = sorted(set(kwargs) - set(_KEYS))
     if unknown:
-        raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has {', '.join(unknown)}; it knows {', '.join(known)}")
+        raise ValueError(f"rollout.engine_kwargs.{ROLLOUT_NAME} has {', '.join(unknown)}; it knows {', '.join(_KEYS)}")
     if rollout.dtype not in ("float32", "fp32", "float"):
         raise ValueError(
             f"rollout.dtype={rollout.dtype}: the CPU rollout computes in fp32 only; set rollout.dtype=float32"
@@ -61,7 +58,6 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
             f"rollout.max_model_len={max_model_len} is above the model's max_position_embeddings={context}"
         )
     script = kwargs.get("script")
-    options = {key.removeprefix("script_"): kwargs[key] for key in _SCRIPT_KEYS[1:] if key in kwargs}
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(model.tokenizer), model.hf_config.vocab_size),
@@ -73,7 +69,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
             seed=rollout.seed + seed_offset,
             logprobs_mode=rollout.logprobs_mode or "raw_logprobs",  # vLLM's own default
             max_num_seqs=rollout.max_num_seqs,
-            **{key: int(kwargs[key]) for key in _ENGINE_KEYS if key in kwargs},
+            num_slots=int(kwargs.get("num_slots", EngineConfig.num_slots)),
         ),
         hf_config=model.hf_config,
         model_path=str(model.local_path),
@@ -84,7 +80,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
         else ScriptConfig(
             replies=dict(script) if isinstance(script, Mapping) else {"": list(script)},
             tokenizer_path=str(model.local_tokenizer_path),
-            **options,
+            end=kwargs.get("script_end", ScriptConfig.end),
         ),
     )
 

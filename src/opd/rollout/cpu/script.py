@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+ASSISTANT_HEADER = "<|im_start|>assistant"
+"""Opens an assistant turn in the chat template; the prompt of turn k contains it k times (from 1)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptConfig:
@@ -13,8 +16,6 @@ class ScriptConfig:
     """Text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts.
     None leaves a turn to the model."""
     tokenizer_path: str
-    assistant_header: str = "<|im_start|>assistant"
-    """Opens an assistant turn in the chat template; the prompt of turn k contains it k times (from 1)."""
     end: str = "<|im_end|>"
     """Appended to each reply."""
 
@@ -29,7 +30,6 @@ class Script:
         if empty or not config.replies:
             raise ValueError(f"script: needs at least one reply for each text; none for {empty or 'any'}")
         self._tokenizer = Tokenizer.from_file(str(Path(config.tokenizer_path) / "tokenizer.json"))
-        self._header = config.assistant_header
         self._replies = {
             key: [None if reply is None else self._encode(reply + config.end) for reply in replies]
             for key, replies in config.replies.items()
@@ -47,6 +47,6 @@ class Script:
         prompt = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False)
         for key, replies in self._replies.items():
             if key in prompt:
-                turn = max(prompt.count(self._header) - 1, 0)
+                turn = max(prompt.count(ASSISTANT_HEADER) - 1, 0)
                 return replies[min(turn, len(replies) - 1)]
         raise ValueError(f"script: none of {', '.join(map(repr, self._replies))} occurs in the prompt {prompt[:200]!r}")
