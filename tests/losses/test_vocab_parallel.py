@@ -11,7 +11,6 @@ from tests.ports import free_ports
 
 from opd.losses.divergence import DIVERGENCE_KINDS
 from opd.losses.rows import row_statistics
-from opd.losses.sharded_rows import sharded_row_statistics
 from opd.losses.vocab_parallel import chunk_rows, vocab_shard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,10 +67,8 @@ def test_a_single_share_is_the_row_kernel(kind, temperature, scale):
     generator = torch.Generator().manual_seed(1)
     student, teacher = (torch.randn(6, 33, generator=generator, dtype=torch.float64) * scale for _ in range(2))
     ids, weights = torch.arange(6), torch.rand(6, generator=generator, dtype=torch.float64)
-    options = {"beta": 0.4, "temperature": temperature, "gradient_scale": weights}
-    expected, gradient = row_statistics(student.clone(), teacher.clone(), kind, token_ids=ids, **options)
-    found, sharded = sharded_row_statistics(
-        student.clone(), teacher.clone(), kind, picked=ids, reduce=lambda values, op: None, **options
-    )
-    torch.testing.assert_close(found, torch.stack(list(expected)), rtol=1e-11, atol=1e-12)
+    options = {"beta": 0.4, "temperature": temperature, "gradient_scale": weights, "picked": ids}
+    expected, gradient = row_statistics(student.clone(), teacher.clone(), kind, **options)
+    found, sharded = row_statistics(student.clone(), teacher.clone(), kind, reduce=lambda values, op: None, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(sharded, gradient, rtol=1e-11, atol=1e-13)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
-from opd.losses.rows import RowStatistics, row_statistics
+from opd.losses.rows import row_statistics
 
 
 class DivergenceOutput(NamedTuple):
@@ -25,6 +25,15 @@ class DivergenceOutput(NamedTuple):
     """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
     teacher_log_prob: Tensor | None
     """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
+
+    @classmethod
+    def of(cls, loss_sum: Tensor, statistics: Tensor, token_ids: Tensor | None, vocab: int) -> "DivergenceOutput":
+        """From statistics [5, T], [3, T] without ids (`row_statistics`); an id outside [0, vocab) has a log-probability of -inf."""
+        divergence, *entropies = statistics[:3]
+        if token_ids is None:
+            return cls(loss_sum, divergence, *entropies, None, None)
+        outside = (token_ids < 0) | (token_ids >= vocab)
+        return cls(loss_sum, divergence, *entropies, *statistics[3:].masked_fill(outside, -torch.inf))
 
 
 def chunked_divergence(
@@ -71,10 +80,10 @@ def chunked_divergence(
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
     call = _Call(kind, beta, temperature, chunk_size, vocab, with_gradient=torch.is_grad_enabled())
-    outputs = _ChunkedDivergence.apply(
+    loss_sum, statistics = _ChunkedDivergence.apply(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), token_ids, call
     )
-    return DivergenceOutput(*outputs)
+    return DivergenceOutput.of(loss_sum, statistics, token_ids, vocab)
 
 
 def check_arguments(
@@ -141,14 +150,14 @@ class _ChunkedDivergence(torch.autograd.Function):
         token_weights: Tensor,
         token_ids: Tensor | None,
         call: _Call,
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Tensor, Tensor]:
         dtype = compute_dtype(student_hidden, student_weight, teacher_hidden, teacher_weight)
         need_hidden, need_weight = (call.with_gradient and needed for needed in ctx.needs_input_grad[:2])
         grad_hidden = torch.zeros_like(student_hidden) if need_hidden else None
         grad_weight = torch.zeros_like(student_weight, dtype=dtype) if need_weight else None
         # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
         with torch.autocast(student_hidden.device.type, enabled=False):
-            per_token = _run_chunks(
+            statistics = _run_chunks(
                 (student_hidden, student_weight[: call.vocab].to(dtype)),
                 (teacher_hidden, teacher_weight[: call.vocab].to(dtype)),
                 token_weights.to(dtype),
@@ -157,12 +166,12 @@ class _ChunkedDivergence(torch.autograd.Function):
                 grad_hidden,
                 grad_weight,
             )
-        loss_sum = (per_token.divergence * token_weights).sum(dtype=dtype)
+        loss_sum = (statistics[0] * token_weights).sum(dtype=dtype)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = student_weight.dtype
-        ctx.mark_non_differentiable(*(output for output in per_token if output is not None))
+        ctx.mark_non_differentiable(statistics)
         ctx.set_materialize_grads(False)
-        return loss_sum, *per_token
+        return loss_sum, statistics
 
     @staticmethod
     @once_differentiable
@@ -186,14 +195,14 @@ def _run_chunks(
     call: _Call,
     grad_hidden: Tensor | None,
     grad_weight: Tensor | None,
-) -> RowStatistics:
-    """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns [T] statistics.
+) -> Tensor:
+    """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns the [5, T] or [3, T] statistics.
 
     `student` and `teacher` are (hidden [T, d], head [vocab, d] in the computing dtype), already cut to what counts.
     """
     (student_hidden, student_head), (teacher_hidden, teacher_head) = student, teacher
     with_gradient = grad_hidden is not None or grad_weight is not None
-    parts: list[RowStatistics] = []
+    parts = []
     # An empty batch still runs one chunk of no tokens, so that it yields tensors of the right kind.
     for start in range(0, max(len(student_hidden), 1), call.chunk_size):
         chunk = slice(start, start + call.chunk_size)
@@ -204,7 +213,7 @@ def _run_chunks(
             call.kind,
             beta=call.beta,
             temperature=call.temperature,
-            token_ids=None if token_ids is None else token_ids[chunk],
+            picked=None if token_ids is None else token_ids[chunk],
             gradient_scale=token_weights[chunk] if with_gradient else None,
         )
         if grad_hidden is not None and gradient is not None:
@@ -212,4 +221,4 @@ def _run_chunks(
         if grad_weight is not None and gradient is not None:
             grad_weight[: call.vocab].addmm_(gradient.T, hidden)
         parts.append(statistics)
-    return RowStatistics._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
+    return torch.cat(parts, dim=1)

@@ -1,25 +1,19 @@
 """The row kernel: per-token statistics and the logit gradient of one chunk of tokens, in plain torch.
 
-`chunked_divergence` owns chunks and matrix products; all it asks of a device is this one function.
+The logits are all of a vocabulary, or one rank's slice of it: then `reduce` completes the sums over entries.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from opd.losses.divergence import DivergenceKind, tempered_log_probs
+from opd.losses.divergence import LOG_PROB_FLOOR, DivergenceKind, tempered_log_probs
 
-
-class RowStatistics(NamedTuple):
-    """Per-token statistics, each [C] for a chunk of C tokens."""
-
-    divergence: Tensor
-    student_entropy: Tensor
-    teacher_entropy: Tensor
-    student_log_prob: Tensor | None
-    teacher_log_prob: Tensor | None
+# All-reduces a tensor in place over the ranks that share the vocabulary; the second argument is a ReduceOp.
+Reduce = Callable[[Tensor, Any], object]
 
 
 def row_statistics(
@@ -29,9 +23,10 @@ def row_statistics(
     *,
     beta: float,
     temperature: float,
-    token_ids: Tensor | None,
+    picked: Tensor | None,
     gradient_scale: Tensor | None,
-) -> tuple[RowStatistics, Tensor | None]:
+    reduce: Reduce | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Divergence, entropies and token log-probabilities of each row, and the gradient of the scaled divergence.
 
     With a = log p_S - log p_T and z_S the student's logits before the temperature tau, the softmax Jacobian
@@ -46,43 +41,76 @@ def row_statistics(
 
     (constants in g drop out, because p_S sums to one). Every row of the gradient therefore sums to zero.
 
+    Over slices there are four reductions of a few numbers a token: the maxima, the sums of exponentials, the parts of
+    every statistic, and (for a gradient) the sum that restores a peak's entry.
+
     Args:
         student_logits: [C, V] float32 or float64, before the temperature; may be overwritten.
         teacher_logits: [C, V], same dtype; may be overwritten.
-        token_ids: [C] int64 or None. An id outside [0, V) has probability 0: its log-probability is -inf.
+        picked: [C] int64, the token whose log-probability to return, counted from the first entry here; or None.
         gradient_scale: [C] factor of each row's gradient (the token's weight), or None for statistics only.
+        reduce: (values, op) -> None, in place, over the slices; op is `ReduceOp.SUM` or `ReduceOp.MAX`. None where V is
+            the whole vocabulary.
 
     Returns:
-        The statistics, and the gradient [C, V] with respect to the student's logits (None without a scale).
+        [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where no slice
+        has it), the same on all ranks, or the first three; and the gradient [C, V] by the student's logits (None
+        without a scale).
     """
-    log_s = tempered_log_probs(student_logits, temperature)
-    log_t = tempered_log_probs(teacher_logits, temperature)
+    if reduce is None:
+        reduce = _whole
+        log_s, log_t = (tempered_log_probs(side, temperature) for side in (student_logits, teacher_logits))
+    else:
+        log_s, log_t = _sliced_log_probs(student_logits, teacher_logits, temperature, reduce)
     p_s, p_t = log_s.exp(), log_t.exp()
-    student_entropy, teacher_entropy = -row_dot(p_s, log_s), -row_dot(p_t, log_t)
-    student_log_prob = teacher_log_prob = None
-    if token_ids is not None:
-        student_log_prob, teacher_log_prob = _pick(log_s, token_ids), _pick(log_t, token_ids)
-
-    with_gradient = gradient_scale is not None
-    gradient = None
+    parts = [-row_dot(p_s, log_s), -row_dot(p_t, log_t)]
+    if picked is not None:
+        parts += [_pick(log_s, picked), _pick(log_t, picked)]
+    log_ratio = None
     if kind == "forward_kl":
         value = kl_terms(p_t, p_s, log_t.sub_(log_s))
-        if with_gradient:
-            gradient = p_s - p_t
     elif kind == "reverse_kl":
         log_ratio = log_s.sub_(log_t)
         value = kl_terms(p_s, p_t, log_ratio)
-        if with_gradient:
-            gradient = _centred(p_s, log_ratio)
     else:
         log_ratio, teacher_log_ratio = log_ratios_to_mixture(log_t.sub_(log_s), beta)
         p_m = torch.lerp(p_s, p_t, beta)
         value = beta * kl_terms(p_t, p_m, teacher_log_ratio) + (1.0 - beta) * kl_terms(p_s, p_m, log_ratio)
-        if with_gradient:
-            gradient = _centred(p_s, log_ratio).mul_(1.0 - beta)
-    if gradient is not None and gradient_scale is not None:
-        _restore_peak(gradient, p_s).mul_((gradient_scale / temperature).unsqueeze(-1))
-    return RowStatistics(value, student_entropy, teacher_entropy, student_log_prob, teacher_log_prob), gradient
+    parts.insert(0, value)
+    num_statistics = len(parts)
+    if log_ratio is not None and gradient_scale is not None:
+        # What the gradient is centred by; with the divergence's own sum, rows would not add up to zero.
+        parts.append(row_dot(p_s, log_ratio))
+    sums = torch.stack(parts)
+    reduce(sums, distributed.ReduceOp.SUM)
+    if gradient_scale is None:
+        return sums, None
+    if log_ratio is None:
+        gradient = p_s - p_t
+    else:
+        gradient = log_ratio.sub_(sums[-1].unsqueeze(-1)).mul_(p_s)
+        if kind == "jsd":
+            gradient.mul_(1.0 - beta)
+    _restore_peak(gradient, p_s, reduce)
+    return sums[:num_statistics], gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
+
+
+def _whole(values: Tensor, op: Any) -> None:
+    """The reduction where one slice is the whole vocabulary."""
+
+
+def _sliced_log_probs(student: Tensor, teacher: Tensor, temperature: float, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """`tempered_log_probs` of both sides over all slices, in place."""
+    sides = [side if temperature == 1.0 else side.div_(temperature) for side in (student, teacher)]
+    peaks = torch.stack([side.amax(dim=-1) for side in sides])
+    reduce(peaks, distributed.ReduceOp.MAX)
+    for side, peak in zip(sides, peaks, strict=True):
+        side.sub_(peak.unsqueeze(-1))
+    norms = torch.stack([side.exp().sum(dim=-1) for side in sides])
+    reduce(norms, distributed.ReduceOp.SUM)
+    for side, norm in zip(sides, norms, strict=True):
+        side.sub_(norm.log().unsqueeze(-1)).clamp_(min=LOG_PROB_FLOOR)
+    return sides[0], sides[1]
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
@@ -116,25 +144,23 @@ def log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     return log_ratio_to_larger - gap.clamp(min=0), log_ratio_to_larger + gap.clamp(max=0)
 
 
-def _centred(p: Tensor, log_ratio: Tensor) -> Tensor:
-    """p (log_ratio - sum p log_ratio); the mean is taken with the same rounding, so that each row sums to zero."""
-    return (log_ratio - row_dot(p, log_ratio).unsqueeze(-1)).mul_(p)
-
-
-def _restore_peak(gradient: Tensor, p: Tensor) -> Tensor:
-    """In place: a peak's gradient is made minus the sum of the others.
+def _restore_peak(gradient: Tensor, p: Tensor, reduce: Reduce) -> None:
+    """In place: a peak's gradient is made minus the sum of all others, whichever slice has it.
 
     A token that the student is nearly sure of has p = 1 - epsilon there, and p - q or p (log_ratio - mean) is then a
     difference of nearly equal numbers; the other entries are small and exact, and the row sums to zero.
     """
     top, peak = p.max(dim=-1, keepdim=True)
+    has_peak = top > 0.5  # no two entries of a row are, so no two slices have one
     direct = gradient.gather(-1, peak)
-    others = gradient.scatter_(-1, peak, 0.0).sum(dim=-1, keepdim=True)
-    return gradient.scatter_(-1, peak, torch.where(top > 0.5, -others, direct))
+    gradient.scatter_(-1, peak, torch.where(has_peak, 0.0, direct))
+    others = gradient.sum(dim=-1, keepdim=True)
+    reduce(others, distributed.ReduceOp.SUM)
+    gradient.scatter_(-1, peak, torch.where(has_peak, -others, direct))
 
 
-def _pick(log_probs: Tensor, token_ids: Tensor) -> Tensor:
-    """[C, V], [C] -> [C]: each row's log-probability of its token, -inf for an id that is not counted."""
-    vocab = log_probs.shape[-1]
-    picked = log_probs.gather(-1, token_ids.clamp(0, vocab - 1).unsqueeze(-1)).squeeze(-1)
-    return picked.masked_fill((token_ids < 0) | (token_ids >= vocab), -torch.inf)
+def _pick(log_probs: Tensor, picked: Tensor) -> Tensor:
+    """[C, V], [C] -> [C]: each row's log-probability of its token, 0 where that is not among the entries."""
+    entries = log_probs.shape[-1]
+    found = log_probs.gather(-1, picked.clamp(0, entries - 1).unsqueeze(-1)).squeeze(-1)
+    return found.masked_fill((picked < 0) | (picked >= entries), 0.0)

@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 from opd.losses.chunked import DivergenceOutput, check_arguments
 from opd.losses.divergence import DivergenceKind, compute_dtype
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
-from opd.losses.sharded_rows import sharded_row_statistics
+from opd.losses.rows import row_statistics
 
 # Tensors of a chunk's size that are alive at once: both sides' log-probabilities, probabilities, ratio, gradient, two more.
 _CHUNK_TENSORS = 8
@@ -92,11 +92,7 @@ def vocab_parallel_divergence(
     loss_sum, stats, nonfinite = _VocabParallel.apply(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, call
     )
-    log_probs: list[Tensor | None] = [None, None]
-    if token_ids is not None:
-        outside = (token_ids < 0) | (token_ids >= vocab)
-        log_probs = [stats[row].masked_fill(outside, -torch.inf) for row in (3, 4)]
-    return DivergenceOutput(loss_sum, stats[0], stats[1], stats[2], *log_probs), nonfinite
+    return DivergenceOutput.of(loss_sum, stats, token_ids, vocab), nonfinite
 
 
 class _Call(NamedTuple):
@@ -195,7 +191,7 @@ class _Run:
         weights = self._everybodys(self.token_weights[rows].to(self.dtype))
         picked = self._everybodys(self.token_ids[rows]) - call.first_entry
         makes_gradient = self.grad_hidden is not None or self.grad_weight is not None
-        stats, gradient = sharded_row_statistics(
+        stats, gradient = row_statistics(
             self.student[1].logits(students, self.dtype),
             self.teacher[1].logits(teachers, self.dtype),
             call.kind,
