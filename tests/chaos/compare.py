@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from opd.runs.attempts import attempt_numbers, read_owner
-from opd.runs.manifest import find_problem, step_folder
+from opd.runs.manifest import step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.resume import complete_steps, read_sealed
 from opd.store.base import Store
 from opd.store.local import LocalStore
+from opd.store.transfer import find_problems
 
 # Loading shards warns of what `torch.compile` could not do with their device mesh.
 logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
@@ -109,8 +110,8 @@ def _sealed(places: Places, step: int) -> Iterator[str]:
         if manifest is None:
             yield f"global_step_{step} is not complete on the {place}"
         else:
-            problems = [find_problem(folder, entry) for entry in manifest.files]
-            yield from (f"global_step_{step}, manifest of the {place}: {problem}" for problem in problems if problem)
+            problems = find_problems(folder, manifest.files).values()
+            yield from (f"global_step_{step}, manifest of the {place}: {problem}" for problem in problems)
 
 
 def _rows(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -37,6 +37,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "tests/runs/test_durability.py",
         "tests/runs/test_retention.py",
     ),
+    "store/transfer.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
     "runs/stream.py": ("tests/runs/test_stream.py",),
     "inputs/fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
     "worker/checkpointing.py": ("tests/worker/test_checkpointing.py",),

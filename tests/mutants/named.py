@@ -35,7 +35,7 @@ NAMED = [
             "            self.local_path(key).write_bytes(data)", _DURABLE),
     _mutant("runs/checkpoints.py", "no ownership check between manifest and COMPLETE", "    check()\n", "", _SAVING),
     _mutant("runs/shards.py", "files are moved in although others are damaged",
-            "            if not problems:\n                _move_in", "            if True:\n                _move_in", _CHOICE),
+            "        if not problems:\n            _move_in", "        if True:\n            _move_in", _CHOICE),
     _mutant("runs/process.py", "the boot is ignored", "(self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace)",
             "(self.host, self.pid_namespace) != (here.host, here.pid_namespace)", _ATTEMPTS),
     _mutant("runs/process.py", "the host is ignored", "(self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace)",

@@ -20,6 +20,7 @@ from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, FileEntry, files_of_rank
 from opd.runs.shards import ShardReport, upload_shards
+from opd.store import transfer
 from opd.store.base import NO_RETRY
 from opd.store.local import LocalStore
 
@@ -196,7 +197,8 @@ class Failing(LocalStore):
 class Pool(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=cancel_futures)
-        Failing.stopped.set()
+        if Failing.tried:  # not the hashing before
+            Failing.stopped.set()
         super().shutdown(wait=wait)
 
 
@@ -205,11 +207,11 @@ def test_after_a_failed_upload_the_files_still_waiting_are_not_tried(
 ) -> None:
     write_step(tmp_path / "step", 1, num_ranks=10)
     monkeypatch.setattr(shards, "open_store", lambda url, policy: Failing(Path(url), policy=NO_RETRY))
-    monkeypatch.setattr(shards, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(transfer, "ThreadPoolExecutor", Pool)
     files = [path for rank in range(DRIVER_RANK, 10) for path in files_of_rank(tmp_path / "step", rank)]
     report = upload_shards(rank=0, step=1, step_dir=tmp_path / "step", store_url=str(tmp_path / "store"), files=files)
     assert "away" in report.upload_error
-    assert len(Failing.tried) <= 1 + shards.NUM_TRANSFER_THREADS < len(files)
+    assert len(Failing.tried) <= 1 + transfer.NUM_THREADS < len(files)
 
 
 SAVER = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from opd.convert.errors import incomplete
 from opd.convert.reporter import Reporter
 from opd.convert.shards import CONFIG_FILE, HUGGINGFACE_FOLDER, ranks_by_world_size, settle_world_size, shard_name
 from opd.convert.source import RESTORE, Source
-from opd.runs.manifest import FileEntry, find_problem
-from opd.runs.shards import NUM_TRANSFER_THREADS
+from opd.store.transfer import ListedFile, bring, find_problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +42,17 @@ def bring_here(source: Source, scratch: Path, reporter: Reporter) -> LocalShards
     if problems:
         raise incomplete(source.store.url, dict.fromkeys(problems), RESTORE)
     _say_what_is_left_aside(source, names, sizes, world_size, reporter)
-    needed = {
-        path: listed[path]
-        for path in (source.prefix + name for name in names)
-        if _is_read(path.removeprefix(source.prefix), world_size)
-    }
+    hashes = {entry.path: entry.sha256 for entry in source.manifest.files} if source.manifest is not None else {}
+    needed = [
+        ListedFile(path=path, size=listed[path], sha256=hashes.get(path))
+        for path in (source.prefix + name for name in names if _is_read(name, world_size))
+    ]
     folder = source.store.local_path("")
-    problems = _verify(source, needed, folder, reporter) if folder else _download(source, needed, scratch, reporter)
-    if problems:
-        raise incomplete(source.store.url, problems, RESTORE)
+    broken = _verify(source, needed, folder, reporter) if folder else _download(source, needed, scratch, reporter)
+    if broken:
+        raise incomplete(source.store.url, broken.values(), RESTORE)
     if folder:
-        _copy(folder, scratch, [path for path in needed if _is_companion(path.removeprefix(source.prefix))])
+        _copy(folder, scratch, [file.path for file in needed if _is_companion(file.path.removeprefix(source.prefix))])
     return LocalShards(
         actor_dir=(folder or scratch) / source.prefix,
         huggingface_dir=scratch / source.prefix / HUGGINGFACE_FOLDER,
@@ -99,40 +97,17 @@ def _is_companion(name: str) -> bool:
     return name.startswith(f"{HUGGINGFACE_FOLDER}/") and not name.endswith((".safetensors", ".bin", ".index.json"))
 
 
-def _verify(source: Source, needed: Mapping[str, int], folder: Path, reporter: Reporter) -> list[str]:
-    """Hashes of local files against the manifest; without one there is nothing to compare with."""
+def _verify(source: Source, needed: list[ListedFile], folder: Path, reporter: Reporter) -> dict[ListedFile, str]:
+    """Local files against the manifest; without one there is nothing to compare with."""
     if source.manifest is None:
-        return []
-    entries = [entry for entry in source.manifest.files if entry.path in needed]
-    reporter.say(f"verifying {len(entries)} files of {source.store.url}")
-
-    def check(entry: FileEntry) -> str | None:
-        problem = find_problem(folder, entry)
-        advance(entry.size)
-        return problem
-
-    with (
-        reporter.bar("sha256", sum(needed.values()), in_bytes=True) as advance,
-        ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool,
-    ):
-        return [problem for problem in pool.map(check, entries) if problem]
+        return {}
+    reporter.say(f"verifying {len(needed)} files of {source.store.url}")
+    with reporter.bar("sha256", sum(file.size for file in needed), in_bytes=True) as advance:
+        return find_problems(folder, needed, on_done=lambda file: advance(file.size))
 
 
-def _download(source: Source, needed: Mapping[str, int], scratch: Path, reporter: Reporter) -> list[str]:
+def _download(source: Source, needed: list[ListedFile], scratch: Path, reporter: Reporter) -> dict[ListedFile, str]:
     """Files of a remote store into `scratch`, each verified as soon as it is here."""
     reporter.say(f"downloading {len(needed)} files of {source.store.url}")
-    entries = {entry.path: entry for entry in source.manifest.files} if source.manifest is not None else {}
-
-    def fetch(path: str) -> str | None:
-        try:
-            source.store.get_file(path, scratch / path)
-        except FileNotFoundError:
-            return f"{path} is missing"
-        advance(needed[path])
-        return find_problem(scratch, entries[path]) if path in entries else None
-
-    with (
-        reporter.bar("download and sha256", sum(needed.values()), in_bytes=True) as advance,
-        ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool,
-    ):
-        return [problem for problem in pool.map(fetch, needed) if problem]
+    with reporter.bar("download and sha256", sum(file.size for file in needed), in_bytes=True) as advance:
+        return bring(source.store, needed, scratch, on_done=lambda file: advance(file.size))

@@ -16,7 +16,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,11 +26,11 @@ from opd.store.durable import hash_file
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
 from opd.store.remote import CREATE_ONLY_PROTOCOLS
+from opd.store.transfer import in_threads
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"
 RECORD_FILE = ".opd-fetched.json"
 CHECKSUMS_FILE = "SHA256SUMS"
-NUM_THREADS = 4
 PROGRESS_INTERVAL_S = 10.0
 # A part that nobody has written to for that long belongs to a process that was killed.
 STALE_PART_S = 3600.0
@@ -133,17 +132,15 @@ class _Mirror:
     def update(self, listed: list[ObjectInfo]) -> None:
         """Make the folder hold exactly `listed`."""
         wanted = {info.key: info for info in listed}
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            held = list(pool.map(self._holds, listed))
+        held = in_threads(self._holds, listed)
         missing = [info for info, is_held in zip(listed, held, strict=True) if not is_held]
         if missing:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
             self._check_space(missing)
             checksums = self._checksums(wanted)
-            with self._progress(sum(info.size for info in missing)), ThreadPoolExecutor(NUM_THREADS) as pool:
-                for done in [pool.submit(self._download, info, checksums) for info in missing]:
-                    done.result()
+            with self._progress(sum(info.size for info in missing)):
+                in_threads(lambda info: self._download(info, checksums), missing)
             kind = CHECKSUMS_FILE if checksums else "sizes and the store's checksums"
             self.say(f"fetched {self.url}: {len(missing)} files, verified by {kind}, in {self.folder}")
         for key in set(self._record) - set(wanted):

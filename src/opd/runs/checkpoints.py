@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opd.errors import CheckpointError, CorruptRecord, StoreError
 from opd.runs.attempts import check_owner
-from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, find_problem, step_folder
+from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, MANIFEST_FILE, Manifest, step_folder
 from opd.runs.resume import (
     Fetch,
     ResumeDecision,
@@ -26,6 +26,7 @@ from opd.runs.shards import ShardReport, fetch_shards
 from opd.runs.staging import staging_folder, sweep_older
 from opd.store.base import NO_RETRY, Store
 from opd.store.local import LocalStore
+from opd.store.transfer import find_problems
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ class Checkpoints:
 
     def _upload_from_here(self, manifest: Manifest, store_url: str | None) -> list[str]:
         folder = self.folder(manifest.step)
-        problems = [problem for entry in manifest.files if (problem := find_problem(folder, entry))]
+        problems = list(find_problems(folder, manifest.files).values())
         if problems or self.remote is None:
             return problems
         store = self.remote.child(step_folder(manifest.step))

@@ -8,13 +8,13 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from opd.errors import CheckpointError, CorruptRecord, UnsafePath
 from opd.store.durable import fsync_names, hash_file
+from opd.store.transfer import ListedFile, in_threads
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
@@ -26,8 +26,6 @@ DRIVER_RANK = -1
 DATA_FILE = "data.pt"
 # What verl's FSDP engine saves for each rank, all of which a resume loads.
 RANK_PARTS = ("model", "optim", "extra_state")
-# sha256 releases the GIL; more threads than this only compete for the disk.
-NUM_HASH_THREADS = 4
 # A rank with a disk of its own has the run's folder, and checkpoints/ in it, since its first save.
 NUM_NEW_PARENTS = 3
 _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
@@ -37,11 +35,9 @@ _NUM_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """One file: `path` relative to the step's folder with `/`, `size` in bytes, and the `rank` that saved it."""
+class FileEntry(ListedFile):
+    """One file of a step, with the `rank` that saved it."""
 
-    path: str
-    size: int
     sha256: str
     rank: int
 
@@ -181,25 +177,9 @@ def _owner(path: str) -> int:
 
 def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
     """Entries of files just saved, in the given order, hashed in parallel; bytes and names are synced to the disk."""
-    with ThreadPoolExecutor(NUM_HASH_THREADS) as pool:
-        hashed = list(pool.map(lambda path: hash_file(step_dir / path, sync=True), paths))
+    hashed = in_threads(lambda path: hash_file(step_dir / path, sync=True), paths)
     fsync_names(step_dir, paths, num_parents=NUM_NEW_PARENTS)
     return [
         FileEntry(path=path, size=size, sha256=digest, rank=rank)
         for path, (size, digest) in zip(paths, hashed, strict=True)
     ]
-
-
-def find_problem(step_dir: Path, entry: FileEntry) -> str | None:
-    """What is wrong with one file on disk, None if it is what the manifest says."""
-    path = step_dir / entry.path
-    try:
-        if not path.is_file():
-            return f"{entry.path} is missing"
-        if path.stat().st_size != entry.size:
-            return f"{entry.path} has {path.stat().st_size} bytes, the manifest says {entry.size}"
-        if hash_file(path)[1] != entry.sha256:
-            return f"{entry.path} does not have the manifest's sha256"
-    except OSError as error:  # a bad sector: another copy may do
-        return f"{entry.path} cannot be read: {error}"
-    return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,18 +17,17 @@ from opd.runs.manifest import (
     FileEntry,
     Manifest,
     files_of_rank,
-    find_problem,
     hash_files,
     step_folder,
     visible_files,
 )
-from opd.store.base import DEFAULT_POLICY, RetryPolicy, Store
+from opd.store.base import DEFAULT_POLICY, RetryPolicy
 from opd.store.durable import fsync_names
 from opd.store.opening import open_store
+from opd.store.transfer import bring, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
 
-NUM_TRANSFER_THREADS = 4
 # Files that nobody listed are moved here; names with a leading dot are never loaded, uploaded or counted.
 UNLISTED_FOLDER = ".unlisted"
 # Downloads wait here until all of them are whole: a damaged copy in the store must not spoil the one on the disk.
@@ -75,14 +73,8 @@ def upload_shards(
         return ShardReport(rank=rank, entries=entries)
     try:
         store = open_store(store_url, policy=policy).child(step_folder(step))
-        with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
-            uploads = [pool.submit(store.put_file, path, folder / path) for path in paths]
-            try:
-                for upload in uploads:
-                    upload.result()
-            except StoreError:
-                pool.shutdown(cancel_futures=True)  # one lost file spoils the step: do not wait out the others' retries
-                raise
+        # One lost file spoils the step: the others' retries are not waited out.
+        in_threads(lambda path: store.put_file(path, folder / path), paths)
     except StoreError as error:
         logger.warning("rank %d: global_step_%d is on the local disk only: %s", rank, step, error)
         return ShardReport(rank=rank, entries=entries, upload_error=str(error))
@@ -111,38 +103,18 @@ def fetch_shards(
     """
     folder = Path(step_dir)
     entries = manifest.files_of(ranks)
-    with ThreadPoolExecutor(NUM_TRANSFER_THREADS) as pool:
-        problems = _problems(pool, entries, lambda entry: find_problem(folder, entry))
-        if problems and store_url is not None:
-            store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
-            # A folder a caller: ranks that share a disk bring their files at the same time.
-            incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
-            missing = list(problems)
-            problems = _problems(pool, missing, lambda entry: _download(incoming, entry, store))
-            if not problems:
-                _move_in(folder, incoming, missing)
+    problems = find_problems(folder, entries)
+    if problems and store_url is not None:
+        store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
+        # A folder a caller: ranks that share a disk bring their files at the same time.
+        incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
+        missing = list(problems)
+        problems = bring(store, missing, incoming)
+        if not problems:
+            _move_in(folder, incoming, missing)
     if not problems:
         move_unlisted(folder, manifest)
     return list(problems.values())
-
-
-def _problems(
-    pool: ThreadPoolExecutor, entries: Sequence[FileEntry], check: Callable[[FileEntry], str | None]
-) -> dict[FileEntry, str]:
-    """What `check` found wrong, by file; the files in order."""
-    found = zip(entries, pool.map(check, entries), strict=True)
-    return {entry: problem for entry, problem in found if problem}
-
-
-def _download(incoming: Path, entry: FileEntry, store: Store) -> str | None:
-    """One file into the side folder; what an earlier, interrupted call brought there whole is not fetched again."""
-    if find_problem(incoming, entry) is None:
-        return None
-    try:
-        store.get_file(entry.path, incoming / entry.path)
-    except FileNotFoundError:
-        return f"{entry.path} is missing in {store.url}"
-    return find_problem(incoming, entry)
 
 
 def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None:

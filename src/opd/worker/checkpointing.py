@@ -19,12 +19,13 @@ from opd.compat.plain_loads import find_unloadable, plain_loads
 from opd.config.running import Checkpoint
 from opd.errors import CheckpointError, StoreError
 from opd.runs.attempts import ENDED_FILE
-from opd.runs.manifest import DRIVER_RANK, Manifest, find_problem, step_folder
+from opd.runs.manifest import DRIVER_RANK, Manifest, step_folder
 from opd.runs.resume import Fetch
 from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.staging import move_in, sweep_older
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
+from opd.store.transfer import find_problems
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,8 @@ def upload_saved(rank: int, *, step_dir: str | Path, manifest: Manifest, store_u
         One line a file that is not, or why the store did not take them; empty if the store has them now.
     """
     entries = manifest.files_of([rank])
-    problems = [problem for entry in entries if (problem := find_problem(Path(step_dir), entry))]
-    if problems:
-        return problems
+    if problems := find_problems(Path(step_dir), entries):
+        return list(problems.values())
     files = [entry.path for entry in entries]
     report = upload_shards(rank=rank, step=manifest.step, step_dir=step_dir, store_url=store_url, files=files)
     return [report.upload_error] if report.upload_error else []

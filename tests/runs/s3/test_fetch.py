@@ -12,6 +12,7 @@ import pytest
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
 from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, is_store_url, local_copy
+from opd.store import transfer
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
 
@@ -75,7 +76,7 @@ def test_a_single_file_is_fetched_under_its_own_name(s3_url: str, tmp_path: Path
 
 def test_an_interrupted_start_goes_on_file_by_file(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:
     upload(s3_url, FILES)
-    monkeypatch.setattr(fetch, "NUM_THREADS", 1)  # in the order of the names
+    monkeypatch.setattr(transfer, "NUM_THREADS", 1)  # in the order of the names
     monkeypatch.setattr(fetch, "open_store", lambda url: open_store(url, policy=NO_RETRY))
     digests = fetch._digests
 

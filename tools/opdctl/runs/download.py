@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, FileEntry, find_problem, step_folder
+from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, step_folder
 from opd.runs.resume import complete_steps, read_sealed
-from opd.store.base import Store, leads_out
+from opd.store.base import ObjectInfo, leads_out
+from opd.store.transfer import bring, in_threads
 from opdctl.errors import ToolError
 from opdctl.runs.targets import RunPlace
 
-NUM_TRANSFER_THREADS = 4
 # `show(title, total)` opens a progress bar and yields what is called once a finished file.
 Show = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
@@ -37,10 +36,10 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, sho
     (target / COMPLETE_FILE).unlink(missing_ok=True)
     source = place.store.child(step_folder(chosen))
     with show(f"global_step_{chosen}", len(manifest.files)) as advance:
-        problems = _fetch_all(list(manifest.files), lambda entry: _fetch(source, entry, target), advance)
+        problems = bring(source, manifest.files, target, on_done=lambda file: advance())
     if problems:
         raise ToolError(
-            f"global_step_{chosen} of {place.run_id} is damaged in the store: {'; '.join(problems)}",
+            f"global_step_{chosen} of {place.run_id} is damaged in the store: {'; '.join(problems.values())}",
             fix=f"pull another step; complete ones: {', '.join(map(str, complete_steps([place.store])))}",
         )
     (target / MANIFEST_FILE).write_bytes(manifest.to_bytes())
@@ -66,14 +65,14 @@ def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
             f"objects of {place.run_id} would be written outside {into}: {', '.join(map(repr, outside[:3]))}"
         )
 
-    def fetch(key: str, num_bytes: int) -> str | None:
-        path = into / key.removeprefix(f"{prefix}/")
-        if not path.is_file() or path.stat().st_size != num_bytes:
-            place.store.get_file(key, path)
-        return None
+    def fetch(info: ObjectInfo) -> None:
+        path = into / info.key.removeprefix(f"{prefix}/")
+        if not path.is_file() or path.stat().st_size != info.size:
+            place.store.get_file(info.key, path)
+        advance()
 
     with show(prefix, len(found)) as advance:
-        _fetch_all(found, lambda info: fetch(info.key, info.size), advance)
+        in_threads(fetch, found)
     return len(found)
 
 
@@ -85,27 +84,3 @@ def _choose(place: RunPlace, step: int | None) -> int:
         steps = ", ".join(map(str, complete))
         raise ToolError(f"run {place.run_id} has no complete checkpoint of step {step}", fix=f"complete steps: {steps}")
     return complete[-1] if step is None else step
-
-
-def _fetch(source: Store, entry: FileEntry, target: Path) -> str | None:
-    """Brings one file; returns what is wrong with it, None if it is what the manifest says."""
-    if find_problem(target, entry) is None:
-        return None
-    try:
-        source.get_file(entry.path, target / entry.path)
-    except FileNotFoundError:
-        return f"{entry.path} is missing"
-    return find_problem(target, entry)
-
-
-def _fetch_all(items: list, fetch: Callable[..., str | None], advance: Callable[[], None]) -> list[str]:
-    problems = []
-    pool = ThreadPoolExecutor(NUM_TRANSFER_THREADS)
-    try:
-        for problem in pool.map(fetch, items):
-            advance()
-            if problem:
-                problems.append(problem)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a time-out does not wait for files that are on their way
-    return problems
