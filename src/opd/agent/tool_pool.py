@@ -1,22 +1,18 @@
 """The tool pool, parent's side: calls from any event loop, each in a killable process under a deadline."""
 
 import asyncio
-import atexit
 import logging
-import os
 import pickle
-import queue
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from opd.agent.protocol import Ready, ToolCall, ToolReply, WorkerReply, error_text
 from opd.agent.toolset import DEFAULT_TOOLSET, load_toolset
 from opd.isolation.child_process import ChildProcess
+from opd.isolation.pool import ProcessPool
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +28,14 @@ class ToolPoolError(RuntimeError):
 
 
 class _Request(NamedTuple):
-    future: "Future[ToolReply]"
     call: ToolCall
     queued_at: float
 
 
-class ToolPool:
+class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
     """At most `num_processes` processes that answer tool calls; each is replaced after a hang or a death.
 
     A call waits only for a free process: one that hangs holds up its own process until its deadline and nothing else.
-    Safe in any thread and event loop. Close it, or use it as a context manager; at exit it closes itself.
 
     Args:
         database_dir: the database folder; the hashes of ours are verified here, once.
@@ -71,16 +65,8 @@ class ToolPool:
         if verify_database is not None:
             verify_database(Path(database_dir))
         self._arguments = (str(Path(database_dir).resolve()), toolset)
-        self._num_processes = num_processes
         self._timeout_s = timeout_s
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._processes: set[ChildProcess] = set()
-        self._threads: list[threading.Thread] = []
-        self._num_busy = 0
-        self._closed = False
-        self._at_exit = partial(_close_own, self, os.getpid())
-        atexit.register(self._at_exit)
+        super().__init__(num_processes=num_processes, name="tool")
 
     async def call(
         self, name: str, arguments: str | Mapping[str, Any], *, episode_seed: int | None = None
@@ -103,59 +89,24 @@ class ToolPool:
     ) -> "Future[ToolReply]":
         """`call` for threads; cancelling the future before a process takes it up drops the call."""
         call = ToolCall(str(name), arguments, episode_seed, self._timeout_s)
-        request = _Request(Future(), call, time.monotonic())
-        with self._lock:
-            if self._closed:
-                raise ToolPoolError("their pool is closed")
-            self._num_busy += 1
-            if self._num_busy > len(self._threads) and len(self._threads) < self._num_processes:
-                thread = threading.Thread(target=self._serve, name=f"opd-tool-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._requests.put(request)
-        return request.future
+        return self._submit(_Request(call, time.monotonic()))
 
-    def close(self) -> None:
-        """Kills and reaps every process; calls under way and waiting raise ToolPoolError. Idempotent."""
-        with self._lock:
-            self._closed = True
-            processes, threads = list(self._processes), list(self._threads)
-        for process in processes:
-            process.kill()
-        for _ in threads:
-            self._requests.put(None)
-        for thread in threads:
-            thread.join()
-        atexit.unregister(self._at_exit)
+    def _spawn(self) -> ChildProcess:
+        return ChildProcess("opd.agent.tool_worker", self._arguments)
 
-    def __enter__(self) -> "ToolPool":
-        return self
+    def _await_ready(self, child: ChildProcess) -> None:
+        try:
+            if child.connection.poll(START_TIMEOUT_S) and isinstance(child.connection.recv(), Ready):
+                return
+            reason = f"not ready after {START_TIMEOUT_S:g} s"
+        except (EOFError, OSError):
+            reason = f"ended{child.exit_status()} before it was ready"
+        raise ToolPoolError(f"a tool process {reason}; its standard error says why")
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _closed_error(self) -> Exception:
+        return ToolPoolError("their pool is closed")
 
-    def _serve(self) -> None:
-        """One thread, one process: takes requests until the pool closes."""
-        process: ChildProcess | None = None
-        while (request := self._requests.get()) is not None:
-            if request.future.set_running_or_notify_cancel():
-                try:
-                    process = self._running(process)
-                    reply, healthy = self._run(process, request)
-                    request.future.set_result(reply)
-                    if not healthy:
-                        self._discard(process)
-                        process = None
-                except Exception as error:  # noqa: BLE001  handed to the caller, who awaits the future
-                    self._discard(process)
-                    process = None
-                    request.future.set_exception(error)
-            with self._lock:
-                self._num_busy -= 1
-        self._discard(process)
-
-    def _run(self, process: ChildProcess, request: _Request) -> tuple[ToolReply, bool]:
-        """The reply, and whether the process may go on."""
+    def _ask(self, child: ChildProcess, request: _Request) -> ToolReply:
         started = time.monotonic()
         queued_s = started - request.queued_at
         name = request.call.name
@@ -163,55 +114,24 @@ class ToolPool:
             message = pickle.dumps(request.call)
         except RecursionError:
             text = error_text("bad_arguments", f"the arguments of {name} are nested too deeply")
-            return ToolReply(text, "bad_arguments", time.monotonic() - started, queued_s), True
+            return ToolReply(text, "bad_arguments", time.monotonic() - started, queued_s)
         try:
-            process.connection.send_bytes(message)
-            if process.connection.poll(self._timeout_s):
-                answer: WorkerReply = process.connection.recv()
+            child.connection.send_bytes(message)
+            if child.connection.poll(self._timeout_s):
+                answer: WorkerReply = child.connection.recv()
                 if answer.fault is not None:
                     logger.warning("tool %s raised %s", name, answer.fault)
-                return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s), True
+                return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s)
         except (EOFError, OSError):
             if self._closed:
                 raise ToolPoolError("their pool was closed") from None
-            logger.warning("tool %s: its process died%s; it is replaced", name, process.exit_status())
+            logger.warning("tool %s: its process died%s; it is replaced", name, child.exit_status())
+            child.kill()
             text = error_text("crashed", f"{name} failed: its process died; try other arguments or another tool")
-            return ToolReply(text, "crashed", time.monotonic() - started, queued_s), False
+            return ToolReply(text, "crashed", time.monotonic() - started, queued_s)
         logger.warning("tool %s gave no answer in %g s: its process is killed and replaced", name, self._timeout_s)
-        process.kill()
+        child.kill()
         text = error_text(
             "timeout", f"{name} gave no answer in {self._timeout_s:g} s; try other arguments or another tool"
         )
-        return ToolReply(text, "timeout", time.monotonic() - started, queued_s), False
-
-    def _running(self, process: ChildProcess | None) -> ChildProcess:
-        """A process that is ready for a call: the given one, or a new one where that died while idle."""
-        if process is not None and process.alive():
-            return process
-        self._discard(process)
-        with self._lock:
-            if self._closed:
-                raise ToolPoolError("their pool is closed")
-            process = ChildProcess("opd.agent.tool_worker", self._arguments)
-            self._processes.add(process)
-        try:
-            if process.connection.poll(START_TIMEOUT_S) and isinstance(process.connection.recv(), Ready):
-                return process
-            reason = f"not ready after {START_TIMEOUT_S:g} s"
-        except (EOFError, OSError):
-            reason = f"ended{process.exit_status()} before it was ready"
-        self._discard(process)
-        raise ToolPoolError(f"a tool process {reason}; its standard error says why")
-
-    def _discard(self, process: ChildProcess | None) -> None:
-        if process is None:
-            return
-        process.kill()
-        process.disconnect()
-        with self._lock:
-            self._processes.discard(process)
-
-
-def _close_own(pool: ToolPool, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child inherits the handler, not the processes
-        pool.close()
+        return ToolReply(text, "timeout", time.monotonic() - started, queued_s)

@@ -3,7 +3,6 @@
 import os
 import pickle
 import resource
-import signal
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -11,15 +10,13 @@ from typing import Any
 
 from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
 from opd.agent.toolset import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
+from opd.isolation.serving import limit, orphan_alarm, requests
 
 MAX_DATA_BYTES = 1 << 30
 """A tool that eats memory gets a MemoryError, so that the kernel has no reason to kill the rollout beside it."""
 MAX_REPLY_CHARS = 262_144
 """A longer reply is cut here already: it is to be truncated to some thousand tokens anyway."""
 MAX_FAULT_CHARS = 500
-PARENT_POLL_S = 5.0
-ORPHAN_GRACE_S = 2.0
-"""How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
 
 
 def main(connection_fd: int, database_dir: str, toolset: str) -> None:
@@ -27,22 +24,12 @@ def main(connection_fd: int, database_dir: str, toolset: str) -> None:
     tools, open_database, _ = load_toolset(toolset)
     database = open_database(database_dir)
     _confine()
-    parent = os.getppid()
     with Connection(connection_fd) as connection:
         connection.send(Ready())
-        while True:
-            while not connection.poll(PARENT_POLL_S):
-                if os.getppid() != parent:  # a fork of the parent may hold the other end open
-                    return
-            try:
-                call: ToolCall = pickle.loads(connection.recv_bytes())
-            except EOFError:
-                return
-            # The default action of SIGALRM ends the process even inside C code that never returns to Python.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, call.timeout_s + ORPHAN_GRACE_S)
-            reply = _answer(tools, database, call)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        for request in requests(connection):
+            call: ToolCall = pickle.loads(request)
+            with orphan_alarm(call.timeout_s):
+                reply = _answer(tools, database, call)
             connection.send(reply)
 
 
@@ -57,10 +44,8 @@ def _confine() -> None:
     for standard in (1, 2):
         os.dup2(null, standard)
     os.close(null)
-    for kind, limit in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MAX_DATA_BYTES)):
-        _, hard = resource.getrlimit(kind)
-        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (soft, hard))
+    for kind, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, MAX_DATA_BYTES)):
+        limit(kind, value)
 
 
 def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerReply:

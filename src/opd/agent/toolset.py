@@ -1,9 +1,7 @@
 """What a tool is, how a set of them is found, described to a model and called with arguments that a model wrote."""
 
 import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from opd.isolation.modules import load_file
 from opd.text import storable
 
 DEFAULT_TOOLSET = "opd.agent.tools"
@@ -144,13 +143,9 @@ def _module(toolset: str) -> ModuleType:
     if not toolset.endswith(".py"):
         return importlib.import_module(toolset)
     path = Path(toolset)
-    spec = importlib.util.spec_from_file_location(f"_opd_toolset_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file():
         raise ImportError(f"toolset = {toolset}: there is no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path, f"_opd_toolset_{path.stem}")
 
 
 def tool_schemas(toolset: str = DEFAULT_TOOLSET) -> list[dict[str, Any]]:

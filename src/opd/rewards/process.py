@@ -1,4 +1,4 @@
-"""One scorer process as its parent sees it: start, one call at a time under a deadline, kill and reap."""
+"""One scorer process as its parent sees it: one call at a time, under a deadline."""
 
 import pickle
 from typing import Any
@@ -9,14 +9,22 @@ from opd.rewards.scorers import Score
 
 START_TIMEOUT_S = 120.0
 """A fresh process that imports a scorer's libraries on a busy machine; math-verify takes 0.5 s on an idle one."""
+Outcome = Score | Failure | ConfigurationFault
 
 
-class ScorerProcessLost(Exception):
-    """The process missed its deadline or died; it must be discarded."""
+def payload(task: ScoreTask, timeout_s: float | None) -> bytes:
+    """A call as it travels; without a deadline the worker only says whether it could score.
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    Raises:
+        TypeError: the row's values cannot be pickled.
+    """
+    try:
+        return pickle.dumps((task, timeout_s))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"reward function {task.function!r} runs in its own process, and the row's extra_info or ground truth "
+            f"cannot be pickled: {error}"
+        ) from error
 
 
 class ScorerProcess(ChildProcess):
@@ -29,10 +37,11 @@ class ScorerProcess(ChildProcess):
         """Imports the scorer and matches its arguments, without scoring.
 
         Raises:
-            ImportError | TypeError: as `run`.
+            ImportError | TypeError: it cannot be imported, or called with these arguments.
         """
+        message = payload(task, None)
         try:
-            self.connection.send_bytes(self._payload(task, None))
+            self.connection.send_bytes(message)
             reply = self._receive(START_TIMEOUT_S, "imported its scorer")
         except (EOFError, OSError) as error:
             reason = str(error) if isinstance(error, TimeoutError) else f"its process died{self.exit_status()}"
@@ -40,14 +49,8 @@ class ScorerProcess(ChildProcess):
         if isinstance(reply, ConfigurationFault):
             raise reply.error_type(reply.message)
 
-    def run(self, task: ScoreTask, *, timeout_s: float) -> Score | Failure:
-        """Scores one answer.
-
-        Raises:
-            ScorerProcessLost: no result by the deadline (counted from the scorer's start), or the process died.
-            ImportError | TypeError: the scorer cannot be imported, or called with these arguments.
-        """
-        message = self._payload(task, timeout_s)
+    def run(self, message: bytes, timeout_s: float) -> Outcome:
+        """Scores one answer (`payload`) by the deadline, counted from the scorer's start; else the process is killed."""
         declared: float | None = None
         try:
             self.connection.send_bytes(message)
@@ -55,23 +58,12 @@ class ScorerProcess(ChildProcess):
             if isinstance(reply, Started):
                 declared = reply.worst_score
                 reply = self._receive(timeout_s, "scored")
-        except TimeoutError as late:
-            raise ScorerProcessLost(Failure(str(late), declared)) from late
         except (EOFError, OSError) as error:
-            raise ScorerProcessLost(Failure(f"the scorer's process died{self.exit_status()}", declared)) from error
-        if isinstance(reply, ConfigurationFault):
-            raise reply.error_type(reply.message)
+            late = isinstance(error, TimeoutError)
+            failure = Failure(str(error) if late else f"the scorer's process died{self.exit_status()}", declared)
+            self.kill()
+            return failure
         return reply._replace(worst_score=declared) if isinstance(reply, Failure) else reply
-
-    @staticmethod
-    def _payload(task: ScoreTask, timeout_s: float | None) -> bytes:
-        try:
-            return pickle.dumps((task, timeout_s))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise TypeError(
-                f"reward function {task.function!r} runs in its own process, and the row's extra_info or ground truth "
-                f"cannot be pickled: {error}"
-            ) from error
 
     def _receive(self, timeout_s: float, what: str) -> Any:
         if not self.connection.poll(timeout_s):

@@ -1,10 +1,11 @@
 """Loads verl's own scorer files alone: importing `verl` itself costs seconds and torch, the scorers need only `re`."""
 
 import importlib.util
-import sys
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
+
+from opd.isolation.modules import load_file
 
 
 @lru_cache(maxsize=8)
@@ -24,11 +25,4 @@ def load_verl_scorer(name: str) -> ModuleType:
         raise ImportError(
             f"verl at {path.parents[2]} has no scorer {path.name}: install verl 0.9.1 (the `train` extra)"
         )
-    module_name = f"_opd_verl_scorer_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path, f"_opd_verl_scorer_{name}")

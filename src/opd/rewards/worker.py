@@ -1,48 +1,33 @@
 """The scorer process itself: imports a scorer, runs it on one answer at a time, ends when its parent does."""
 
 import importlib
-import importlib.util
 import inspect
 import logging
 import math
-import os
 import pickle
 import resource
-import signal
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from opd.isolation.modules import load_file
+from opd.isolation.serving import limit, orphan_alarm, requests
 from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score, builtin_call
 
 MAX_DATA_BYTES = 4 << 30
 """A scorer that eats memory gets a MemoryError, so that the kernel has no reason to kill the trainer beside it."""
-PARENT_POLL_S = 5.0
-ORPHAN_GRACE_S = 2.0
-"""How long after the deadline the kernel's alarm ends this process if its parent is no longer there to kill it."""
 
 
 def main(connection_fd: int) -> None:
     """Serves the connection until it closes."""
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = MAX_DATA_BYTES if hard_limit == resource.RLIM_INFINITY else min(MAX_DATA_BYTES, hard_limit)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
-    parent = os.getppid()
+    limit(resource.RLIMIT_DATA, MAX_DATA_BYTES)
     with Connection(connection_fd) as connection:
-        while True:
-            while not connection.poll(PARENT_POLL_S):
-                if os.getppid() != parent:  # a fork of the parent may hold the other end open
-                    return
-            try:
-                payload = connection.recv_bytes()
-            except EOFError:
-                return
-            _serve(connection, payload)
+        for request in requests(connection):
+            _serve(connection, request)
 
 
 def _serve(connection: Connection, payload: bytes) -> None:
@@ -58,16 +43,12 @@ def _serve(connection: Connection, payload: bytes) -> None:
     connection.send(Started(worst_score))
     if timeout_s is None:  # asked only whether it could score
         return
-    # The default action of SIGALRM ends the process even inside C code that never returns to Python.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s + ORPHAN_GRACE_S)
     result: Score | Failure
-    try:
-        result = call()
-    except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
-        result = Failure(f"raised {type(error).__name__}: {error}")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    with orphan_alarm(timeout_s):
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
+            result = Failure(f"raised {type(error).__name__}: {error}")
     connection.send(result)
 
 
@@ -114,21 +95,14 @@ def _preload_math_verify() -> None:
 @lru_cache(maxsize=8)
 def _custom_function(name: str) -> Callable[..., Any]:
     source, _, attribute = name.rpartition(":")
-    module = _module_from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    if source.endswith(".py"):
+        module = load_file(Path(source), f"_opd_custom_reward_{Path(source).stem}")
+    else:
+        module = importlib.import_module(source)
     function = getattr(module, attribute)
     if not callable(function):
         raise TypeError(f"{name} is a {type(function).__name__}, not a function")
     return function
-
-
-def _module_from_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"_opd_custom_reward_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise ImportError(f"there is no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up here
-    spec.loader.exec_module(module)
-    return module
 
 
 def _as_score(returned: Any) -> Score:
