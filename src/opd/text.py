@@ -20,6 +20,14 @@ def storable(text: str) -> str:
     return text.encode(_UTF_16, "surrogatepass").decode(_UTF_16, "replace")
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """The text, or its beginning and its end, where a result stands, with the number of characters between them."""
+    if len(text) <= max_chars:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
 def inert(text: str, *, keep: str = "\n\t") -> str:
     r"""The text as a terminal may get it: storable, colours dropped, every other control character written as `\x1b`.
 

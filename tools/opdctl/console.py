@@ -35,11 +35,10 @@ PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
 """For every console: what a run is called, or says of itself, is text and never Rich's markup."""
 
 
-def stdout(*, width: int | None = None) -> Console:
+def stdout() -> Console:
     """For results. A pipe gets wide, uncut lines."""
-    if width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        width = 200
-    return Console(width=width, highlight=False, soft_wrap=False, **PLAIN)
+    is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=200 if is_pipe else None, highlight=False, soft_wrap=False, **PLAIN)
 
 
 def stderr() -> Console:

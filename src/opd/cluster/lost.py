@@ -25,9 +25,9 @@ _WHY = {
 _DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
 
 
-def look_for_lost_parts(*, patience_s: float = PATIENCE_S) -> Look:
+def look_for_lost_parts() -> Look:
     """For `Watch`."""
-    return Look(find=lost_parts, patience_s=patience_s, error=PartLost)
+    return Look(find=lost_parts, patience_s=PATIENCE_S, error=PartLost)
 
 
 def look_for_lost_daemons() -> Look:

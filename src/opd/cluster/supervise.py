@@ -73,8 +73,8 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
 class StallWatch:
     """A thread that ends a run which makes no progress (`opd.runs.progress`), with the stacks of its processes on the disk."""
 
-    def __init__(self, child: int, *, poll_s: float = STALL_POLL_S) -> None:
-        self._child, self._poll_s = child, poll_s
+    def __init__(self, child: int) -> None:
+        self._child = child
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="opd-stall-watch", daemon=True)
 
@@ -91,7 +91,7 @@ class StallWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(self._poll_s):
+        while not self._over.wait(STALL_POLL_S):
             standing = PROGRESS.read()
             if standing is not None and standing.is_stalled:
                 self._end(standing)

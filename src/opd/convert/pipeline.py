@@ -39,7 +39,6 @@ class Conversion:
 def convert_checkpoint(
     options: Convert,
     *,
-    reporter: Reporter | None = None,
     max_shard_size: str | int = MAX_SHARD_SIZE,
     trust_remote_code: bool | None = None,
 ) -> Conversion:
@@ -54,7 +53,7 @@ def convert_checkpoint(
         BadRequest: the request cannot be followed.
         StoreError, OSError: a store or disk failed.
     """
-    reporter = reporter or Reporter()
+    reporter = Reporter()
     source = find_source(options.checkpoint, reporter)
     target = choose_target(options.target, source.origin.checkpoint)
     mode, base = _settle_dtype(options, source.origin, reporter)

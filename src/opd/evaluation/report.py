@@ -18,10 +18,10 @@ Z_95 = 1.96
 """Half the width of a 95 % interval in standard errors, for the bands."""
 
 
-def result_table(results: Sequence[SetResult], *, title: str = "Evaluation") -> Table:
+def result_table(results: Sequence[SetResult]) -> Table:
     """A column for each data set: accuracies in percent with their standard errors, and what did not go well."""
     ks = [k for k in shown_ks(max(result.num_samples for result in results)) if k > 1]
-    table = Table("", title=title, caption="percent ± standard error, clustered by problem")
+    table = Table("", title="Evaluation", caption="percent ± standard error, clustered by problem")
     for result in results:
         table.add_column(escape(result.data_source), justify="right")
     table.add_row("problems × answers", *(f"{result.num_problems} × {result.num_samples}" for result in results))
@@ -79,7 +79,7 @@ def save_picture(path: Path, results: Sequence[SetResult], *, title: str = "") -
         _draw_curves(axes, results)
     else:
         _draw_bars(axes, results)
-    axes.set(ylabel="accuracy in %", ylim=(0, 100), title=title)
+    axes.set(ylabel="accuracy in %", ylim=(0, 100), title="Evaluation")
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)
     path.parent.mkdir(parents=True, exist_ok=True)

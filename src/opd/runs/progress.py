@@ -35,9 +35,9 @@ class Standing:
     folder: str = ""
     """Where the attempt's files lie."""
 
-    def silent_s(self, now_s: float | None = None) -> float:
+    def silent_s(self) -> float:
         """Seconds since the last progress."""
-        return max((time.monotonic() if now_s is None else now_s) - self.progress_at_s, 0.0)
+        return max(time.monotonic() - self.progress_at_s, 0.0)
 
     @property
     def is_stalled(self) -> bool:

@@ -61,12 +61,12 @@ def requests(spec: Tree) -> Amounts:
     total: Amounts = {}
     peak: Amounts = {}
     for container in spec.get("initContainers") or ():
-        own = _asked(container, "requests")
+        own = _asked(container)
         if container.get("restartPolicy") == "Always":
             total = add(total, own)
         peak = most(peak, total if container.get("restartPolicy") == "Always" else add(total, own))
     for container in spec.get("containers") or ():
-        total = add(total, _asked(container, "requests"))
+        total = add(total, _asked(container))
     return add(most(total, peak), amounts(spec.get("overhead")))
 
 
@@ -101,6 +101,6 @@ def in_words(name: str, amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
-def _asked(container: Tree, part: str) -> Amounts:
+def _asked(container: Tree) -> Amounts:
     resources = container.get("resources") or {}
-    return amounts({**(resources.get("limits") or {}), **(resources.get(part) or {})})
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})

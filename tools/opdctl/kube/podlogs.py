@@ -96,11 +96,10 @@ class StampedLines:
 class PodLog:
     """One container's log, read as often as it takes."""
 
-    def __init__(self, api: KubeApi, pod: LogPod, *, tail: int | None = None, read_timeout_s: float = READ_TIMEOUT_S):
+    def __init__(self, api: KubeApi, pod: LogPod, *, tail: int | None = None):
         self.api = api
         self.pod = pod
         self.tail = tail
-        self.read_timeout_s = read_timeout_s
         self._seen = StampedLines()
         self._rest = b""
 
@@ -120,7 +119,7 @@ class PodLog:
         elif self.tail is not None:
             query["tailLines"] = self.tail
         path = self.api.path("pods", self.pod.name, "log")
-        for chunk in self.api.stream(path, read_timeout_s=self.read_timeout_s, **query):
+        for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             for line in whole:
                 text = self._seen.take(line.decode(errors="replace"))

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from opd.evaluation.samples import Sample
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
+from opd.text import shortened
 from opdctl.redact import redact
 from opdctl.report.curves import draw_all
 from opdctl.runs.compare import GENERATIONS_KEY, answers, group_runs
@@ -132,17 +133,13 @@ def _samples(run: GatheredRun, stores: Mapping[str, Store], num_samples: int) ->
         return []
     picked = pick(answers(store, run.record.run_id), num_samples)
     return [
-        {"sample": sample, "prompt": _shortened(sample.prompt), "response": _shortened(sample.response)}
+        {
+            "sample": sample,
+            "prompt": shortened(sample.prompt, MAX_TEXT_CHARS),
+            "response": shortened(sample.response, MAX_TEXT_CHARS),
+        }
         for sample in picked
     ]
-
-
-def _shortened(text: str) -> str:
-    """A very long answer keeps its beginning and its end, where the result stands."""
-    if len(text) <= MAX_TEXT_CHARS:
-        return text
-    half = MAX_TEXT_CHARS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
 def _comparisons(records: Sequence[RunRecord], stores: Mapping[str, Store]) -> list[Comparison]:

@@ -93,17 +93,17 @@ def delete_job(api: KubeApi, run_id: str) -> bool:
     return api.delete(api.path("rayjobs", run_id))
 
 
-def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float, poll_s: float = POLL_S) -> None:
+def wait_until_gone(api: KubeApi, run_id: str, *, timeout_s: float) -> None:
     """Waits until RayJob and pods are gone.
 
     Raises:
         ToolError: it took longer; the deletion goes on.
     """
-    _wait(api, run_id, lambda run: run.job is None and not run.pods, timeout_s=timeout_s, poll_s=poll_s)
+    _wait(api, run_id, lambda run: run.job is None and not run.pods, timeout_s=timeout_s)
 
 
 def _wait(
-    api: KubeApi, run_id: str, is_done: Callable[[ClusterRun], bool], *, timeout_s: float, poll_s: float
+    api: KubeApi, run_id: str, is_done: Callable[[ClusterRun], bool], *, timeout_s: float, poll_s: float = POLL_S
 ) -> ClusterRun:
     started_s = noted_s = time.monotonic()
     shown = ""

@@ -13,7 +13,7 @@ from opdctl.runs.state import End
 POLL_S = 5.0
 
 
-def wait_for_job(api: KubeApi, run_id: str, *, on_change: Callable[[str], None], poll_s: float = POLL_S) -> End:
+def wait_for_job(api: KubeApi, run_id: str, *, on_change: Callable[[str], None]) -> End:
     """Waits until the RayJob has ended, through retries and an API server that is away.
 
     Args:
@@ -32,7 +32,7 @@ def wait_for_job(api: KubeApi, run_id: str, *, on_change: Callable[[str], None],
         if text != told:
             on_change(f"{run_id}: {text}")
             told = text
-        time.sleep(poll_s)
+        time.sleep(POLL_S)
 
 
 def job_end(run: ClusterRun) -> End | None:

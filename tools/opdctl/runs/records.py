@@ -133,7 +133,7 @@ def unreadable(listing: Listing, *, run_id: str, error: Exception) -> tuple[RunR
     return record, merge_tables({})
 
 
-def live_state(record: RunRecord, listing: Listing, *, now_s: float | None = None) -> tuple[State, float]:
+def live_state(record: RunRecord, listing: Listing) -> tuple[State, float]:
     """State and last sign of life as of now: heartbeats are not part of what is cached.
 
     An attempt that has not ended counts as running while its lease holds, then as silent.
@@ -141,7 +141,7 @@ def live_state(record: RunRecord, listing: Listing, *, now_s: float | None = Non
     last_sign_s = listing.last_sign_s(max(listing.attempts(), default=0))
     if record.state not in ("running", "silent"):
         return record.state, last_sign_s
-    age_s = (time.time() if now_s is None else now_s) - last_sign_s
+    age_s = time.time() - last_sign_s
     return ("running" if age_s <= DEFAULT_LEASE_TTL_S else "silent"), last_sign_s
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from opd.agent.trajectories import Trajectory
-from opd.text import storable
+from opd.text import shortened, storable
 
 MAX_SEGMENT_CHARS = 6000
 """A longer stretch keeps its beginning and its end; what is left out is counted."""
@@ -23,7 +24,7 @@ def render(title: str, trajectories: Sequence[Trajectory]) -> str:
         loader=PackageLoader("opd.agent.viewer", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"shortened": shortened, "compact": compact}
+    environment.filters |= {"shortened": partial(shortened, max_chars=MAX_SEGMENT_CHARS), "compact": compact}
     ordered = sorted(trajectories, key=lambda t: (t.partition, t.step, t.data_index, t.sample))
     views = [view(trajectory) for trajectory in ordered]
     return storable(environment.get_template("page.html.j2").render(title=title, trajectories=views))
@@ -71,14 +72,6 @@ def constraints(breakdown: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
         if name and key not in _SUMMARY and isinstance(value, int | float):
             found.append((group, name.replace("_", " "), float(value) == 1.0))
     return sorted(found)
-
-
-def shortened(text: str) -> str:
-    """The text, or its beginning and end with the number of characters between them."""
-    if len(text) <= MAX_SEGMENT_CHARS:
-        return text
-    half = MAX_SEGMENT_CHARS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
 def compact(arguments: Mapping[str, Any]) -> str:

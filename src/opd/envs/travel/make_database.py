@@ -12,8 +12,9 @@ from pathlib import Path
 
 from opd.envs.travel import tables
 from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, file_sha256, manifest_text, record_of
+from opd.envs.travel.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, manifest_text, record_of
 from opd.envs.travel.world import MAX_CITIES, World, make_world
+from opd.store.durable import hash_file
 
 DEFAULT_NUM_CITIES = 240
 _SQLITE_VERSION_OFFSET = 96
@@ -103,7 +104,7 @@ def write_archive(folder: Path, archive: Path) -> str:
         unfinished.replace(archive)
     finally:
         unfinished.unlink(missing_ok=True)
-    return file_sha256(archive)
+    return hash_file(archive)[1]
 
 
 def main(argv: list[str] | None = None) -> None:

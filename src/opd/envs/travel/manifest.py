@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from opd.store.durable import hash_file
+
 MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 """Raised whenever a table or the meaning of a column changes: an older folder is then refused, not misread."""
-_CHUNK_BYTES = 2**20
 _ID_DIGITS = 16
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
@@ -48,18 +49,10 @@ class Manifest(BaseModel):
         return hashlib.sha256(manifest_text(self).encode()).hexdigest()[:_ID_DIGITS]
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file in hex, read in bounded pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def record_of(path: Path) -> FileRecord:
     """The record of a file as it is now."""
-    return FileRecord(sha256=file_sha256(path), num_bytes=path.stat().st_size)
+    num_bytes, sha256 = hash_file(path)
+    return FileRecord(sha256=sha256, num_bytes=num_bytes)
 
 
 def manifest_text(manifest: Manifest) -> str:
@@ -106,7 +99,7 @@ def verify_folder(folder: Path) -> Manifest:
     """
     manifest = read_manifest(folder)
     for name, record in manifest.files.items():
-        found = file_sha256(folder / name)
+        found = hash_file(folder / name)[1]
         if found != record.sha256:
             raise ManifestError(
                 f"{folder / name}: has SHA-256 {found}, its manifest says {record.sha256}; copy the folder again"

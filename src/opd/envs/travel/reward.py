@@ -72,9 +72,9 @@ def score(text: str, task: Task, extra_info: Mapping[str, Any], *, database_dir:
     if isinstance(task, Trip):
         return _trip(text, task, _database(extra_info, database_dir))
     if isinstance(task, BenchmarkTrip):
-        return _benchmark("hard", judge_trip(text, task))
+        return _benchmark(judge_trip(text, task))
     if isinstance(task, BenchmarkCart):
-        return _benchmark("hard", judge_cart(text, task))
+        return _benchmark(judge_cart(text, task))
     assert_never(task)
 
 
@@ -108,10 +108,10 @@ def _trip(text: str, task: Trip, database: Database) -> Result:
     return Result(judgement.score, judgement.passed, "", tuple(verdicts), shares)
 
 
-def _benchmark(prefix: str, verdicts: tuple[Verdict, ...]) -> Result:
+def _benchmark(verdicts: tuple[Verdict, ...]) -> Result:
     share = satisfied_share(verdicts)
-    named = tuple((f"{prefix}_{verdict.name}", verdict) for verdict in verdicts)
-    return Result(share, share == 1.0, "", named, {prefix: share})
+    named = tuple((f"hard_{verdict.name}", verdict) for verdict in verdicts)
+    return Result(share, share == 1.0, "", named, {"hard": share})
 
 
 def _database(extra_info: Mapping[str, Any], database_dir: str | None) -> Database:
