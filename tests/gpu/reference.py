@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from opd.losses import DivergenceOutput
 from opd.losses.divergence import divergence
-from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.fused import head_divergence
 
 GRADIENT_BOUND = 3e-3  # relative error of both gradients against float64
 VALUE_BOUND = 1e-3  # of per-token outputs
@@ -51,7 +52,7 @@ def float64_reference(heads: list[Tensor], kind: str, weights: Tensor, valid: in
     }
 
 
-def run_fused(heads: list[Tensor], kind: str, weights: Tensor, **options) -> tuple[HeadDivergence, Tensor, Tensor]:
+def run_fused(heads: list[Tensor], kind: str, weights: Tensor, **options) -> tuple[DivergenceOutput, Tensor, Tensor]:
     """Output and both gradients, in fp32: what autograd would round to the inputs' dtype is not part of the bound."""
     hidden, weight, teacher_hidden, teacher_weight = heads
     hidden = hidden.float().requires_grad_()

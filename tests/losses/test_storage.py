@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from opd.losses.fused import HeadDivergence
+from opd.losses import DivergenceOutput
 from opd.losses.storage import RETRY_AFTER, StorageMemory
 from opd.worker.head import DistillationHead
 
@@ -40,7 +40,7 @@ class Recorder:
     def divergence(self, hidden, weight, precision):
         self.begun.append(precision)
         zeros = hidden.new_zeros(len(hidden))
-        return HeadDivergence(zeros.sum(), zeros, zeros, zeros, None, None, zeros.bool(), "fp32", 0.0)
+        return DivergenceOutput(zeros.sum(), zeros, zeros, zeros, None, None, zeros.bool(), "fp32", 0.0)
 
 
 def test_a_student_s_head_remembers_over_micro_batches_and_each_head_for_itself():

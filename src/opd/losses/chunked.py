@@ -7,33 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
+from opd.losses.output import DivergenceOutput
 from opd.losses.rows import row_statistics
-
-
-class DivergenceOutput(NamedTuple):
-    """Loss sum (with a graph) and per-token outputs (detached, float32 or float64, in nats)."""
-
-    loss_sum: Tensor
-    """Scalar: sum over tokens of weight times divergence. The caller divides once, by the global token count."""
-    divergence: Tensor
-    """[T]"""
-    student_entropy: Tensor
-    """[T]"""
-    teacher_entropy: Tensor
-    """[T]"""
-    student_log_prob: Tensor | None
-    """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
-    teacher_log_prob: Tensor | None
-    """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
-
-    @classmethod
-    def of(cls, loss_sum: Tensor, statistics: Tensor, token_ids: Tensor | None, vocab: int) -> "DivergenceOutput":
-        """From statistics [5, T], [3, T] without ids (`row_statistics`); an id outside [0, vocab) has a log-probability of -inf."""
-        divergence, *entropies = statistics[:3]
-        if token_ids is None:
-            return cls(loss_sum, divergence, *entropies, None, None)
-        outside = (token_ids < 0) | (token_ids >= vocab)
-        return cls(loss_sum, divergence, *entropies, *statistics[3:].masked_fill(outside, -torch.inf))
 
 
 def chunked_divergence(
@@ -83,7 +58,8 @@ def chunked_divergence(
     loss_sum, statistics = _ChunkedDivergence.apply(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), token_ids, call
     )
-    return DivergenceOutput.of(loss_sum, statistics, token_ids, vocab)
+    nonfinite = ~torch.isfinite(statistics[:3]).all(dim=0)
+    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab)
 
 
 def check_arguments(

@@ -3,7 +3,7 @@
 import functools
 import importlib.util
 import logging
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from opd.losses.chunked import check_arguments, chunked_divergence, counted_voca
 from opd.losses.cuda.fused import FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind
+from opd.losses.output import DivergenceOutput
 
 logger = logging.getLogger(__name__)
 
@@ -21,36 +22,6 @@ WORKSPACE_GIB = 1.1
 # gradients of hidden states and head were then at most 3.1e-3 off, in the worst case measured.
 MAX_RELATIVE_ERROR = 2.5e-3
 CHUNKED_ROWS = 512  # rows of the plain path's chunks
-
-
-class HeadDivergence(NamedTuple):
-    """Loss sum (with a graph) and per-token outputs (detached, in nats), as of `chunked_divergence`, and a report."""
-
-    loss_sum: Tensor
-    """Scalar: sum over tokens of weight times divergence, without the rows of `nonfinite`."""
-    divergence: Tensor
-    """[T]"""
-    student_entropy: Tensor
-    """[T]"""
-    teacher_entropy: Tensor
-    """[T]"""
-    student_log_prob: Tensor | None
-    """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
-    teacher_log_prob: Tensor | None
-    """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
-    nonfinite: Tensor
-    """[T] bool: rows with a nan or an infinity on either side. Fused: their outputs, loss and gradient are 0."""
-    precision: str
-    """How logits were stored: fp16, fp32 (fused), or the computing dtype of the plain path."""
-    relative_error: float
-    """Of the logits' gradient from storing logits and gradient: an estimate of ||error|| / ||gradient|| over all tokens
-    together, from every 16th of them; 0 without a gradient. It bounds nothing: 3.1e-3 was measured where it said 1.7e-3,
-    and a token whose own gradient is tiny beside the others' (a nearly solved one) can be off by a fifth of it."""
-
-    @property
-    def scored_divergence(self) -> Tensor:
-        """[T] the divergence, nan in the rows of `nonfinite`: what tokens are chosen by."""
-        return self.divergence.masked_fill(self.nonfinite, torch.nan)
 
 
 def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
@@ -101,7 +72,7 @@ def head_divergence(
     precision: LogitsPrecision = "fp16",
     max_relative_error: float = MAX_RELATIVE_ERROR,
     backend: Backend | None = None,
-) -> HeadDivergence:
+) -> DivergenceOutput:
     """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
 
     Arguments, formulas and gradients are those of `chunked_divergence`; on a Hopper or newer GPU with 16-bit heads the
@@ -133,7 +104,16 @@ def head_divergence(
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
     if choose_backend(student_weight, teacher_weight, backend) == "chunked":
-        return _plain(heads, kind, token_weights, beta, temperature, chunk_size, vocab, token_ids)
+        return chunked_divergence(
+            *heads,
+            kind,
+            token_weights=token_weights,
+            beta=beta,
+            temperature=temperature,
+            chunk_size=chunk_size,
+            valid_vocab=vocab,
+            token_ids=token_ids,
+        )
     from opd.losses.cuda.run import Call
 
     call = Call(
@@ -149,14 +129,8 @@ def head_divergence(
     counted = torch.zeros(len(student_hidden), dtype=torch.int64, device=student_hidden.device)
     if token_ids is not None:
         counted = token_ids.clamp(0, vocab - 1)
-    loss_sum, *columns, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), counted, call)
-    log_probs: list[Tensor | None] = [None, None]
-    if token_ids is not None:
-        outside = (token_ids < 0) | (token_ids >= vocab)
-        log_probs = [column.masked_fill(outside, -torch.inf) for column in columns[3:]]
-    return HeadDivergence(
-        loss_sum, columns[0], columns[1], columns[2], log_probs[0], log_probs[1], nonfinite, used, error
-    )
+    loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), counted, call)
+    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, relative_error=error)
 
 
 def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None) -> Backend:
@@ -175,27 +149,3 @@ def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Back
     if student_weight.device.type == "cuda":
         _warn_once(obstacle)
     return "chunked"
-
-
-def _plain(
-    heads: tuple[Tensor, Tensor, Tensor, Tensor],
-    kind: DivergenceKind,
-    token_weights: Tensor,
-    beta: float,
-    temperature: float,
-    chunk_size: int,
-    vocab: int,
-    token_ids: Tensor | None,
-) -> HeadDivergence:
-    output = chunked_divergence(
-        *heads,
-        kind,
-        token_weights=token_weights,
-        beta=beta,
-        temperature=temperature,
-        chunk_size=chunk_size,
-        valid_vocab=vocab,
-        token_ids=token_ids,
-    )
-    nonfinite = ~(torch.isfinite(output.divergence) & torch.isfinite(output.student_entropy + output.teacher_entropy))
-    return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)

@@ -8,8 +8,9 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from opd.losses.chunked import DivergenceOutput, check_arguments
+from opd.losses.chunked import check_arguments
 from opd.losses.divergence import DivergenceKind, compute_dtype
+from opd.losses.output import DivergenceOutput
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 from opd.losses.rows import row_statistics
 
@@ -49,7 +50,7 @@ def vocab_parallel_divergence(
     temperature: float,
     chunk_size: int,
     token_ids: Tensor | None = None,
-) -> tuple[DivergenceOutput, Tensor]:
+) -> DivergenceOutput:
     """`chunked_divergence` over ranks that hold a slice of both heads each: exact, and collective over the group.
 
     Chunk by chunk the ranks exchange hidden states (each rank then multiplies everybody's by its slice), a few numbers a
@@ -73,8 +74,7 @@ def vocab_parallel_divergence(
         chunk_size: tokens of all ranks together whose rows exist at once; the same on every rank.
 
     Returns:
-        The output for this rank's tokens, and [T] bool: rows with a nan or an infinity, whose outputs, loss and gradient
-        are 0.
+        The output for this rank's tokens.
 
     Raises:
         ValueError: shapes that do not match, or an undefined divergence.
@@ -92,7 +92,7 @@ def vocab_parallel_divergence(
     loss_sum, stats, nonfinite = _VocabParallel.apply(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, call
     )
-    return DivergenceOutput.of(loss_sum, stats, token_ids, vocab), nonfinite
+    return DivergenceOutput.of(loss_sum, stats, nonfinite, token_ids, vocab)
 
 
 class _Call(NamedTuple):

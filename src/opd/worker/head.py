@@ -16,10 +16,10 @@ from torch import distributed, nn
 from torch.distributed import ProcessGroup
 
 from opd.errors import Unfit
-from opd.losses import DivergenceKind
+from opd.losses import DivergenceKind, DivergenceOutput
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import next_token_entropy
-from opd.losses.fused import HeadDivergence, head_divergence
+from opd.losses.fused import head_divergence
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
 from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
@@ -105,7 +105,7 @@ class DivergenceTask:
     teacher_vocab: int = 0
     unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> HeadDivergence:
+    def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> DivergenceOutput:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
         if self.choice is not None:
             return self._chosen_divergence(self.choice, hidden, weight, precision)
@@ -150,7 +150,7 @@ class DivergenceTask:
 
     def _chosen_divergence(
         self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
-    ) -> HeadDivergence:
+    ) -> DivergenceOutput:
         """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
         everything = replace(self, choice=None)
         if choice.kind is None:
@@ -192,14 +192,14 @@ class DivergenceTask:
         )
         self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
 
-    def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> HeadDivergence:
+    def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> DivergenceOutput:
         """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
 
         FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
         """
         shard = vocab_shard(self.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
         on_gpu = hidden.device.type == "cuda"
-        output, nonfinite = vocab_parallel_divergence(
+        return vocab_parallel_divergence(
             hidden,
             weight[shard],
             self.teacher_hidden.ready(),
@@ -213,7 +213,6 @@ class DivergenceTask:
             chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
             token_ids=self.token_ids,
         )
-        return HeadDivergence(*output, nonfinite, str(output.divergence.dtype).removeprefix("torch."), 0.0)
 
 
 class ProbeTask(NamedTuple):
@@ -254,7 +253,7 @@ class DistillationHead(nn.Linear):
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
-        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies [N] or a `HeadDivergence`."""
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies [N] or a `DivergenceOutput`."""
         task = self.task
         if task is None:
             return super().forward(input)

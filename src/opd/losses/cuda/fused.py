@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 
 class FusedDivergence(torch.autograd.Function):
-    """Inputs and outputs: `opd.losses.fused.head_divergence`; `call` is a `opd.losses.cuda.run.Call`."""
+    """Inputs: `opd.losses.fused.head_divergence`; `call` is a `opd.losses.cuda.run.Call`."""
 
     @staticmethod
     def forward(
@@ -29,11 +29,10 @@ class FusedDivergence(torch.autograd.Function):
             result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
         ctx.gradients = (result.grad_hidden, result.grad_weight)
         ctx.weight_grad_dtype = _grad_dtype(student_weight)
-        columns = result.stats.T.contiguous().unbind(0)
-        per_token = (*columns[:5], columns[5] == 0)
-        ctx.mark_non_differentiable(*per_token)
+        statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
+        ctx.mark_non_differentiable(statistics, nonfinite)
         ctx.set_materialize_grads(False)
-        return result.loss_sum, *per_token, result.precision, result.relative_error
+        return result.loss_sum, statistics, nonfinite, result.precision, result.relative_error
 
     @staticmethod
     @once_differentiable

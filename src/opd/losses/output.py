@@ -1,0 +1,72 @@
+"""What every form of the divergence from hidden states returns."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class DivergenceOutput(NamedTuple):
+    """Loss sum (with a graph), per-token outputs (detached, float32 or float64, in nats), and a report."""
+
+    loss_sum: Tensor
+    """Scalar: sum over tokens of weight times divergence. The caller divides once, by the global token count."""
+    divergence: Tensor
+    """[T]"""
+    student_entropy: Tensor
+    """[T]"""
+    teacher_entropy: Tensor
+    """[T]"""
+    student_log_prob: Tensor | None
+    """[T] log p_S of `token_ids` at the loss's temperature; None without token ids."""
+    teacher_log_prob: Tensor | None
+    """[T] log p_T of `token_ids` at the loss's temperature; None without token ids."""
+    nonfinite: Tensor
+    """[T] bool: rows with a nan or an infinity on either side. But for the plain form, their outputs, loss and gradient are 0."""
+    precision: str
+    """How logits were stored: fp16, fp32 (fused form), or the computing dtype."""
+    relative_error: float
+    """Of the logits' gradient from storing logits and gradient: an estimate of ||error|| / ||gradient|| over all tokens
+    together, from every 16th of them; 0 without a gradient, and but for the fused form. It bounds nothing: 3.1e-3 was
+    measured where it said 1.7e-3, and a token whose own gradient is tiny beside the others' (a nearly solved one) can be
+    off by a fifth of it."""
+
+    @property
+    def scored_divergence(self) -> Tensor:
+        """[T] the divergence, nan in the rows of `nonfinite`: what tokens are chosen by."""
+        return self.divergence.masked_fill(self.nonfinite, torch.nan)
+
+    @classmethod
+    def of(
+        cls,
+        loss_sum: Tensor,
+        statistics: Tensor,
+        nonfinite: Tensor,
+        token_ids: Tensor | None,
+        vocab: int,
+        *,
+        precision: str = "",
+        relative_error: float = 0.0,
+    ) -> "DivergenceOutput":
+        """From statistics [5, T], or [3, T] without ids (`row_statistics`).
+
+        Args:
+            vocab: an id outside [0, vocab) has a log-probability of -inf.
+            precision: by default the statistics' dtype.
+        """
+        divergence, student_entropy, teacher_entropy = statistics[:3]
+        student_log_prob = teacher_log_prob = None
+        if token_ids is not None:
+            outside = (token_ids < 0) | (token_ids >= vocab)
+            student_log_prob, teacher_log_prob = statistics[3:].masked_fill(outside, -torch.inf)
+        return cls(
+            loss_sum,
+            divergence,
+            student_entropy,
+            teacher_entropy,
+            student_log_prob,
+            teacher_log_prob,
+            nonfinite,
+            precision or str(statistics.dtype).removeprefix("torch."),
+            relative_error,
+        )
