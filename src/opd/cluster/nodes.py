@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -87,17 +88,18 @@ def fetch_on_nodes(models: dict[str, str]) -> None:
         return
     here = ray.get_runtime_context().get_node_id()
     others = [node for node in working_nodes() if node != here]
-    fetch = ray.remote(num_cpus=0)(local_copy)
-    asked = {
-        (url, node): fetch.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(url)
-        for url in models
-        for node in others
-    }
+    asked = {(url, node): on_node(node, local_copy, url) for url in models for node in others}
     for (url, node), answer in asked.items():
         if (found := ray.get(answer)) != models[url]:
             raise RuntimeError(
                 f"{url} is at {found} on node {node}, here at {models[url]}: set {CACHE_VARIABLE} alike on both"
             )
+
+
+def on_node(node: str, function: Callable[..., Any], *arguments: Any) -> ray.ObjectRef:
+    """What the function returns on this node, however busy its CPUs are."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0)(function).options(scheduling_strategy=there).remote(*arguments)
 
 
 def working_nodes() -> list[str]:

@@ -110,6 +110,9 @@ class StallWatch:
         path = Path(standing.folder or tempfile.gettempdir()) / stacks.FILE
         try:
             path.write_text(text)
+            if os.environ.get("RAY_ADDRESS"):
+                with path.open("a") as file:
+                    file.write(f"\n{stacks.dump_of_other_nodes()}")
             where = f"the stacks of its {len(pids)} processes are in {path}"
         except OSError as error:
             where = f"its stacks cannot be written to {path} ({error}):\n{text}"

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ FILE = "stacks.txt"
 # py-spy stops a process for as long as it reads it.
 _PY_SPY_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 5.0
+# Joining a Ray cluster takes seconds, starting a process on each node too; a Ray that hangs takes for ever.
+NODES_TIMEOUT_S = 90.0
 _open_file: IO[str] | None = None
 
 
@@ -80,6 +83,18 @@ def dump(pids: list[int]) -> str:
         )
         parts.append(f"===== process {pid}, state {state}: {_command(pid)}\n{text.rstrip()}\n")
     return "\n".join(parts)
+
+
+def dump_of_other_nodes() -> str:
+    """The same of the run's processes on the other nodes of the Ray cluster that it has joined; says why where there is none."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "opd.cluster.node_stacks"],
+            capture_output=True, text=True, timeout=NODES_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(no stacks of other nodes: {error})\n"
+    return asked.stdout if asked.returncode == 0 else f"(no stacks of other nodes: {asked.stderr[-2000:].strip()})\n"
 
 
 def _by_py_spy(pid: int) -> str:
