@@ -12,9 +12,10 @@ from dataclasses import replace
 import pytest
 import yaml
 from hypothesis import Phase, given, settings
-from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, MINIMAL, RUN, helm, one, parsed
+from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, one, parsed
 from tests.charts.mutations import ERRORS, TREES, edit, mutated
 from tests.config.test_rules import RULES as RULES_OF_THE_SPEC
+from tests.minimal import MINIMAL
 
 from chartgen.chart import charts
 from opd import launch
