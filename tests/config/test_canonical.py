@@ -87,6 +87,7 @@ def test_what_changes_the_experiment_changes_the_hash(path, value, minimal):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("spec_version", 1),
         ("name", "other"),
         ("env", {"NCCL_DEBUG": "INFO"}),
         ("store.url", "s3://b"),

@@ -12,6 +12,7 @@ from opd.config.tree import drop_path, get_path
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
 # person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
 NOT_IDENTITY: tuple[str, ...] = (
+    "spec_version",
     "name",
     "env",
     "store",
