@@ -5,7 +5,7 @@ from __future__ import annotations
 from opdctl.chart.values import Experiment
 from opdctl.doctor.checks import check_kuberay, check_namespace, check_rights
 from opdctl.doctor.examination import Examination
-from opdctl.doctor.looking import look_at
+from opdctl.doctor.looking import OneLook, look_at
 from opdctl.doctor.report import Check, bad, good, unseen
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import ClusterError
@@ -31,6 +31,7 @@ def check_cluster(api: KubeApi, item: Experiment | None, text: str) -> list[Chec
         item: the experiment, None to check for none in particular.
         text: what its chart renders, empty where it cannot.
     """
+    api = OneLook(api)
     try:
         version = api.get("/version")
     except ClusterError as error:

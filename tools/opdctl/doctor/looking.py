@@ -6,10 +6,31 @@ from collections.abc import Callable
 from typing import Any
 
 from opdctl.doctor.report import Check, bad, unseen
+from opdctl.kube.client import KubeApi, Tree
 from opdctl.kube.errors import HTTP_FORBIDDEN, HTTP_NOT_FOUND, ClusterError, ClusterUnreachable
 
 APPLY_MANIFESTS = "an admin applies manifests/cluster"
 SEES = f"{APPLY_MANIFESTS}: the Role opd-user and the ClusterRole opd-user-view allow it"
+
+
+class OneLook(KubeApi):
+    """A cluster of which every address is read once: all checks judge the same objects."""
+
+    def __init__(self, api: KubeApi) -> None:
+        super().__init__(api.client, namespace=api.namespace, context=api.context)
+        self._seen: dict[tuple[Any, ...], Tree | ClusterError] = {}
+
+    def get(self, path: str, **query: str | int) -> Tree:
+        key = (path, *query.items())
+        if key not in self._seen:
+            try:
+                self._seen[key] = super().get(path, **query)
+            except ClusterError as error:
+                self._seen[key] = error
+        found = self._seen[key]
+        if isinstance(found, ClusterError):
+            raise found
+        return found
 
 
 def look_at(name: str, read: Callable[[], list[Check]]) -> list[Check]:

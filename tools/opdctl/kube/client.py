@@ -39,7 +39,7 @@ class KubeApi:
     """
 
     def __init__(self, client: Any, *, namespace: str, context: str | None):
-        self._client = client
+        self.client = client
         self.namespace = namespace
         self.context = context
 
@@ -111,7 +111,7 @@ class KubeApi:
         """The library's own CoreV1Api, for connections that are no HTTP requests."""
         from kubernetes.client import CoreV1Api
 
-        return CoreV1Api(self._client)
+        return CoreV1Api(self.client)
 
     def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
         """Group path and plural name of a kind, as the API server itself says.
@@ -156,13 +156,13 @@ class KubeApi:
         import urllib3
 
         headers = {"Accept": "application/json, */*", "Content-Type": content_type}
-        request = self._client.param_serialize(
+        request = self.client.param_serialize(
             method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=["BearerToken"]
         )  # fmt: skip
         try:
-            answer = self._client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT_S, read_timeout_s))
+            answer = self.client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT_S, read_timeout_s))
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            host = self._client.configuration.host
+            host = self.client.configuration.host
             raise ClusterUnreachable(
                 f"no answer from the API server at {host}: {_short(error)}",
                 fix="check the network and the kubeconfig context (--context), or leave the cluster out with --no-cluster",

@@ -1,0 +1,90 @@
+"""`opdctl doctor` reads a cluster once, however many groups of pods and volumes ask for the same objects."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from kubernetes import client
+from tests.charts.helm import DIGEST, SITES
+
+from gotools import find
+from opdctl.chart import helm
+from opdctl.chart.values import load_experiments
+from opdctl.doctor.doctor import check_cluster
+from opdctl.kube.client import KubeApi
+
+ROOT = Path(__file__).parents[3]
+EXPERIMENT = """
+kind: opd
+model: {path: Qwen/Qwen3-1.7B}
+teacher: {path: Qwen/Qwen3-8B}
+trainer: {nnodes: 2}
+cluster: {cache: {claim: shared}}
+"""
+CLAIM = {"metadata": {"name": "shared"}, "spec": {"storageClassName": "disk"}, "status": {"phase": "Pending"}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    reads: ClassVar[Counter[str]]
+
+    def do_GET(self) -> None:
+        self.reads[self.path] += 1
+        if "/persistentvolumeclaims/shared" in self.path:
+            self._answer(200, CLAIM)
+        elif "/storageclasses" in self.path:
+            self._answer(403, {"message": "storageclasses is forbidden", "reason": "Forbidden"})
+        elif "limit=" in self.path:
+            self._answer(200, {"items": [], "metadata": {}})
+        elif self.path in ("/version", "/api/v1/namespaces/opd"):
+            self._answer(200, {"metadata": {"name": "opd"}})
+        else:
+            self._answer(404, {"message": "not found", "reason": "NotFound"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(201, {"status": {"allowed": True}})
+
+    def _answer(self, status: int, tree: dict[str, Any]) -> None:
+        body = json.dumps(tree).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def reads() -> Iterator[tuple[Counter[str], KubeApi]]:
+    counted: Counter[str] = Counter()
+    handler = type("Own", (Handler,), {"reads": counted})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
+        configuration.retries = False
+        yield counted, KubeApi(client.ApiClient(configuration), namespace="opd", context=None)
+        server.shutdown()
+
+
+def test_what_groups_and_volumes_share_is_read_once(
+    reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, api = reads
+    monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
+    (tmp_path / "exp.yaml").write_text(EXPERIMENT)
+    [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
+    chart = helm.find_chart("opd", ROOT / "charts")
+    text = helm.template(item, chart=chart, namespace="opd", timeout_s=60)
+    checks = check_cluster(api, item, text)
+    assert {check.name for check in checks} >= {"placement", "claim"}
+    assert any("/persistentvolumeclaims/shared" in path for path in counted)
+    assert any("/storageclasses" in path for path in counted)
+    assert {path: number for path, number in counted.items() if number > 1} == {}
