@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from typing import Any
 
 from chartgen.chart import Chart
-from chartgen.values import HIDDEN, shape
+from chartgen.values import HIDDEN
+from opd.config.keys import keys
 
 PURPOSE = {
     "grpo": "GRPO in three recipes through verl's own trainer",
@@ -66,7 +65,7 @@ EXAMPLES = {
 def readme(chart: Chart) -> str:
     """The file's text."""
     head = TEXT.format(kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind])
-    properties = {name: node for name, node in chart.schema["properties"].items() if name != "cluster"}
+    properties = {name: node for name, node in chart.schema["properties"].items() if name not in ("cluster", *HIDDEN)}
     return head + _table({**chart.schema, "properties": properties}, chart.defaults, "")
 
 
@@ -76,30 +75,12 @@ def cluster_readme(chart: Chart) -> str:
 
 
 def _table(schema: dict[str, Any], defaults: dict[str, Any], prefix: str) -> str:
-    return TABLE + "\n".join(_rows(schema, defaults, prefix)) + "\n"
-
-
-def _rows(schema: dict[str, Any], defaults: dict[str, Any], prefix: str, absent: str = "") -> Iterator[str]:
-    """A row a key; `absent`: the section above that may be missing, whose keys count only where it is given."""
-    required = set(schema.get("required", ()))
-    for name, node in schema["properties"].items():
-        if not prefix and name in HIDDEN:
-            continue
-        path = f"{prefix}{name}"
-        has_default = isinstance(defaults, dict) and name in defaults
-        if "properties" in node:
-            may_miss = absent or ("" if has_default or name in required else path)
-            yield from _rows(node, defaults[name] if has_default else {}, f"{path}.", may_miss)
-            continue
-        if has_default:
-            default = f"`{json.dumps(defaults[name])}`"
-        elif absent and "default" in node:
-            default = f"`{json.dumps(node['default'])}`"
-        elif name in required:
-            default = f"required with `{absent}`" if absent else "required"
-        else:
-            default = "-"
-        yield f"| `{path}` | {_cell(shape(node))} | {_cell(default)} | {_cell(node.get('description', ''))} |"
+    rows = (
+        f"| `{key.path}` | {_cell(key.takes)} | {_cell(f'`{key.default}`' if key.default else key.needed or '-')} | "
+        f"{_cell(key.says)} |"
+        for key in keys(schema, defaults, prefix)
+    )
+    return TABLE + "\n".join(rows) + "\n"
 
 
 def _cell(text: str) -> str:

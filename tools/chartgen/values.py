@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chartgen.chart import LIBRARY, Chart
-from opd.config.reader import MAX_INTEGER
+from opd.config.keys import shape
 
 HIDDEN = (LIBRARY, "global", "matrix")
 WIDTH = 118
@@ -47,20 +47,3 @@ def comment(text: str, indent: str) -> list[str]:
     """`# -- text`, wrapped."""
     wrapped = textwrap.wrap(text, WIDTH - len(indent) - 5, break_long_words=False, break_on_hyphens=False)
     return [f"{indent}# {'-- ' if number == 0 else '   '}{line}" for number, line in enumerate(wrapped)]
-
-
-def shape(node: dict[str, Any]) -> str:
-    """What a key takes, in a few words: `integer >= 1`, `"a" | "b"`, `list of string`."""
-    if "const" in node:
-        return json.dumps(node["const"])
-    if "enum" in node:
-        return " | ".join(json.dumps(value) for value in node["enum"])
-    if "anyOf" in node:
-        return " | ".join(dict.fromkeys(shape(choice) for choice in node["anyOf"]))
-    if node.get("type") == "array":
-        return f"list of {shape(node['items'])}" if "items" in node else "list"
-    bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    limits = [f"{sign} {node[key]}" for key, sign in bounds.items() if abs(node.get(key, MAX_INTEGER)) < MAX_INTEGER]
-    return " ".join(
-        [{"object": "map"}.get(node.get("type", ""), node.get("type", "any")), " and ".join(limits)]
-    ).strip()

@@ -14,6 +14,7 @@ from opdctl.commands import (
     dashboard,
     delete,
     doctor,
+    explain,
     list_runs,
     logs,
     pull,
@@ -44,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("explain")(explain.explain)
 app.command("render")(render.render)
 app.command("submit")(submit.submit)
 app.command("run")(run.run)

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError
 from opdctl.redact import redact
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this many seconds.")
@@ -37,12 +38,16 @@ PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
 
 def stdout() -> Console:
     """For results. A pipe gets wide, uncut lines."""
+    from rich.console import Console
+
     is_pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=200 if is_pipe else None, highlight=False, soft_wrap=False, **PLAIN)
 
 
 def stderr() -> Console:
     """For progress, notes and errors, so that stdout stays what was asked for."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, **PLAIN)
 
 
@@ -70,6 +75,8 @@ def working(title: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
+    from rich.text import Text
+
     with console.status(Text(title)):
         yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,22 @@ def broken(rules: Iterable[Rule], tree: Mapping[str, Any]) -> Iterator[Problem]:
                 key, sentence, fix = (evaluate(parse_message(text), get) for text in (rule.key, rule.rule, rule.fix))
                 value = evaluate(parse(key if rule.value is None else rule.value), get)
                 yield Problem(path=key, value=value, rule=sentence, fix=fix)
+
+
+def keys_read(text: str, named: Mapping[str, str]) -> set[str]:
+    """The dotted keys that an expression reads, also by way of the rules' own names for sizes."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = ast.unparse(node)
+            found.update(keys_read(named[name], named) if name in named else {name})
+            return
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(parse(text))
+    return found
 
 
 def _values(tree: Mapping[str, Any]) -> Get:

@@ -78,12 +78,17 @@ class Store(Section):
     """The object store of results, metrics and checkpoints."""
 
     url: Text = Field(
-        description="fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]; the images have both) or local folder; never with credentials."
+        description="fsspec URL (s3://, file://; gs:// with opd[gcs], az:// with opd[azure]; the images have both) or local folder; never with credentials.",
+        examples=["s3://experiments/opd"],
     )
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = Field(
-        default=None, description="S3 server other than AWS's, `https://minio.example:9000`; egress to it is opened."
+        default=None,
+        description="S3 server other than AWS's; egress to it is opened.",
+        examples=["https://minio.example:9000"],
     )
-    region: Text | None = Field(default=None, description="S3 region; unset: the environment's.")
+    region: Text | None = Field(
+        default=None, description="S3 region; unset: the environment's.", examples=["us-east-1"]
+    )
     addressing: Literal["path", "virtual", "auto"] | None = Field(
         default=None,
         description="Where S3's bucket stands, in the path or in the host name; unset: in the path with an endpoint.",

@@ -15,7 +15,7 @@ RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match
 class Model(Section):
     """The student (or the model that is trained or evaluated)."""
 
-    path: Text = Field(description="Folder, Hugging Face id or store URL of the model.")
+    path: Text = Field(description="Folder, Hugging Face id or store URL of the model.", examples=["Qwen/Qwen3-1.7B"])
     name: Text = Field(description="Label in logs and tables; never decides behaviour.")
     revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
     trust_remote_code: bool = Field(default=False, description="Run code that the model's repository ships.")
@@ -27,7 +27,7 @@ class Model(Section):
 class Teacher(Section):
     """The frozen teacher of a distillation run."""
 
-    path: Text = Field(description="Folder, Hugging Face id or store URL of the teacher.")
+    path: Text = Field(description="Folder, Hugging Face id or store URL of the teacher.", examples=["Qwen/Qwen3-8B"])
     revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
     trust_remote_code: bool = Field(default=False, description="Run code that the teacher's repository ships.")
     dtype: Dtype = Field(description="Precision of the teacher's weights and forward.")
@@ -40,8 +40,8 @@ class Data(Section):
     """Prompts, their files, lengths in tokens and batch size in prompts."""
 
     dir: Text = Field(default="data", description="Folder or store URL that holds the prepared files.")
-    train: Paths = Field(description="Parquet files with the training prompts.")
-    val: Paths = Field(description="Parquet files with the validation prompts.")
+    train: Paths = Field(description="Parquet files with the training prompts.", examples=[["train.parquet"]])
+    val: Paths = Field(description="Parquet files with the validation prompts.", examples=[["val.parquet"]])
     train_batch_size: Count = Field(description="Prompts a training step draws.")
     max_prompt_length: Count = Field(description="Longest prompt in tokens.")
     max_response_length: Count = Field(description="Longest response in tokens, tool replies included.")

@@ -29,6 +29,7 @@ class Image(ClusterSection):
     ref: ImageRef | None = Field(
         default=None,
         description="Image by digest (`...@sha256:...`), as `images/build.sh trainer --push REGISTRY` prints it.",
+        examples=["registry.example.com/team/opd-trainer@sha256:" + 64 * "0"],
     )
     local: bool = Field(default=False, description="Allow a tag: the image was loaded onto the nodes, not pulled.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
@@ -98,7 +99,11 @@ class Gpu(ClusterSection):
     """The GPUs of a worker pod; how many is `trainer.gpus_per_node`."""
 
     resource: Text = Field(default="nvidia.com/gpu", description="Extended resource that a GPU is asked for by.")
-    type: Text | None = Field(default=None, description="Value of the node label `typeLabel`; unset: any GPU.")
+    type: Text | None = Field(
+        default=None,
+        description="Value of the node label `typeLabel`; unset: any GPU.",
+        examples=["NVIDIA-H100-80GB-HBM3"],
+    )
     type_label: Text = Field(default="nvidia.com/gpu.product", description="Node label that names the type of GPU.")
 
 

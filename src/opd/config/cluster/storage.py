@@ -19,7 +19,9 @@ class Checkpoints(ClusterSection):
         default=None, description="Existing claim; unset: the chart makes one and keeps it."
     )
     size: Quantity = Field(default="500Gi", description="Size of the claim that the chart makes.")
-    storage_class: ObjectName | None = Field(default=None, description="StorageClass; unset: the cluster's default.")
+    storage_class: ObjectName | None = Field(
+        default=None, description="StorageClass; unset: the cluster's default.", examples=["longhorn"]
+    )
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = Field(
         default="ReadWriteMany", description="Head and workers mount it: ReadWriteOnce binds them to one node."
     )

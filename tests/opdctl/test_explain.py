@@ -1,0 +1,68 @@
+"""What `opdctl explain` says: from the schema and the tables alone, and nothing that the schema would refuse."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from opd.config import KINDS, VARIABLES, json_schema
+from opd.config.cluster import cluster_schema
+from opd.config.cluster.rules import RULES as CLUSTER_RULES
+from opd.config.keys import cluster_keys, spec_keys
+from opd.config.reader import read_text
+from opd.config.rule import keys_read
+from opd.config.rules import RULES, SIZES
+from opdctl.chart.explain import example, explain, sections
+from opdctl.errors import ToolError
+
+
+def text(word: str, width: int = 300) -> str:
+    return "\n".join(explain(word, width=width))
+
+
+def test_a_key_is_told_with_type_default_variable_verls_key_example_and_rules():
+    found = text("opd.loss_type")
+    assert found.startswith("opd.loss_type\n")
+    assert '"reverse_kl" | "forward_kl" | "jsd"' in found
+    assert 'default   "reverse_kl"' in found
+    assert "OPD_LOSS_TYPE" in found
+    assert 'opd: {loss_type: "forward_kl"}' in found
+    assert "opd.beta: jsd needs 0 < beta < 1; use 0.5" in found
+    assert "actor_rollout_ref.actor.optim.lr" in text("actor.learning_rate")
+
+
+@pytest.mark.parametrize("key", ["trainer.gpus_per_node", "data.max_response_length", "cluster.checkpoints.accessMode"])
+def test_every_rule_that_reads_a_key_is_told_with_it(key):
+    told = text(key, 10_000).count("\n  rule ")
+    assert told == sum(key in keys_read(rule.when, SIZES) for rule in (*RULES, *CLUSTER_RULES)) > 0
+
+
+def test_a_section_a_word_and_a_variable_lead_to_their_keys():
+    assert {"opd.importance.tokens.ratio", "opd.importance.tokens.mode"} <= set(text("opd.importance").split())
+    assert "actor.learning_rate" in text("peak")
+    assert text("TEACHER_MODEL_PATH").startswith("teacher.path\n")
+    assert text("cluster.mounts.claim") == text("cluster.mounts[].claim")
+    assert {"opd", "actor", "cluster", "grpo", "agent", "convert"} <= set(sections())
+
+
+def test_what_is_unknown_is_a_usage_error_that_names_the_nearest_key():
+    for word, near in (("opd.los_type", "opd.loss_type"), ("cluster.gpu.tipe", "cluster.gpu.type"), ("", "")):
+        with pytest.raises(ToolError) as caught:
+            text(word)
+        assert caught.value.exit_code == 2
+        assert near in caught.value.fix
+
+
+def test_every_key_is_explained_with_a_value_that_the_schema_takes():
+    schema_of = {kind: (json_schema(kind), spec_keys(kind)) for kind in KINDS}
+    schema_of["cluster"] = ({"properties": {"cluster": cluster_schema("opd")}}, cluster_keys())
+    for schema, keys in schema_of.values():
+        validator = jsonschema.Draft202012Validator(schema)
+        for key in keys.values():
+            problems = validator.iter_errors(read_text(example(key), origin="example").tree)
+            assert [found.message for found in problems if found.validator != "required"] == [], example(key)
+
+
+def test_every_variable_of_the_original_is_found_at_its_key():
+    known = {path for kind in KINDS for path in spec_keys(kind)}
+    assert {variable.path for variable in VARIABLES} <= known
