@@ -33,6 +33,11 @@ def make_heads(
     ]
 
 
+# Rows of the plain path, GiB of the fused one.
+SIZES = {"chunk_size": 512, "workspace_gib": 1.1}
+BETA = 0.5
+
+
 def float64_reference(heads: list[Tensor], kind: str, weights: Tensor, valid: int, **options) -> dict[str, Tensor]:
     """Loss, per-token divergence, log-probabilities and both gradients by plain autograd in float64."""
     hidden, weight, teacher_hidden, teacher_weight = (tensor.double() for tensor in heads)
@@ -40,7 +45,7 @@ def float64_reference(heads: list[Tensor], kind: str, weights: Tensor, valid: in
     weight.requires_grad_()
     student_logits = hidden @ weight[:valid].T
     teacher_logits = teacher_hidden @ teacher_weight[:valid].T
-    value = divergence(student_logits, teacher_logits, kind, **options)
+    value = divergence(student_logits, teacher_logits, kind, **{"beta": BETA, **options})
     (value * weights.double()).sum().backward()
     temperature = options.get("temperature", 1.0)
     return {
@@ -58,9 +63,8 @@ def run_fused(heads: list[Tensor], kind: str, weights: Tensor, **options) -> tup
     hidden = hidden.float().requires_grad_()
     weight = weight.clone().requires_grad_()
     weight.grad_dtype = torch.float32
-    output = head_divergence(
-        hidden, weight, teacher_hidden, teacher_weight, kind, token_weights=weights, backend="fused", **options
-    )
+    options = {"token_weights": weights, "backend": "fused", "beta": BETA, **SIZES, **options}
+    output = head_divergence(hidden, weight, teacher_hidden, teacher_weight, kind, **options)
     output.loss_sum.backward()
     return output, hidden.grad, weight.grad
 

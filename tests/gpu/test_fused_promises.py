@@ -3,10 +3,12 @@
 import pytest
 import torch
 from tests.gpu.reference import (
+    BETA,
     BF16,
     FP16,
     GRADIENT_BOUND,
     KINDS,
+    SIZES,
     VALUE_BOUND,
     float64_reference,
     make_heads,
@@ -94,7 +96,9 @@ def test_memory_does_not_grow_with_tokens():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        output = head_divergence(hidden, weight, *heads[2:], "reverse_kl", token_weights=weights, workspace_gib=0.08)
+        output = head_divergence(
+            hidden, weight, *heads[2:], "reverse_kl", token_weights=weights, **SIZES | {"workspace_gib": 0.08}
+        )
         peak = torch.cuda.max_memory_allocated() - before
         del output
         peaks.append(peak - 33001 * 64 * 4 - hidden.nbytes)
@@ -105,7 +109,14 @@ def test_no_tokens_still_give_a_graph_and_gradients_of_zero():
     heads = make_heads((0, 1271, 64, 128), BF16, BF16)
     hidden, weight = heads[0].requires_grad_(), heads[1].requires_grad_()
     output = head_divergence(
-        hidden, weight, *heads[2:], "jsd", token_weights=torch.ones(0, device="cuda"), backend="fused"
+        hidden,
+        weight,
+        *heads[2:],
+        "jsd",
+        token_weights=torch.ones(0, device="cuda"),
+        beta=BETA,
+        backend="fused",
+        **SIZES,
     )
     output.loss_sum.backward()
     assert float(output.loss_sum.detach()) == 0.0
@@ -126,7 +137,7 @@ def test_a_token_that_does_not_count_has_log_probability_minus_infinity():
     heads = make_heads((4, 1280, 64, 128), BF16, BF16)
     ids = torch.tensor([0, 1270, 1271, -100], device="cuda")
     output = head_divergence(
-        *heads, "reverse_kl", token_weights=torch.ones(4, device="cuda"), valid_vocab=1271, token_ids=ids
+        *heads, "reverse_kl", token_weights=torch.ones(4, device="cuda"), valid_vocab=1271, token_ids=ids, **SIZES
     )
     assert torch.isfinite(output.student_log_prob).tolist() == [True, True, False, False]
     assert torch.isfinite(output.teacher_log_prob).tolist() == [True, True, False, False]
@@ -138,7 +149,7 @@ def test_scores_without_gradient_equal_those_with(kind):
     weights = weights_of("tiny", 300)
     with_gradient, _, _ = run_fused(heads, kind, weights)
     with torch.no_grad():
-        scores = head_divergence(*heads, kind, token_weights=weights, backend="fused")
+        scores = head_divergence(*heads, kind, token_weights=weights, beta=BETA, backend="fused", **SIZES)
     assert not scores.loss_sum.requires_grad
     for one, other in zip(scores[1:4], with_gradient[1:4], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
@@ -150,7 +161,7 @@ def test_the_backward_scales_by_what_comes_from_above_and_runs_once(dtype):
     weights = weights_of("ones", 300)
     _, grad_hidden, grad_weight = run_fused(heads, "reverse_kl", weights)
     hidden, weight = heads[0].float().requires_grad_(), heads[1].requires_grad_()
-    output = head_divergence(hidden, weight, *heads[2:], "reverse_kl", token_weights=weights, backend="fused")
+    output = head_divergence(hidden, weight, *heads[2:], "reverse_kl", token_weights=weights, backend="fused", **SIZES)
     loss = output.loss_sum * 0.25
     loss.backward(retain_graph=True)
     assert torch.equal(hidden.grad, grad_hidden * 0.25)

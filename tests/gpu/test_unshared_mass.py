@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.gpu.reference import BF16, make_heads, weights_of
+from tests.gpu.reference import BF16, SIZES, make_heads, weights_of
 
 from opd.losses.fused import head_divergence
 from opd.losses.unshared import unshared_mass
@@ -24,7 +24,13 @@ def test_the_mass_of_both_sides_is_the_whole_softmaxs():
         weight[SHARED:] *= 4  # enough to matter in some rows, and rows behind the tokenizer that must not count
     ids = torch.randint(0, SHARED, (130,), device="cuda", generator=torch.Generator("cuda").manual_seed(6))
     output = head_divergence(
-        *heads, "reverse_kl", token_weights=weights_of("ones", 130), valid_vocab=SHARED, token_ids=ids, backend="fused"
+        *heads,
+        "reverse_kl",
+        token_weights=weights_of("ones", 130),
+        valid_vocab=SHARED,
+        token_ids=ids,
+        backend="fused",
+        **SIZES,
     )
     sides = (
         (heads[0], heads[1], STUDENT, output.student_log_prob),

@@ -94,11 +94,12 @@ def heads() -> list[torch.Tensor]:
 
 def test_without_a_gpu_the_plain_path_runs_and_asking_for_the_fused_one_says_why_not():
     weights = torch.ones(12)
-    output = head_divergence(*heads(), "reverse_kl", token_weights=weights)
+    sizes = {"chunk_size": 512, "workspace_gib": 1.1}
+    output = head_divergence(*heads(), "reverse_kl", token_weights=weights, **sizes)
     assert output.precision == "float32"
     assert not output.nonfinite.any()
     with pytest.raises(ValueError, match="backend='fused': student_weight is on cpu"):
-        head_divergence(*heads(), "reverse_kl", token_weights=weights, backend="fused")
+        head_divergence(*heads(), "reverse_kl", token_weights=weights, backend="fused", **sizes)
 
 
 def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():

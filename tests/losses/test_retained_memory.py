@@ -43,7 +43,7 @@ def chunked_under_autograd(student, head, teacher, teacher_head, kind):
     total = torch.zeros(())
     for start in range(0, len(student), CHUNK):
         chunk = slice(start, start + CHUNK)
-        total = total + divergence(student[chunk] @ head.T, teacher[chunk] @ teacher_head.T, kind).sum()
+        total = total + divergence(student[chunk] @ head.T, teacher[chunk] @ teacher_head.T, kind, beta=0.5).sum()
     return total
 
 

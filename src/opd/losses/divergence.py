@@ -49,7 +49,7 @@ def divergence(
     teacher_logits: Tensor,
     kind: DivergenceKind,
     *,
-    beta: float = 0.5,
+    beta: float = 0.0,
     temperature: float = 1.0,
 ) -> Tensor:
     """Divergence of each token's two next-token distributions: the readable reference, under plain autograd.
@@ -66,7 +66,7 @@ def divergence(
         student_logits: [T, V], any float dtype; computed in float32, or in float64 if either side is float64.
         teacher_logits: [T, V]; receives no gradient.
         kind: `reverse_kl`, `forward_kl` or `jsd`.
-        beta: weight of the teacher in the mixture of `jsd`, 0 < beta < 1; the other kinds ignore it.
+        beta: weight of the teacher in the mixture of `jsd`, 0 < beta < 1, to be given; the other kinds ignore it.
         temperature: divides both logits.
 
     Returns:

@@ -17,11 +17,9 @@ from opd.losses.output import DivergenceOutput
 logger = logging.getLogger(__name__)
 
 Backend = Literal["fused", "chunked"]
-WORKSPACE_GIB = 1.1
 # Estimated error of the logits' gradient beyond which logits are stored in fp32. With both products' own rounding the
 # gradients of hidden states and head were then at most 3.1e-3 off, in the worst case measured.
 MAX_RELATIVE_ERROR = 2.5e-3
-CHUNKED_ROWS = 512  # rows of the plain path's chunks
 
 
 def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
@@ -63,12 +61,12 @@ def head_divergence(
     kind: DivergenceKind,
     *,
     token_weights: Tensor,
-    beta: float = 0.5,
+    chunk_size: int,
+    workspace_gib: float,
+    beta: float = 0.0,
     temperature: float = 1.0,
     valid_vocab: int | None = None,
     token_ids: Tensor | None = None,
-    chunk_size: int = CHUNKED_ROWS,
-    workspace_gib: float = WORKSPACE_GIB,
     precision: LogitsPrecision = "fp16",
     max_relative_error: float = MAX_RELATIVE_ERROR,
     backend: Backend | None = None,

@@ -407,7 +407,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 teacher_hidden=hidden,
                 teacher_weight=teacher_weight,
                 kind=opd.loss_type,
-                beta=opd.beta or 0.5,  # only a jsd has one, and reads it
+                beta=opd.beta or 0.0,  # only a jsd has one, and reads it
                 temperature=temperature,
                 chunk_size=opd.chunk_size,
                 valid_vocab=facts.valid_vocab,

@@ -18,8 +18,9 @@ from opd.losses.storage import StorageMemory
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
 COMPILED_CHUNK = 2048
 PLAIN_CHUNK = 1024
+JSD_BETA = 0.5
 LIGER_CHUNK = 1024  # its default
-LIGER_BETA = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": 0.5}
+LIGER_BETA = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": JSD_BETA}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
         *double,
         kind,  # type: ignore[arg-type]
         token_weights=weights,
-        beta=0.5,
+        beta=JSD_BETA,
         temperature=1.0,
         chunk_size=512,
         valid_vocab=batch.entries,
@@ -144,6 +145,8 @@ class Ours:
         self.ids = torch.arange(tokens, device="cuda")
         self.options: dict[str, Any] = {
             "kind": kind,
+            "beta": JSD_BETA,
+            "chunk_size": PLAIN_CHUNK,
             "workspace_gib": workspace_gib,
             "valid_vocab": batch.entries,
         }
@@ -175,7 +178,7 @@ def plain(batch: Batch, kind: str) -> Step:
             *batch.tensors,
             kind,  # type: ignore[arg-type]
             token_weights=weights,
-            beta=0.5,
+            beta=JSD_BETA,
             temperature=1.0,
             chunk_size=PLAIN_CHUNK,
             valid_vocab=batch.entries,
@@ -195,7 +198,7 @@ def naive(batch: Batch, kind: str) -> Step:
     def step() -> tuple[Tensor, Tensor]:
         _own_dtype(batch)
         student, student_head, teacher, teacher_head = batch.tensors
-        value = divergence(student @ student_head.T, teacher @ teacher_head.T, kind)  # type: ignore[arg-type]
+        value = divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA)  # type: ignore[arg-type]
         return batch.gradients(value.mean())
 
     return step
@@ -214,7 +217,7 @@ def original(batch: Batch, kind: str) -> Step:
         total = torch.zeros((), device="cuda")
         for start in range(0, len(student), ORIGINAL_CHUNK):
             rows = slice(start, start + ORIGINAL_CHUNK)
-            total = total + divergence(student_logits[rows], teacher_logits[rows], kind).sum()  # type: ignore[arg-type]
+            total = total + divergence(student_logits[rows], teacher_logits[rows], kind, beta=JSD_BETA).sum()  # type: ignore[arg-type]
         return batch.gradients(total / len(student))
 
     return step
@@ -225,7 +228,7 @@ def compiled(batch: Batch, kind: str) -> Step:
 
     @torch.compile
     def loss(student: Tensor, student_head: Tensor, teacher: Tensor, teacher_head: Tensor) -> Tensor:
-        return divergence(student @ student_head.T, teacher @ teacher_head.T, kind).sum()  # type: ignore[arg-type]
+        return divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA).sum()  # type: ignore[arg-type]
 
     def step() -> tuple[Tensor, Tensor]:
         _own_dtype(batch)
