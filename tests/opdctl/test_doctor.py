@@ -44,8 +44,9 @@ def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(call: Callable, 
     (tmp_path / "more.yaml").write_text(REFUSED)
     done = call(*words, "--image", DIGEST, "-f", "more.yaml", **helm())
     assert done.returncode == 1
-    assert "MISSING     chart" in done.stdout
+    assert "MISSING     spec" in done.stdout
     assert "cluster.lifecycle" in done.stdout
+    assert "ok          chart" not in done.stdout
     (tmp_path / "rest.yaml").write_text("cluster: {lifecycle: suspendable}")
     done = call(*words, "--image", DIGEST, "-f", "more.yaml", "-f", "rest.yaml", **helm())
     assert "ok          chart" in done.stdout, done.stdout

@@ -129,18 +129,23 @@ def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     assert "make tools" in done.stderr
 
 
-def test_run_gives_the_launchers_overrides_with_the_site_s_store(call: Callable, tmp_path: Path) -> None:
+def test_run_gives_what_the_launcher_gives_with_the_same_site(call: Callable, tmp_path: Path) -> None:
     file, site = ROOT / "manifests" / "experiments" / "opd-qwen3-8b-to-1.7b.yaml", tmp_path / "site.yaml"
+
+    def both() -> list[subprocess.CompletedProcess[str]]:
+        words = [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"]
+        env = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OPDCTL_SITE": str(site)}
+        direct = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, env=env)
+        return [call("run", file, "--site", site, "--set", "seed=7", "--dry-run"), direct]
+
     site.write_text("store: {url: s3://team/runs, endpoint: https://minio.example:9000}\ncluster: {gpu: {type: A}}\n")
-    through_tool = call("run", file, "--site", site, "--set", "seed=7", "--dry-run")
-    direct = subprocess.run(
-        [sys.executable, "-m", "opd.launch", str(file), "--set", "seed=7", "--dry-run"],
-        capture_output=True, text=True, check=True, timeout=120,
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin", "OPDCTL_SITE": str(site)},
-    )  # fmt: skip
-    assert through_tool.returncode == 0, through_tool.stderr
-    assert through_tool.stdout == direct.stdout
-    assert "run.store='s3://team/runs'" in through_tool.stdout.splitlines()
+    tool, direct = both()
+    assert (tool.returncode, direct.returncode) == (0, 0), tool.stderr + direct.stderr
+    assert tool.stdout == direct.stdout
+    site.write_text("store: {url: s3://team/runs, endpoint: minio.example}\n")
+    for done in both():
+        assert done.returncode == 2
+        assert f"store.endpoint ({site}, line 1)" in done.stderr
 
 
 def test_a_bad_spec_starts_nothing_and_is_exit_2(call: Callable) -> None:
