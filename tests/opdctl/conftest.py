@@ -17,6 +17,8 @@ import opdctl
 from opd.evaluation import Sample
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
+from opdctl import cli
+from opdctl.console import run_guarded
 
 PYTHON_PATH = os.pathsep.join(str(Path(module.__file__).parent.parent) for module in (opd, opdctl))
 SPEC = {
@@ -53,6 +55,25 @@ def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             timeout=120,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The same within this process: for commands that end by themselves and do not look at their own standing."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            for name, value in {"COLUMNS": "240", **environment}.items():
+                patch.setenv(name, value)
+            code = run_guarded(lambda: cli._invoke([str(word) for word in arguments]))
+        seen = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, seen.out, seen.err)
 
     return run
 

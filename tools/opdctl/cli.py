@@ -15,6 +15,7 @@ from opdctl.commands import (
     delete,
     doctor,
     explain,
+    init,
     list_runs,
     logs,
     pull,
@@ -45,6 +46,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("init")(init.init)
 app.command("explain")(explain.explain)
 app.command("render")(render.render)
 app.command("submit")(submit.submit)

@@ -116,11 +116,16 @@ def _state(node: Node) -> list[Obstacle]:
     return found if node.is_ready else [*found, Obstacle(kind="state", text="is not ready", subject=node.name)]
 
 
+def needed_taints(node: Node) -> list[Tree]:
+    """The taints that a pod must tolerate to run on the node, but for those of its state."""
+    return [
+        taint for taint in node.taints if taint["effect"] != "PreferNoSchedule" and taint["key"] not in _STATE_TAINTS
+    ]
+
+
 def _taints(spec: Tree, node: Node) -> list[Obstacle]:
     out = []
-    for taint in node.taints:
-        if taint["effect"] == "PreferNoSchedule" or taint["key"] in _STATE_TAINTS:
-            continue
+    for taint in needed_taints(node):
         if not tolerates(spec.get("tolerations") or (), taint):
             value = f"={taint['value']}" if taint.get("value") else ""
             text = f"its taint {taint['key']}{value}:{taint['effect']} is not tolerated"

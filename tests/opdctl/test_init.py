@@ -1,0 +1,114 @@
+"""What `opdctl init` writes: two files that the tool and the charts take, and nothing over what is there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fast_tier.nodes import NODES
+
+import gotools
+from opdctl.chart.values import load_experiments
+from opdctl.doctor.offers import gpu_types
+
+from .conftest import PYTHON_PATH
+
+DIGEST = f"registry.example/opd@sha256:{'0' * 64}"
+MODELS = ("--student", "Qwen/Qwen3-1.7B", "--teacher", "Qwen/Qwen3-8B")
+FILES = ("--data", "s3://b/a.parquet,s3://b/b.parquet", "--val", "s3://b/val.parquet")
+SITE = ("--image", DIGEST, "--store", "s3://experiments/opd", "--endpoint", "http://minio.minio:9000")
+
+
+def test_flags_alone_make_files_that_doctor_takes_and_the_commands_for_the_secrets(
+    inside: Callable, tmp_path: Path
+) -> None:
+    more = ("--hub-secret", "hub:token", "--pull-secret", "registry", "--queue", "training", "--gpu-type", "H100")
+    done = inside("init", "-n", "team", "--no-cluster", *MODELS, *FILES, *SITE, *more)
+    assert done.returncode == 0, done.stderr
+    [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
+    assert found.spec.data.train == ("s3://b/a.parquet", "s3://b/b.parquet")
+    assert found.values["cluster"]["queue"] == {"manager": "kueue", "name": "training"}
+    assert found.values["cluster"]["lifecycle"] == "suspendable"
+    for words in (
+        "kubectl create secret generic experiment-store -n team --from-env-file=store.env",
+        "kubectl create secret generic hub -n team --from-file=token=hub.token",
+        "kubectl create secret docker-registry registry -n team",
+        "opdctl doctor exp.yaml --site site.yaml -n team",
+    ):
+        assert words in done.stdout
+    checked = inside(
+        "doctor", "--no-cluster", "exp.yaml", "--site", "site.yaml", OPDCTL_HELM=str(gotools.find("helm"))
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+    assert "MISSING" not in checked.stdout
+
+
+def test_no_file_is_overwritten_unless_asked_for(inside: Callable, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("mine")
+    refused = inside("init", "--no-cluster", *MODELS, *FILES, *SITE)
+    assert refused.returncode == 2
+    assert "site.yaml: there already" in refused.stderr
+    assert (tmp_path / "site.yaml").read_text() == "mine"
+    assert not (tmp_path / "exp.yaml").exists()
+    assert inside("init", "--no-cluster", "--force", *MODELS, *FILES, *SITE).returncode == 0
+    assert "registry.example" in (tmp_path / "site.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*FILES, *SITE), "--student"),
+        ((*MODELS, *SITE), "--data"),
+        ((*MODELS, "--data", "a.parquet"), "--val"),
+        ((*MODELS, *FILES, "--image", "opd:latest"), "named by its digest"),
+        ((*MODELS, *FILES, "--hub-secret", "hub"), "NAME:KEY"),
+        ((*MODELS, *FILES, "--storage-class", "Not A Name"), "cluster.checkpoints.storageClass"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named_before_anything_is_written(
+    inside: Callable, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = inside("init", "--no-cluster", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_on_a_terminal_it_asks_for_what_no_flag_says(tmp_path: Path) -> None:
+    mine, theirs = pty.openpty()
+    flags = ("--no-cluster", "--teacher", "T", "--val", "v.parquet", *SITE, "--pull-secret", "", "--queue", "")
+    answers = ["hub/S", "train.parquet", "store-keys", "hub:token", "", "H200", ""]
+    os.write(mine, "".join(f"{answer}\n" for answer in answers).encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "opdctl.cli", "init", *flags],
+        stdin=theirs,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    os.close(mine)
+    os.close(theirs)
+    assert done.returncode == 0, done.stderr
+    [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
+    assert found.spec.model.path == "hub/S"
+    cluster = found.values["cluster"]
+    assert cluster["secrets"] == {"store": "store-keys", "huggingFace": {"secret": "hub", "key": "token"}}
+    assert cluster["gpu"] == {"type": "H200"}
+    assert "storageClass" not in cluster.get("checkpoints", {})
+
+
+def test_the_types_of_gpu_come_from_the_nodes_with_what_their_taints_ask_for() -> None:
+    found = {item.name: item for item in gpu_types(NODES)}
+    assert len(found) == 3
+    assert {item.num_gpus for item in found.values()} == {8}
+    tolerations = {name: item.tolerations for name, item in found.items()}
+    assert sorted(map(len, tolerations.values())) == [0, 1, 1]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in max(tolerations.values(), key=len)
