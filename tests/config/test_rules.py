@@ -69,7 +69,7 @@ RULES = [
         "grpo",
         {"actor.optimizer_offload": "auto"},
         "actor.optimizer_offload",
-        "residency plan",
+        "memory plan",
         {"actor.optimizer_offload": True},
     ),
     (

@@ -75,8 +75,10 @@ def save_model(folder: Path, shape: Shape, tokenizer: PreTrainedTokenizerFast, d
     model.generation_config.update(**special)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    trunk = sum(p.numel() for p in model.model.layers.parameters())
-    return f"{folder.name}: {trunk / 1e6:.0f}M in {shape.num_layers} layers of width {shape.hidden_size}, untied heads"
+    backbone = sum(p.numel() for p in model.model.layers.parameters())
+    return (
+        f"{folder.name}: {backbone / 1e6:.0f}M in {shape.num_layers} layers of width {shape.hidden_size}, untied heads"
+    )
 
 
 def make_assets(folder: Path, device: str = "cuda") -> None:

@@ -69,11 +69,11 @@ def test_no_tokens_still_run_a_backward_that_gives_zero_gradients(kind):
     # Defect 4: the original skips an empty micro-batch on one rank only, so the other ranks' collectives wait for ever.
     # Here the graph reaches hidden states and head, and whatever lies before them runs its backward.
     case = make_case(num_tokens=0)
-    trunk = torch.nn.Linear(STUDENT_DIM, STUDENT_DIM)
-    output = run(case._replace(student_hidden=trunk(case.student_hidden)), kind, token_ids=case.token_ids)
+    backbone = torch.nn.Linear(STUDENT_DIM, STUDENT_DIM)
+    output = run(case._replace(student_hidden=backbone(case.student_hidden)), kind, token_ids=case.token_ids)
     output.loss_sum.backward()
     assert output.loss_sum.item() == 0.0
-    assert trunk.weight.grad.count_nonzero().item() == 0
+    assert backbone.weight.grad.count_nonzero().item() == 0
     assert case.student_weight.grad.shape == case.student_weight.shape
     assert case.student_weight.grad.count_nonzero().item() == 0
     assert output.divergence.shape == output.student_log_prob.shape == (0,)

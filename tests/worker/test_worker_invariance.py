@@ -345,13 +345,12 @@ def test_a_student_that_is_its_teacher_has_zero_loss(one_rank):
     assert one_rank["teacher is student"]["metrics"]["opd/loss"] == pytest.approx(0, abs=1e-6)
 
 
-def test_with_offload_the_trunks_are_never_resident_together(one_rank):
+def test_with_offload_the_backbones_are_never_on_the_device_together(one_rank):
     """The original skips its teacher's load and offload under one FSDP generation and fails under the other (11)."""
-    phases = {note["phase"]: note for note in one_rank["offload"]["residency"]}
-    assert (phases["teacher"]["teacher_trunk"], phases["teacher"]["student_trunk"]) == ("device", "offloaded")
-    assert (phases["student"]["teacher_trunk"], phases["student"]["student_trunk"]) == ("offloaded", "device")
-    assert (phases["done"]["teacher_trunk"], phases["done"]["student_trunk"]) == ("offloaded", "offloaded")
-    assert phases["student"]["teacher_head"] == "cpu"  # the device of the CPU profile
+    phases = one_rank["offload"]["places"]
+    assert phases["teacher"] == {"teacher": "device", "student": "offloaded"}
+    assert phases["student"] == {"teacher": "offloaded", "student": "device"}
+    assert phases["done"] == {"teacher": "offloaded", "student": "offloaded"}
 
 
 def test_the_worker_follows_its_plan(one_rank):
@@ -360,8 +359,8 @@ def test_the_worker_follows_its_plan(one_rank):
     assert (chosen["offload_teacher"], chosen["offload_params"], chosen["offload_optimizer"]) == (True, True, True)
     chosen = one_rank["left to the plan"]["choice"]
     assert (chosen["offload_teacher"], chosen["offload_params"], chosen["offload_optimizer"]) == (False, False, False)
-    for note in one_rank["left to the plan"]["residency"]:
-        assert (note["teacher_trunk"], note["student_trunk"]) == ("device", "device")
+    for places in one_rank["left to the plan"]["places"].values():
+        assert places == {"teacher": "device", "student": "device"}
     _same(one_rank["left to the plan"], one_rank["offload"])
 
 

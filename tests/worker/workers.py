@@ -158,7 +158,7 @@ def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, residency."""
+    """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, places of the backbones."""
     from verl.utils import tensordict_utils as tu
 
     from opd.worker import step_metrics as step_counts
@@ -171,7 +171,7 @@ def run_case(case: Case) -> dict[str, Any]:
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    gradients = _keep_gradients(worker.student_engine)
+    gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
     for _ in range(case.num_steps - 1):
         worker.update_opd(data.clone())
     before = _weights(worker)
@@ -187,11 +187,28 @@ def run_case(case: Case) -> dict[str, Any]:
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
         "nonfinite_rows": nonfinite_rows,
         "gradients": gradients,
-        "residency": worker.read_residency(),
+        "places": places | {"done": _places(worker)},
         "activation_budget": functorch.activation_memory_budget,
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
+
+
+def _places(worker) -> dict[str, str]:
+    """Where the weights of either backbone are now: on the device, or parked on the host by its engine."""
+    engines = {"teacher": worker.teacher_engine, "student": worker.student_engine}
+    return {
+        name: "device" if engine.mode is not None or not engine.is_param_offload_enabled else "offloaded"
+        for name, engine in engines.items()
+    }
+
+
+def _note_places(worker) -> dict[str, dict[str, str]]:
+    """Filled with `_places` as they were when the teacher, and when the student, last began to read a micro-batch."""
+    noted: dict[str, dict[str, str]] = {}
+    for name, engine in (("teacher", worker.teacher_engine), ("student", worker.student_engine)):
+        engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
+    return noted
 
 
 def _weights(worker) -> dict[str, torch.Tensor]:

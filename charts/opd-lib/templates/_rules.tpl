@@ -156,12 +156,12 @@
 {{- if has $v.kind (list "grpo" "eval") -}}
 {{- if eq (toString ($v.actor).param_offload) "auto" -}}
 {{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
   "fix" "use true or false") -}}
 {{- end -}}
 {{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
 {{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks"
+  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
   "fix" "use true or false") -}}
 {{- end -}}
 {{- end -}}

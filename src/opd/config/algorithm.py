@@ -156,7 +156,7 @@ class Opd(Section):
         default=None,
         ge=0,
         description="GiB of GPU memory for the teacher's hidden states, the rest waits in pinned host memory; "
-        "unset: what the residency plan leaves.",
+        "unset: what the memory plan leaves.",
     )
     gpu_memory_gib: float | None = Field(
         default=None,

@@ -167,7 +167,7 @@ def _run_name(look: Lookup) -> str:
 
 
 def _offload(look: Lookup) -> bool | str:
-    """Only the distillation worker makes a residency plan."""
+    """Only the distillation worker makes a memory plan."""
     if not look.on_gpu:
         return False
     return "auto" if look.kind in DISTILS else True

@@ -131,7 +131,7 @@ RULES = (
         Rule(
             key=key,
             when=f'{key} == "auto"',
-            rule="only distillation (kind opd, opd-agent) makes the residency plan that `auto` asks",
+            rule="only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks",
             fix="use true or false",
             kinds=("grpo", "eval"),
         )

@@ -35,13 +35,13 @@ def worker_plan(
         shapes = read_shape(student), read_shape(teacher)
     except Unplannable as error:
         if first:
-            logger.warning("no residency plan, offload stays as configured: %s", error)
+            logger.warning("no memory plan, offload stays as configured: %s", error)
         return None
     device_bytes = _device_bytes(spec.opd.gpu_memory_gib, device)
     job = job_from_spec(spec, *shapes, device_bytes=device_bytes, num_sharing=num_sharing)
     plan = make_plan(job)
     if first and job.device_bytes is not None:
-        print(f"residency plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)
+        print(f"memory plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)
     return plan
 
 

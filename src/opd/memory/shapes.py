@@ -114,7 +114,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
         )
     except KeyError as missing:
         raise Unplannable(
-            f"{name}: its config.json has no {missing}; the residency plan knows decoders whose config names their sizes "
+            f"{name}: its config.json has no {missing}; the memory plan knows decoders whose config names their sizes "
             "as Llama's and Qwen's do"
         ) from None
 

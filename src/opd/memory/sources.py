@@ -1,4 +1,4 @@
-"""The residency job of a spec: before anything starts, and in the worker."""
+"""The memory plan's job of a spec: before anything starts, and in the worker."""
 
 from __future__ import annotations
 

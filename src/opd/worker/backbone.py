@@ -1,4 +1,4 @@
-"""What makes a trunk fast on a CUDA device: attention over packed rows that needs no mask, and compiled decoder layers.
+"""What makes a backbone fast on a CUDA device: attention over packed rows that needs no mask, and compiled decoder layers.
 
 transformers' `sdpa` tells packed rows apart by a dense [T, T] mask: its work and memory grow with the square of a
 micro-batch's tokens, and no flash kernel takes it. Its flash attention needs a package of its own; the kernel for rows

@@ -97,7 +97,7 @@ class _HeadEngine(_PackedEngine):
             return nullcontext()
         return torch.autocast(device_type=get_device_name(), dtype=self._autocast_dtype)
 
-    def set_residency(self, *, offload_params: bool, offload_optimizer: bool) -> None:
+    def set_offload(self, *, offload_params: bool, offload_optimizer: bool) -> None:
         """Where weights (with gradients) and optimizer state are between this engine's phases, from now on."""
         self._is_offload_param, self._is_offload_optimizer = offload_params, offload_optimizer
         for device, parked in (("cpu", True), (get_device_name(), False)):

@@ -52,7 +52,7 @@ class EntropyTask(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which tokens of a micro-batch are trained on, chosen when the student's trunk has read it.
+    """Which tokens of a micro-batch are trained on, chosen when the student's backbone has read it.
 
     Args:
         choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
@@ -75,7 +75,7 @@ class DivergenceTask:
         token_ids: [N] int64, the rollout's token at each of them (for log p of the sampled token).
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
-            way to the device: the head asks for them when the trunk's forward is queued.
+            way to the device: the head asks for them when the backbone's forward is queued.
         teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.

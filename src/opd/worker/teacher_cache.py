@@ -25,7 +25,7 @@ class HiddenCache:
     """Hidden states of rows by number, each [n_i, d]; 8 KB a token for a width of 4096 in bf16, at loss positions only.
 
     On a CUDA device the first `device_gib` of them stay there. The rest goes to pinned host memory and comes back on a
-    stream of its own, beside the trunks' forwards. Pinned memory is kept for the next step.
+    stream of its own, beside the backbones' forwards. Pinned memory is kept for the next step.
 
     Args:
         device_gib: budget on the device (`opd.cache_gib`), `inf` for no limit. On a CPU there is nowhere else, and it is

@@ -112,7 +112,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
     positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
     loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
-    residency plan says what is on the device when: with room everything, else the teacher's trunk only in phase 1 and the
+    memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2.
     """
 
@@ -125,7 +125,6 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         # Read now: verl takes keys out of its config on the way.
         self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
-        self.residency: list[dict[str, str | int]] = []
         self._cache: HiddenCache | None = None
         self._holders = Holders()
         self._row_names: list[str] = []
@@ -174,7 +173,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             )
 
     def _follow_plan(self) -> None:
-        """Make the residency plan and put student and teacher where it wants them.
+        """Make the memory plan and put student and teacher where it wants them.
 
         Both were built with what may be offloaded on the host, so nothing has to fit before the plan is made.
         """
@@ -189,8 +188,8 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         if self.plan is None:
             return
         choice, student = self.plan.choice, self.student_engine
-        self.teacher_engine.set_residency(offload_params=choice.offload_teacher, offload_optimizer=False)
-        student.set_residency(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
+        self.teacher_engine.set_offload(offload_params=choice.offload_teacher, offload_optimizer=False)
+        student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
         student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
@@ -239,7 +238,6 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             self._holders.clear()
         if self.student_engine.use_ulysses_sp:
             moved = over_sequence(moved, self.student_engine.ulysses_parallel_group, self.student_engine.device)
-        self._note_residency("done")
         if output is None:
             return None
         metrics = tu.get(output, "metrics")
@@ -291,8 +289,6 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
         def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
             mine, found = trained_positions(rows, micro_batch, starts)
-            if not self.residency or self.residency[-1]["phase"] != "teacher":
-                self._note_residency("teacher")
             if own is None:
                 counts[:] = mine.num_trained_tokens.tolist()
                 return CollectTask(found.flat_index)
@@ -386,9 +382,7 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
         def build(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
             mine, found = trained_positions(rows, micro_batch, starts)
-            if self.residency[-1]["phase"] != "student":
-                self._note_residency("student", teacher_head=teacher_weight)
-            # Asked for here, before the trunk's forward is queued: copies from the host run beside it.
+            # Asked for here, before the backbone's forward is queued: copies from the host run beside it.
             numbers, is_own = micro_batch["opd_row"].tolist(), None
             hidden = cache.fetch(numbers)
             if own is not None:
@@ -437,21 +431,3 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
     def read_nonfinite_rows(self) -> list[str]:
         """Names of this rank's rows with a token whose loss was not finite, in the last step."""
         return sorted(self._nonfinite_rows)
-
-    def _note_residency(self, phase: str, **extra: torch.Tensor) -> None:
-        """Remember where each part lives in this phase ("offloaded" = parked on the host by the engine)."""
-        note: dict[str, str | int] = {"phase": phase}
-        for name, engine in (("teacher_trunk", self.teacher_engine), ("student_trunk", self.student_engine)):
-            active = engine.mode is not None or not engine.is_param_offload_enabled
-            note[name] = "device" if active else "offloaded"
-            note[f"{name}_device"] = next(engine.module.parameters()).device.type
-        note.update({name: tensor.device.type for name, tensor in extra.items()})
-        if self.teacher_engine.device.type == "cuda":
-            note["allocated_bytes"] = torch.cuda.memory_allocated()
-        self.residency.append(note)
-        del self.residency[:-6]
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def read_residency(self) -> list[dict[str, str | int]]:
-        """Where the parameters were in the last phases, and what was allocated then: what became of the plan."""
-        return list(self.residency)

@@ -63,8 +63,8 @@ VARIANTS = {
     "cache on the host": Variant(settings=("opd.cache_gib=0",)),
     "layers not compiled": Variant(settings=NOT_COMPILED),
 }
-ORIGINALS = {"pageable": (False, True), "pinned": (True, True), "pageable, compiled trunks": (False, False)}
-"""(pinned, layers as transformers has them): the last shows what our trunks alone would give the original."""
+ORIGINALS = {"pageable": (False, True), "pinned": (True, True), "pageable, compiled backbones": (False, False)}
+"""(pinned, layers as transformers has them): the last shows what our backbones alone would give the original."""
 MIN_SPEED, MAX_PEAK, MIN_STUDENT_MFU = 5.0, 0.5, 0.5
 """The gates: times as fast as the pageable original, share of its peak, and MFU of the student's phase."""
 
@@ -108,8 +108,8 @@ def model_flop(lengths: list[int], loss_tokens: int) -> dict[str, float]:
     tokens = sum(lengths)
     heads = products_flop(loss_tokens, NUM_ENTRIES, STUDENT.width, TEACHER.width)
     return {
-        "teacher": 2.0 * TEACHER.trunk_parameters * tokens + TEACHER.attention_flop(lengths),
-        "student": 6.0 * STUDENT.trunk_parameters * tokens + 3 * STUDENT.attention_flop(lengths) + heads,
+        "teacher": 2.0 * TEACHER.backbone_parameters * tokens + TEACHER.attention_flop(lengths),
+        "student": 6.0 * STUDENT.backbone_parameters * tokens + 3 * STUDENT.attention_flop(lengths) + heads,
     }
 
 
@@ -157,7 +157,7 @@ def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: 
 
 
 class Original:
-    """The original's update on the same trunks: whole teacher logits through host memory, a chunked loss under autograd.
+    """The original's update on the same backbones: whole teacher logits through host memory, a chunked loss under autograd.
 
     Attention (a flash kernel over packed rows, as the original's), checkpointing (its default), FSDP and optimizer are
     those of our worker; layers run as transformers has them unless said otherwise. Logits of prompt tokens are made, as

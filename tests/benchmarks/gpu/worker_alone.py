@@ -47,7 +47,7 @@ class Shape:
         )
 
     @property
-    def trunk_parameters(self) -> int:
+    def backbone_parameters(self) -> int:
         """Without embedding and head."""
         attention = self.width * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         return self.num_layers * (attention + 3 * self.width * self.mlp_width)
