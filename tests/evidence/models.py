@@ -1,0 +1,96 @@
+"""Teacher and student starts of the studies: taught once from a seed, kept as files that later runs read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from tests.agent_evidence.models import Recipe, build_model, teach
+from tests.evidence.chains import STUDENT_WORD_WEIGHTS, TEACHER_WORD_WEIGHTS, Chain, draw
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+
+from opd.data.toy.tokenizer import build_tokenizer
+
+NUM_LESSONS = 12_000
+TEACHER = "teacher"
+TEACHER_RECIPE = Recipe(num_layers=3, hidden_size=96, num_steps=450, batch_size=64)
+# As in the toy task, the student can carry but would rather not: what distillation has to change is a preference. One that
+# merely stopped early learns little in some dozens of updates, one that never saw a carry nothing.
+STUDENT_RECIPE = Recipe(
+    num_layers=3, hidden_size=64, num_steps=450, num_habit_steps=60, batch_size=64, habit_learning_rate=5e-4
+)
+
+
+class Lesson(NamedTuple):
+    """A prompt and its answer as `teach` reads them."""
+
+    ids: list[int]
+    prompt_ids: list[int]
+    mask: list[int]
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerBase:
+    """The toy task's own."""
+    return build_tokenizer()
+
+
+def prompts(problems: Sequence[Chain]) -> torch.Tensor:
+    """[P, prompt_len] int64, through the chat template; all of one length."""
+    conversations = [[{"role": "user", "content": problem.question}] for problem in problems]
+    return torch.tensor(tokenizer().apply_chat_template(conversations, add_generation_prompt=True, return_dict=False))
+
+
+def lessons(problems: Sequence[Chain], word_weights: Sequence[float], *, seed: int, wrong: bool) -> list[Lesson]:
+    """A worked answer to each problem; wrong ones drop every carry."""
+    rng = random.Random(seed)
+    texts = [problem.worked(rng, word_weights, drop_carries=wrong) + tokenizer().eos_token for problem in problems]
+    answers = tokenizer()(texts, add_special_tokens=False)["input_ids"]
+    return [
+        Lesson(prompt + answer, prompt, [1] * len(answer))
+        for prompt, answer in zip(prompts(problems).tolist(), answers, strict=True)
+    ]
+
+
+def path_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
+
+
+def start_name(seed: int) -> str:
+    """The student's start of a seed: its weights and its lessons are its own."""
+    return f"start-{seed}"
+
+
+def make(folder: Path, name: str, *, seed: int) -> None:
+    """Teach one model and write it, whole or not at all; one that is there is kept."""
+    path = path_of(folder, name)
+    if path.exists():
+        return
+    recipe = TEACHER_RECIPE if name == TEACHER else STUDENT_RECIPE
+    weights = TEACHER_WORD_WEIGHTS if name == TEACHER else STUDENT_WORD_WEIGHTS
+    problems = draw(NUM_LESSONS, heldout=False, seed=seed)
+    right, wrong = (lessons(problems, weights, seed=seed, wrong=wrong) for wrong in (False, True))
+    model = build_model(recipe, tokenizer(), seed=seed)
+    teach(model, right, wrong, recipe, pad=tokenizer().pad_token_id, seed=seed, on_step=lambda step, loss: None)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, temporary)
+    temporary.replace(path)
+
+
+def load(folder: Path, name: str, device: torch.device) -> Qwen3ForCausalLM:
+    """A model of `make`, in fp32."""
+    model = build_model(TEACHER_RECIPE if name == TEACHER else STUDENT_RECIPE, tokenizer(), seed=0)
+    model.load_state_dict(load_file(path_of(folder, name)))
+    return model.to(device).eval()
+
+
+def sha256(folder: Path, name: str) -> str:
+    return hashlib.sha256(path_of(folder, name).read_bytes()).hexdigest()

@@ -1,0 +1,137 @@
+"""The committed table: every cell's means over seeds, its paired difference to its study's control, and the primary comparisons."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.evidence.cells import ALL, STUDIES, Comparison, primary, study_cells
+from tests.evidence.inference import Difference, holm, paired
+
+ALPHA = 0.05
+_HEADER = """# Results
+
+Made by `make evidence` from its `results.json`; what the cells are and how they are measured stands in [README.md](README.md).
+Scores are the share of right answers in percent to held-out problems, sampled at temperature 1. A difference is a mean over
+the same seeds on both sides, ± its standard error, with Student's t interval at 95 %.
+"""
+
+
+def difference(rows: Sequence[Mapping[str, Any]], study: str, cell: str, control: str) -> Difference:
+    """Percent of score(cell) - score(control) over the seeds that both have; num is 0 where there are none."""
+    sides = [
+        {row["seed"]: row["score_after"] for row in rows if (row["study"], row["cell"]) == (study, name)}
+        for name in (cell, control)
+    ]
+    seeds = sorted(sides[0].keys() & sides[1].keys())
+    if not seeds:
+        return Difference(0, *(math.nan,) * 5)
+    return paired([100.0 * (sides[0][seed] - sides[1][seed]) for seed in seeds])
+
+
+def verdict(comparison: Comparison, found: Difference, adjusted: float) -> str:
+    """What the runs say of the published claim; "not shown" is no evidence of the opposite."""
+    if adjusted >= ALPHA:
+        return "no difference shown" if comparison.claim == "equal" else "not shown"
+    if comparison.claim == "equal":
+        return f"CONTRADICTED: {'higher' if found.mean > 0 else 'lower'}"
+    return "agrees" if found.mean > 0 else "CONTRADICTED: lower"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The Markdown page of the results."""
+    studies = [study for study in STUDIES if any(row["study"] == study for row in rows)]
+    return "\n".join(
+        [_HEADER, *_primary(rows), *(line for study in studies for line in _study(rows, study)), *_cost(rows)]
+    )
+
+
+def _primary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    comparisons = primary()
+    found = [difference(rows, one.study, one.cell, one.control) for one in comparisons]
+    num_missing = sum(one.num < 2 for one in found)
+    # A comparison that has not run yet counts with p = 1, so that the others pay for all that were planned.
+    adjusted = holm([one.p if one.num > 1 else 1.0 for one in found])
+    lines = [
+        "## Primary comparisons\n",
+        f"Fixed before the first run ([primary.yaml](primary.yaml)); p after Holm's correction for all {len(found)}.",
+    ]
+    if num_missing:
+        lines.append(f"{num_missing} of them have not run yet.")
+    lines += [
+        "",
+        "| comparison | seeds | difference | 95 % | p | p (Holm) | claim | found |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    told = []
+    for comparison, one, p in zip(comparisons, found, adjusted, strict=True):
+        says = verdict(comparison, one, p) if one.num > 1 else "not run"
+        if says.startswith("CONTRADICTED"):
+            told.append(
+                f"**Contradicts a paper:** {comparison.source}; here {comparison.cell} - {comparison.control} is {_with_error(one)} points."
+            )
+        lines.append(
+            f"| {comparison.study}: {comparison.cell} - {comparison.control} | {one.num} | {_with_error(one)} | {_interval(one)} | "
+            f"{one.p:.2g} | {p:.2g} | {comparison.source} | {says} |"
+        )
+    return [*lines, "", *(line for text in told for line in (text, ""))]
+
+
+def _study(rows: Sequence[Mapping[str, Any]], study: str) -> list[str]:
+    here = [row for row in rows if row["study"] == study]
+    ks = (1, 2, 4, 8)
+    lines = [
+        f"## {study}\n",
+        f"| cell | seeds | score | - {ALL} | 95 % | {' | '.join(f'pass@{k}' for k in ks)} | tokens an answer | nats a token | trained tokens | generated tokens |",
+        "|---|" + "---:|" * (8 + len(ks)),
+    ]
+    for name, key in (("step 0", "before"), ("teacher", "teacher")):
+        lines.append(_measured_row(name, [row[key] for row in here if row["cell"] == ALL], ks))
+    for cell in study_cells(study):
+        runs = [row for row in here if row["cell"] == cell.name]
+        if not runs:
+            continue
+        against = difference(rows, study, cell.name, ALL) if cell.name != ALL else None
+        counts = [statistics.fmean(row[key] for row in runs) for key in ("trained_tokens", "generated_tokens")]
+        lines.append(_measured_row(cell.name, [row["after"] for row in runs], ks, against, counts))
+    return [*lines, ""]
+
+
+def _measured_row(
+    name: str,
+    measured: Sequence[Mapping[str, Any]],
+    ks: Sequence[int],
+    against: Difference | None = None,
+    counts: Sequence[float | None] = (None, None),
+) -> str:
+    score = paired([100.0 * one["score"] for one in measured]) if measured else Difference(0, *(math.nan,) * 5)
+    means = [f"{100.0 * statistics.fmean(one['pass_at_k'][k - 1] for one in measured):.1f}" for k in ks if measured]
+    means += [
+        f"{statistics.fmean(one[key] for one in measured):.{digits}f}"
+        for key, digits in (("response_length", 1), ("entropy", 3))
+        if measured
+    ]
+    cells = [name, str(len(measured)), _with_error(score), _with_error(against), _interval(against)]
+    counted = ["" if count is None else f"{count:,.0f}" for count in counts]
+    return f"| {' | '.join([*cells, *means, *counted])} |"
+
+
+def _with_error(one: Difference | None) -> str:
+    if one is None or not one.num:
+        return ""
+    return f"{one.mean:.1f}" if math.isnan(one.standard_error) else f"{one.mean:.1f} ± {one.standard_error:.1f}"
+
+
+def _interval(one: Difference | None) -> str:
+    return "" if one is None or one.num < 2 else f"{one.low:.1f} … {one.high:.1f}"
+
+
+def _cost(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    runs = {(row["cell"], row["seed"]): row for row in rows}.values()
+    devices = ", ".join(sorted({row["device"] for row in runs}))
+    return [
+        f"{len(runs)} runs on {devices}: {sum(row['seconds'] for row in runs) / 3600:.1f} hours one after another.",
+        "",
+    ]
