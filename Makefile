@@ -23,7 +23,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,6 +160,9 @@ charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.e
 
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
+
+evidence: setup ## the rules of opd.importance compared on a toy task, hundreds of short runs, three hours on two cores (STUDY=tip, paced or horizon)
+	$(BIN)/python -m tests.evidence $(if $(STUDY),--study $(STUDY)) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
 	$(BIN)/python -m tests.agent_evidence $(ARGS)

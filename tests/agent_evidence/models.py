@@ -89,7 +89,7 @@ def teach(
     for step in range(1, recipe.num_steps + recipe.num_habit_steps + 1):
         num_guessed = round(recipe.batch_size * recipe.guess_fraction) if step > recipe.num_steps else 0
         batch = _draw(right, recipe.batch_size - num_guessed, generator) + _draw(guessed, num_guessed, generator)
-        ids, mask = padded(batch, pad)
+        ids, mask = (side.to(model.device) for side in padded(batch, pad))
         logits = model(input_ids=ids).logits[:, :-1]
         loss = functional.cross_entropy(logits[mask[:, 1:]], ids[:, 1:][mask[:, 1:]])
         optimizer.zero_grad()

@@ -114,7 +114,7 @@ def run_plan(
     """Make the models, measure the starts, run every cell that has not run yet, and return all results of the plan."""
     seeds = sorted({seed for _, _, seed in cells})
     wanted = [(models.TEACHER, TEACHER_SEED), *((models.start_name(seed), seed) for seed in seeds)]
-    for future in [pool.submit(models.make, folder, name, seed=seed) for name, seed in wanted]:
+    for future in [pool.submit(models.make, folder, name, seed=seed, device=device) for name, seed in wanted]:
         future.result()
     log = Log(out / LOG_FILE)
     common: dict[str, Any] = {"settings": settings, "folder": folder, "device": device}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,12 @@ class Answers(NamedTuple):
     """[num_response_tokens] -log p of each drawn token at temperature 1: its mean estimates the entropy a token."""
 
     def texts(self) -> list[str]:
-        tokens = self.rows.input_ids.split(self.rows.lens.tolist())
-        starts = self.rows.prompt_lens.tolist()
-        return tokenizer().batch_decode(
-            [ids[start:] for ids, start in zip(tokens, starts, strict=True)], skip_special_tokens=True
-        )
+        ends, lens = self.rows.offsets[1:].tolist(), self.rows.response_lens.tolist()
+        ids = self.rows.input_ids.tolist()
+        answers = [ids[end - num : end] for end, num in zip(ends, lens, strict=True)]
+        return tokenizer().batch_decode(answers, skip_special_tokens=True)
 
-    def right(self, problems: list[Chain]) -> NDArray[np.bool_]:
+    def right(self, problems: Sequence[Chain]) -> NDArray[np.bool_]:
         """[B], of the problem of each row."""
         return np.array([problem.is_right(text) for problem, text in zip(problems, self.texts(), strict=True)])
 
@@ -69,7 +69,7 @@ def generate(model: Qwen3ForCausalLM, prompts: Tensor, seeds: NDArray[np.uint64]
     lens = kept.sum(dim=1)
     whole = torch.cat([prompts.to(device), responses], dim=1)
     rows = RolloutRows(
-        input_ids=whole[torch.cat([torch.ones_like(prompts, dtype=torch.bool, device=device), kept], dim=1)],
+        input_ids=whole[torch.cat([torch.ones(num_rows, width, dtype=torch.bool, device=device), kept], dim=1)],
         prompt_lens=torch.full_like(lens, width),
         response_lens=lens,
         response_mask=torch.ones(int(lens.sum()), dtype=torch.bool, device=device),

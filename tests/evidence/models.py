@@ -68,7 +68,7 @@ def start_name(seed: int) -> str:
     return f"start-{seed}"
 
 
-def make(folder: Path, name: str, *, seed: int) -> None:
+def make(folder: Path, name: str, *, seed: int, device: str) -> None:
     """Teach one model and write it, whole or not at all; one that is there is kept."""
     path = path_of(folder, name)
     if path.exists():
@@ -77,7 +77,7 @@ def make(folder: Path, name: str, *, seed: int) -> None:
     weights = TEACHER_WORD_WEIGHTS if name == TEACHER else STUDENT_WORD_WEIGHTS
     problems = draw(NUM_LESSONS, heldout=False, seed=seed)
     right, wrong = (lessons(problems, weights, seed=seed, wrong=wrong) for wrong in (False, True))
-    model = build_model(recipe, tokenizer(), seed=seed)
+    model = build_model(recipe, tokenizer(), seed=seed).to(device)
     teach(model, right, wrong, recipe, pad=tokenizer().pad_token_id, seed=seed, on_step=lambda step, loss: None)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")

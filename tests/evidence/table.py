@@ -88,7 +88,8 @@ def _study(rows: Sequence[Mapping[str, Any]], study: str) -> list[str]:
         "|---|" + "---:|" * (8 + len(ks)),
     ]
     for name, key in (("step 0", "before"), ("teacher", "teacher")):
-        lines.append(_measured_row(name, [row[key] for row in here if row["cell"] == ALL], ks))
+        if measured := [row[key] for row in here if row["cell"] == ALL]:
+            lines.append(_measured_row(name, measured, ks))
     for cell in study_cells(study):
         runs = [row for row in here if row["cell"] == cell.name]
         if not runs:
@@ -106,12 +107,11 @@ def _measured_row(
     against: Difference | None = None,
     counts: Sequence[float | None] = (None, None),
 ) -> str:
-    score = paired([100.0 * one["score"] for one in measured]) if measured else Difference(0, *(math.nan,) * 5)
-    means = [f"{100.0 * statistics.fmean(one['pass_at_k'][k - 1] for one in measured):.1f}" for k in ks if measured]
+    score = paired([100.0 * one["score"] for one in measured])
+    means = [f"{100.0 * statistics.fmean(one['pass_at_k'][k - 1] for one in measured):.1f}" for k in ks]
     means += [
         f"{statistics.fmean(one[key] for one in measured):.{digits}f}"
         for key, digits in (("response_length", 1), ("entropy", 3))
-        if measured
     ]
     cells = [name, str(len(measured)), _with_error(score), _with_error(against), _interval(against)]
     counted = ["" if count is None else f"{count:,.0f}" for count in counts]

@@ -23,9 +23,7 @@ from tests.evidence.train import Run, Settings, problem_weights
 from opd.losses import chunked_divergence as _real
 
 CPU = torch.device("cpu")
-SMALL = Settings(
-    num_updates=2, batch_size=6, num_problems=20, num_rate_answers=1, num_heldout=5, num_heldout_answers=8
-)
+SMALL = Settings(num_updates=2, batch_size=6, num_problems=20, num_rate_answers=1, num_heldout=5, num_heldout_answers=2)
 START = {"pass_rates": [0.0, 0.5, 1.0, 0.25] * 5, "response_length": 40.0}
 
 
