@@ -85,8 +85,11 @@ test test-fast fast-tier e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
 test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind)
 	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
 
-test-fast: setup ## the tests that take no more than seconds
-	$(BIN)/python -m pytest -m "not gpu and not matrix and not slow and not e2e and not fasttier" $(ARGS)
+# Without Go, Ray and a control plane: what a change of the core breaks first. `make test` has the rest.
+FAST := tests/test_imports.py $(addprefix tests/,config losses batch memory importance evaluation runs opdctl/kube) \
+  $(patsubst %,tests/opdctl/test_%.py,download history redact sweep)
+test-fast: setup ## the loop while you work: core and tool, under three minutes on two cores, no Go
+	$(BIN)/python -m pytest -m "not slow and not go" $(FAST) $(ARGS)
 
 fast-tier: setup tools-fast-tier ## charts and specs on a real control plane with simulated nodes; no root, no containers
 	$(BIN)/python -m pytest -m fasttier tests/fast_tier $(ARGS)

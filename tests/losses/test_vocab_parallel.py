@@ -39,6 +39,7 @@ def run_ranks(world: int) -> None:
     assert [process.returncode for process in ranks] == [0] * world, "\n".join(errors)
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_divergence_and_gradients_of_one():
     run_ranks(2)
 

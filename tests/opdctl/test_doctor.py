@@ -12,6 +12,8 @@ from tests.charts.helm import DIGEST, SITES
 
 from gotools import find
 
+pytestmark = pytest.mark.go
+
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "manifests" / "experiments" / "quickstart.yaml"
 

@@ -87,6 +87,7 @@ def checked(done) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
     call: Callable, hostile_store: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
     assert "<script" not in page
 
 
+@pytest.mark.slow
 def test_a_hostile_run_is_shown_compared_and_its_log_printed_without_being_obeyed(
     call: Callable, hostile_store: Path
 ) -> None:

@@ -16,6 +16,8 @@ from tests.charts.helm import SITES, SWEEPS
 import gotools
 from opdctl.chart.values import load_experiments
 
+pytestmark = pytest.mark.go
+
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = list(BY_NAME.values())
 IMAGE = f"registry.example/opd@sha256:{'a' * 64}"

@@ -46,6 +46,7 @@ def test_the_claimed_accuracy_is_the_measured_one(name, provenance):
     assert measured == pytest.approx(provenance[name]["heldout_accuracy_greedy"], abs=2.5 / len(heldout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_both_generation_prompts_are_answered_alike(name):
     heldout = split_problems().heldout

@@ -20,6 +20,8 @@ from opdctl.chart.values import load_experiments
 from opdctl.doctor.doctor import check_cluster
 from opdctl.kube.client import KubeApi
 
+pytestmark = pytest.mark.go
+
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = """
 kind: opd

@@ -16,6 +16,8 @@ from opd.store import transfer
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
 
+pytestmark = pytest.mark.go
+
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
 
 
