@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -29,7 +30,7 @@ from opdctl.commands import (
     suspend,
     wait,
 )
-from opdctl.console import run_guarded
+from opdctl.console import run_guarded, speak_plainly
 from opdctl.errors import EXIT_FAILURE, EXIT_OK
 
 EPILOG = (
@@ -40,12 +41,31 @@ EPILOG = (
 
 app = typer.Typer(
     name="opdctl",
-    help="From an experiment file to a run, and back to its results.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"opdctl {version('opd')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """From an experiment file to a run, and back to its results."""
+
+
 app.command("init")(init.init)
 app.command("explain")(explain.explain)
 app.command("render")(render.render)
@@ -70,6 +90,7 @@ app.command("report")(report.report)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: runs one command and exits with its code."""
+    speak_plainly()
     sys.exit(run_guarded(lambda: _invoke(list(sys.argv[1:] if arguments is None else arguments))))
 
 

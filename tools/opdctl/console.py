@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import math
 import os
 import signal
 import sys
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError
+from opdctl.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, ToolError, usage_error
 from opdctl.redact import redact
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ Namespace = Annotated[
 Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig context; the current one by default.")]
 NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Ask no cluster, only the store.")]
 DEFAULT_TIMEOUT_S = 300.0
+_ASCII = {"–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "→": "->", "±": "+-", "“": '"', "”": '"', "’": "'"}
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
 """For every console: what a run is called, or says of itself, is text and never Rich's markup."""
 
@@ -92,6 +96,8 @@ def deadline(timeout_s: float) -> Iterator[None]:
     def expire(signum: int, frame: FrameType | None) -> None:
         raise CommandTimeout(f"not done after {timeout_s:g} s")
 
+    if not math.isfinite(timeout_s):
+        raise usage_error(f"--timeout {timeout_s:g}: it takes a number of seconds", fix="give one, such as 300")
     previous = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, timeout_s)
     try:
@@ -124,7 +130,25 @@ def run_guarded(call: Callable[[], int]) -> int:
     except _house_errors() as error:
         fail(str(error))
         return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
+    except OSError as error:
+        # A file or folder of the person's own; whatever else talks to something has its own error.
+        fail(f"{error.filename}: {error.strerror}" if error.filename is not None and error.strerror else str(error))
+        return EXIT_FAILURE
     return EXIT_FAILURE
+
+
+def speak_plainly() -> None:
+    """Lets stdout and stderr take any text: what their encoding lacks is spelled in ASCII instead of ending the command."""
+    codecs.register_error("opdctl.ascii", lambda error: (_in_ascii(error), error.end))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="opdctl.ascii")
+
+
+def _in_ascii(error: UnicodeError) -> str:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
 
 
 def _house_errors() -> tuple[type[Exception], ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from opd.config import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_spec, load_text
 from opd.config.cluster.rules import load_cluster
 from opd.config.load import read_document
+from opd.config.reader import read_text
 from opd.config.site import SITE_VARIABLE, merge
 from opd.config.tree import get_path, set_path
 from opdctl.chart.sweep import expand
@@ -61,7 +62,7 @@ def load_experiments(
         tree = merge(tree, read_document(overlay).tree)
     if image is not None:
         tree = merge(tree, {"cluster": {"image": {"ref": image}}})
-    sets = list(sets)
+    tree, sets = _with_cluster(tree, sets)
     if "matrix" in tree:
         tree, env, sets = _name_first(tree, env, sets)
     origin = str(file)
@@ -69,6 +70,20 @@ def load_experiments(
     found = [_load(cell, env, sets, origin=origin) for cell in cells]
     _refuse_twins(found, tree.get("matrix"), origin=origin)
     return found
+
+
+def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The tree with each `--set cluster.KEY=VALUE`, whose rules are checked with the rest of `cluster`, and the other sets."""
+    others = []
+    for text in sets:
+        path, _, value = text.partition("=")
+        if not path.startswith("cluster.") or not value:
+            others.append(text)
+            continue
+        above: dict[str, Any] = {}
+        set_path(above, path, read_text(f"value: {value}", origin=f"--set {path}").tree["value"])
+        tree = merge(tree, above)
+    return tree, others
 
 
 def load_one(file: str | Path) -> AnySpec:

@@ -51,6 +51,7 @@ def logs(
 
     from opdctl.logs.from_pods import PodFollower
     from opdctl.logs.from_store import LogReader
+    from opdctl.runs.listing import Listing
     from opdctl.runs.locate import locate
 
     limit = contextlib.nullcontext() if follow and timeout is None else deadline(timeout or DEFAULT_TIMEOUT_S)
@@ -74,6 +75,9 @@ def logs(
                 f"run {found.run_id} has no pods, and no store that can be read from here: {'; '.join(found.notes)}",
                 fix="name the store with --store URL",
             )
+        if attempt is not None and attempt not in (there := Listing(found.place.store).folders()) and not follow:
+            known = ", ".join(map(str, there)) or "none yet"
+            raise ToolError(f"run {found.run_id} has no attempt {attempt}", fix=f"its attempts: {known}")
         reader = LogReader(found.place.store, attempt=attempt, tail=tail)
         num_lines = reader.follow() if follow else reader.print_new()
         if num_lines == 0 and not follow:

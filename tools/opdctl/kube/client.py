@@ -165,7 +165,7 @@ class KubeApi:
             host = self.client.configuration.host
             raise ClusterUnreachable(
                 f"no answer from the API server at {host}: {_short(error)}",
-                fix="check the network and the kubeconfig context (--context), or leave the cluster out with --no-cluster",
+                fix="check the network and the kubeconfig context (--context)",
             ) from error
         return answer.response
 
@@ -183,21 +183,25 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
         raise ClusterUnreachable(
             "no way to a cluster: there is no kubeconfig", fix="set KUBECONFIG, or put one at ~/.kube/config"
         )
+    import yaml
     from kubernetes import client, config
 
     configuration = client.Configuration()
+    malformed = (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError)
     # The library would try an unreachable server three more times: a person waits.
     configuration.retries = 1
+    files = os.pathsep.join(map(str, _kubeconfigs()))
     try:
-        if files := os.pathsep.join(map(str, _kubeconfigs())):
+        if files:
             config.load_kube_config(files, context=context, client_configuration=configuration)
             own = _own_namespace(files, context)
         else:
             config.load_incluster_config(client_configuration=configuration)
             own = _IN_POD_NAMESPACE.read_text().strip() if _IN_POD_NAMESPACE.is_file() else None
-    except config.ConfigException as error:
+    except malformed as error:
         raise ClusterUnreachable(
-            f"no way to a cluster: {error}", fix="set KUBECONFIG, or name a context of it with --context"
+            f"no way to a cluster: {_in_one_line(error)} ({files or 'as a pod'})",
+            fix="mend the kubeconfig, set KUBECONFIG, or name a context of it with --context",
         ) from error
     return KubeApi(client.ApiClient(configuration), namespace=namespace or own or "default", context=context)
 
@@ -231,6 +235,14 @@ def _in_words(method: str, path: str) -> str:
         f"{verb} {what.replace('/', ' ')} in namespace {namespace}"
         if what
         else f"{verb} {head}{'/' + rest if rest else ''}"
+    )
+
+
+def _in_one_line(error: Exception) -> str:
+    """A YAML parser's words go over lines; those of a mapping that is none say nothing of a kubeconfig."""
+    words = " ".join(str(error).split())
+    return (
+        words if isinstance(error, ValueError | OSError) or "kube" in words else f"the kubeconfig is malformed: {words}"
     )
 
 

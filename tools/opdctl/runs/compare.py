@@ -6,6 +6,7 @@ Without either there is no standard error, and none is made up from steps, which
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from opdctl.runs.records import RunRecord
 if TYPE_CHECKING:
     from opd.evaluation.samples import Sample
 
+LEVEL = 0.05
 GENERATIONS_KEY = "eval/generations.parquet"
 
 
@@ -52,7 +54,29 @@ class Difference:
     num_pairs: int
     paired_by: str
     """`problem`, `seed`, or empty where there is one pair only."""
+    freedom: int
+    """Degrees of freedom of the difference's standard error; 0 where there is no error."""
     remark: str = ""
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether Student's t says so at the two-sided 5 % level."""
+        error = self.difference.standard_error
+        if self.freedom < 1 or math.isnan(error):
+            return False
+        return chance_beyond(abs(self.difference.value) / error if error else math.inf, self.freedom) < LEVEL
+
+
+def chance_beyond(t: float, freedom: int) -> float:
+    """Chance that |T| exceeds `t >= 0` for Student's T with `freedom` degrees: the finite sums of Abramowitz and Stegun,
+    26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, total, term = math.cos(angle), 0.0, 1.0
+    for power in range(1 + freedom % 2, freedom, 2):
+        total += term
+        term *= cosine**2 * power / (power + 1)
+    inside = math.sin(angle) * total * (cosine if freedom % 2 else 1)
+    return 1 - (2 / math.pi * (angle + inside) if freedom % 2 else inside)
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
@@ -87,11 +111,12 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
     shared = sorted(old.keys() & new.keys())
     if shared and len(shared) > 1:
         pairs = ({seed: old[seed] for seed in shared}, {seed: new[seed] for seed in shared})
-        difference, paired_by = paired_difference(*pairs), "seed"
+        difference, paired_by, freedom = paired_difference(*pairs), "seed", len(shared) - 1
     else:
         mean_old, mean_new = clustered(list(old.values())), clustered(list(new.values()))
         error = (mean_old.standard_error**2 + mean_new.standard_error**2) ** 0.5
         difference, paired_by = Estimate(mean_new.value - mean_old.value, error), ""
+        freedom = _welch(mean_old.standard_error, len(old), mean_new.standard_error, len(new))
     left_out = len(old.keys() ^ new.keys())
     return Difference(
         quantity=metric,
@@ -100,6 +125,7 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
         difference=difference,
         num_pairs=len(shared),
         paired_by=paired_by,
+        freedom=freedom,
         remark=f"{left_out} seeds on one side only" if left_out and paired_by else "",
     )
 
@@ -127,10 +153,19 @@ def compare_evaluations(before: Mapping[str, Mapping[int, float]], after: Mappin
                 difference=paired_difference(old, new),
                 num_pairs=len(shared),
                 paired_by="problem",
+                freedom=len(shared) - 1,
                 remark=f"{left_out} problems answered by one run only are left out" if left_out else "",
             )
         )
     return out
+
+
+def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
+    """Degrees of freedom of a difference between two means by Welch and Satterthwaite, rounded down."""
+    if num_a < 2 or num_b < 2:
+        return 0
+    shares = error_a**4 / (num_a - 1) + error_b**4 / (num_b - 1)
+    return int((error_a**2 + error_b**2) ** 2 / shares) if shares else min(num_a, num_b) - 1
 
 
 def accuracies_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], dict[str, dict[int, float]]]:

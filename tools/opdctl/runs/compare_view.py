@@ -25,9 +25,7 @@ from opdctl.runs.compare import (
 from opdctl.runs.records import ACCURACY_KEYS, LOSS_KEYS, VALIDATION_PREFIX, RunRecord
 from opdctl.runs.tables import runs_table
 
-# An absolute difference beyond this many standard errors is pointed out; 1.96 is the two-sided 5 % level.
-Z_NOTABLE = 1.96
-ERROR_REMARK = "value ± standard error; * beyond 1.96 standard errors; – no error can be given"
+ERROR_REMARK = "value ± standard error; * beyond chance by Student's t, two-sided 5 %; – no error can be given"
 # More groups than this go into one table, a row each.
 MAX_SEPARATE = 5
 
@@ -107,7 +105,7 @@ def default_metrics(records: Sequence[RunRecord]) -> list[str]:
 
 
 def differences_table(found: Sequence[Difference]) -> Table:
-    """One row a quantity; a star marks a difference beyond 1.96 standard errors."""
+    """One row a quantity; a star marks a notable difference."""
     table = Table("quantity", "base", "other", "difference", "pairs", "remark", caption=ERROR_REMARK)
     for item in found:
         before, after = estimate_text(item.before), estimate_text(item.after)
@@ -139,10 +137,8 @@ def quantities(found: Sequence[Comparison]) -> list[str]:
 
 
 def difference_text(item: Difference) -> str:
-    """`+0.12 ± 0.03 *`; the star says: beyond 1.96 standard errors."""
-    error = item.difference.standard_error
-    is_notable = not math.isnan(error) and abs(item.difference.value) > Z_NOTABLE * error
-    return f"{estimate_text(item.difference, sign='+')}{' *' if is_notable else ''}"
+    """`+0.12 ± 0.03 *`; the star says: notable."""
+    return f"{estimate_text(item.difference, sign='+')}{' *' if item.is_notable else ''}"
 
 
 def pairs_text(item: Difference) -> str:

@@ -33,6 +33,7 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, sho
     if manifest is None:
         raise ToolError(f"global_step_{chosen} of {place.run_id} was pruned while it was looked at", fix="try again")
     target = into or Path(place.run_id) / f"global_step_{chosen}"
+    target.mkdir(parents=True, exist_ok=True)
     (target / COMPLETE_FILE).unlink(missing_ok=True)
     source = place.store.child(step_folder(chosen))
     with show(f"global_step_{chosen}", len(manifest.files)) as advance:
@@ -64,6 +65,8 @@ def pull_folder(place: RunPlace, folder: str, into: Path, *, show: Show) -> int:
         raise ToolError(
             f"objects of {place.run_id} would be written outside {into}: {', '.join(map(repr, outside[:3]))}"
         )
+
+    into.mkdir(parents=True, exist_ok=True)
 
     def fetch(info: ObjectInfo) -> None:
         path = into / info.key.removeprefix(f"{prefix}/")

@@ -91,8 +91,8 @@ def _tables(runs: Sequence[GatheredRun]) -> Iterator[pa.Table]:
 
 @contextmanager
 def binary_file(output: Path | None) -> Iterator[IO[bytes]]:
-    """Stdout, or a file that appears only when all of it is written."""
-    if output is None:
+    """Stdout (also as `-`), or a file that appears only when all of it is written."""
+    if output is None or str(output) == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

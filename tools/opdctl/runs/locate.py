@@ -77,6 +77,7 @@ def locate(
     target = read_target(text)
     notes: list[str] = []
     api, run = None, None
+    away: ClusterError | None = None
     is_named = namespace is not None or context is not None
     if not no_cluster and (is_named or (not target.is_place and is_configured())):
         try:
@@ -85,10 +86,13 @@ def locate(
         except ClusterError as error:
             if is_named:
                 raise
-            api, run = None, None
+            api, run, away = None, None, error
             notes.append(f"the cluster was left out: {error}")
     place = _place(target, store, run, notes, timeout_s)
     if place is None and not (run is not None and (run.is_known or run.pods)) and not (may_be_unknown and api):
+        if away is not None and not (store or os.environ.get(STORE_VARIABLE) or target.store):
+            away.fix += ", or name the run's store with --store URL"
+            raise away
         raise _unknown(target, api, store, notes)
     return Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes)
 

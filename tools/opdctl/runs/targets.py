@@ -61,7 +61,10 @@ def find_runs(
     in_cluster: dict[str, StoreAddress] = {}
     is_named = namespace is not None or context is not None
     if store is None and (is_named or url is None) and any("/" not in item for item in targets or [""]):
-        in_cluster = _stores_in_cluster(namespace, context, is_named=is_named)
+        is_needed = url is None and any(
+            "/" not in item and not item.endswith(SPEC_SUFFIXES) for item in targets or [""]
+        )
+        in_cluster = _stores_in_cluster(namespace, context, is_named=is_named, is_needed=is_needed)
     if not targets and in_cluster:
         names = sorted(in_cluster)
         return [
@@ -98,7 +101,9 @@ def find_run(
     return find_runs([target], store=store, timeout_s=timeout_s, namespace=namespace, context=context)[0]
 
 
-def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: bool) -> dict[str, StoreAddress]:
+def _stores_in_cluster(
+    namespace: str | None, context: str | None, *, is_named: bool, is_needed: bool
+) -> dict[str, StoreAddress]:
     """Run id -> store of the namespace's experiments; a store on a run's own volume cannot be read from here."""
     from opdctl.console import note
     from opdctl.kube.client import connect, is_configured
@@ -110,7 +115,7 @@ def _stores_in_cluster(namespace: str | None, context: str | None, *, is_named: 
     try:
         found = stores(connect(namespace=namespace, context=context))
     except ClusterError as error:
-        if is_named:
+        if is_named or is_needed:
             raise
         note(f"note: the cluster was left out: {error}")
         return {}
@@ -142,4 +147,9 @@ def _at(target: str, timeout_s: float) -> RunPlace:
 
 def _all_runs(url: str, timeout_s: float) -> list[RunPlace]:
     root = open_place(url, timeout_s=timeout_s)
+    folder = Path(url.removeprefix("file://"))
+    if "://" not in url.removeprefix("file://") and not folder.is_dir():
+        raise ToolError(
+            f"store {url}: there is no such folder", fix="correct --store; a run makes it with its first attempt"
+        )
     return [RunPlace(run_id=name, store=root.child(name)) for name in root.children("")]

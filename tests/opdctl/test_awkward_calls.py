@@ -1,0 +1,196 @@
+"""Awkward calls: each ends with its exit code and with the cause on the first line, and none with a traceback."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .test_store_commands import seal_checkpoint
+
+DIGEST = f"registry.example/opd@sha256:{'0' * 64}"
+EXPERIMENT = "kind: opd\nname: r\nmodel: {path: hub/s}\nteacher: {path: hub/t}\n"
+CODES = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what is missing, malformed, of a wrong type or unreadable."""
+    folder = tmp_path_factory.mktemp("corner")
+    (folder / "exp.yaml").write_text(EXPERIMENT)
+    (folder / "list.yaml").write_text("[1, 2]")
+    (folder / "broken.yaml").write_text("kind: [opd")
+    (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00kind")
+    (folder / "empty.yaml").write_text("")
+    (folder / "wrong.yaml").write_text("kind: opd\nmodel: 3\nteacher: {pth: t}\n")
+    (folder / "file").write_text("no folder")
+    (folder / "kube-broken").write_text("a: [b")
+    (folder / "kube-list").write_text("[1, 2]")
+    (folder / "kube-empty").write_text("")
+    (folder / "kube-wrong").write_text("apiVersion: v1\nkind: Config\nclusters: 3\ncontexts: no\nusers: {}\n")
+    server = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    tree = {"apiVersion": "v1", "kind": "Config", "clusters": [server], "contexts": [context],
+            "users": [{"name": "u", "user": {}}], "current-context": "c"}  # fmt: skip
+    (folder / "kube-away").write_text(json.dumps(tree))
+    return folder
+
+
+def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Over two hundred calls: (environment, words); `@` stands for the corner."""
+    files = ["@/none.yaml", "@/list.yaml", "@/broken.yaml", "@/binary.yaml", "@/empty.yaml", "@/wrong.yaml", "@", "", "@/file/x.yaml"]  # fmt: skip
+    for command, file in itertools.product(["render", "submit", "doctor", "run", "status"], files):
+        yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
+    kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
+    ofcluster = ["status r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
+                 "submit @/exp.yaml", "list", "stage hub/m --claim c --image i", "doctor -n x"]  # fmt: skip
+    for kubeconfig, words in itertools.product(kubeconfigs, ofcluster):
+        yield {"KUBECONFIG": f"@/{kubeconfig}"}, words.split()
+    stores = ["@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x", ""]
+    ofstore = ["status r", "logs r", "wait r --timeout 2", "collect r", "list", "pull r", "compare a b", "report r"]
+    for store, words in itertools.product(stores, ofstore):
+        yield {}, [*words.split(), "--store", store, *(["--no-cluster"] if words.split()[0] in ("status", "logs", "wait") else [])]  # fmt: skip
+    numbers = [
+        "--timeout x",
+        "--timeout -1",
+        "--timeout 0",
+        "--timeout nan",
+        "--no-such-flag",
+        "--namespace",
+        "extra words",
+    ]
+    for command, words in itertools.product(["status r", "list", "collect r", "pull r"], numbers):
+        yield {}, [*command.split(), *words.split()]
+    sets = ["x", "=", "actor.learning_rate=", "actor.lerning_rate=1", "cluster.image.rf=x", "cluster=3", "seed=x", "cluster.gpu.type=[", "model={", "name=A B"]  # fmt: skip
+    for text in sets:
+        yield {}, ["render", "@/exp.yaml", "--image", DIGEST, "--set", text]
+    for words in ("explain opd.los_type", "explain", "explain opd", "nonsense", "", "--version", "-h", "list -h", "init",
+                  "init --into @/file/x --student a --teacher b --data c", "compare a", "logs r --attempt 0"):  # fmt: skip
+        yield {}, words.split()
+
+
+def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -> None:
+    wrong, number = [], 0
+    for environment, words in calls():
+        number += 1
+        filled = [word.replace("@", str(corner)) if word.startswith("@") else word for word in words]
+        variables = {name: value.replace("@", str(corner)) for name, value in environment.items()}
+        done = inside(*filled, **variables)  # what it does not turn into a message comes out here
+        is_told = (
+            done.stderr.startswith(("error: ", "Usage: ")) or "─ Error ─" in done.stderr or "MISSING" in done.stdout
+        )
+        if done.returncode not in CODES or (done.returncode and not is_told):
+            wrong.append(f"{variables} opdctl {' '.join(filled)}: {done.returncode} {done.stderr}")
+    assert wrong == []
+    assert number >= 200
+
+
+@pytest.mark.parametrize("name", ["kube-broken", "kube-list", "kube-wrong"])
+@pytest.mark.parametrize("command", ["status", "cancel", "list"])
+def test_a_malformed_kubeconfig_is_the_cause_that_is_named(
+    inside: Callable, corner: Path, name: str, command: str
+) -> None:
+    words = [] if command == "list" else ["r"]
+    done = inside(command, *words, "-n", "x", KUBECONFIG=str(corner / name))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no way to a cluster:")
+    assert name in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("words", ["status r", "logs r", "wait r", "delete r", "cancel r", "dashboard r", "resume r"])
+def test_a_cluster_that_is_away_is_the_first_thing_said_and_a_failure(
+    inside: Callable, corner: Path, words: str
+) -> None:
+    done = inside(*words.split(), KUBECONFIG=str(corner / "kube-away"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no answer from the API server at http://127.0.0.1:1")
+    assert "--no-cluster" not in done.stderr, "a flag that not every command has"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["report r -o {}", "collect r --format csv -o {}", "collect r --format json -o {}", "pull r --step 1 --into {}",
+     "pull r --folder attempts --into {}"],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_named(
+    inside: Callable, make_run: Callable, store: Path, corner: Path, words: str
+) -> None:
+    make_run("r", result={"steps": 1})
+    if "--step" in words:
+        seal_checkpoint(store / "r", 1, {"data.pt": b"abc"})
+    target = corner / "file" / "x"
+    done = inside(*words.format(target).split(), "--store", store)
+    assert done.returncode == 1, done.stderr
+    assert str(corner / "file") in done.stderr.splitlines()[-1]
+    assert "damaged" not in done.stderr
+
+
+def test_a_store_that_is_not_there_and_an_attempt_that_never_was_are_failures(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    gone = inside("list", "--store", tmp_path / "nope")
+    assert gone.returncode == 1
+    assert "there is no such folder" in gone.stderr
+    make_run("r", log="a line\n")
+    never = inside("logs", "r", "--store", store, "--no-cluster", "--attempt", 9)
+    assert never.returncode == 1
+    assert "has no attempt 9" in never.stderr
+    assert "its attempts: 1" in never.stderr
+
+
+def test_a_page_for_stdout_makes_no_file_called_dash(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    make_run("r")
+    done = inside("report", "r", "--store", store, "-o", "-")
+    assert done.returncode == 0
+    assert "<html" in done.stdout
+    assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_the_tables_too(
+    call: Callable, make_run: Callable, store: Path, encoding: str
+) -> None:
+    make_run("r")
+    done = call("list", "--store", store, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    assert " r " in done.stdout
+
+
+def test_a_key_of_cluster_is_set_like_any_other_and_a_typo_meets_the_nearest_key(
+    inside: Callable, corner: Path
+) -> None:
+    from opdctl.chart.values import load_experiments
+
+    [found] = load_experiments(
+        corner / "exp.yaml", env={}, sets=[f"cluster.image.ref={DIGEST}", "cluster.worker.shmGib=64"]
+    )  # fmt: skip
+    assert found.values["cluster"] == {"image": {"ref": DIGEST}, "worker": {"shmGib": 64}}
+    done = inside("render", corner / "exp.yaml", "--set", "cluster.gpu.tipe=x")
+    assert done.returncode == 2
+    assert "did you mean cluster.gpu.type?" in done.stderr
+
+
+def test_version_and_the_short_help_are_understood(inside: Callable) -> None:
+    assert inside("--version").stdout.startswith("opdctl 0.")
+    assert inside("list", "-h").stdout == inside("list", "--help").stdout
+
+
+def test_a_stream_of_ascii_spells_what_it_lacks() -> None:
+    from opdctl.console import speak_plainly
+
+    before = sys.stdout
+    sys.stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    try:
+        speak_plainly()
+        print("1 ± 2 → 3 – ✓")
+        sys.stdout.flush()
+        assert sys.stdout.buffer.getvalue() == b"1 +- 2 -> 3 - ?\n"  # type: ignore[attr-defined]
+    finally:
+        sys.stdout = before
