@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from opd.runs import stacks
 from opd.runs.progress import PROGRESS, Standing
@@ -197,7 +198,7 @@ def end_descendants() -> int:
     return len(found)
 
 
-def _living(psutil) -> list:
+def _living(psutil: Any) -> list[Any]:
     """Descendants that still run; those that have ended are reaped."""
     out = []
     for process in psutil.Process().children(recursive=True):

@@ -148,7 +148,16 @@ class _VocabParallel(torch.autograd.Function):
 class _Run:
     """One forward: the loop over chunks of everybody's tokens."""
 
-    def __init__(self, student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids, call):
+    def __init__(
+        self,
+        student_hidden: Tensor,
+        student_weight: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        token_weights: Tensor,
+        token_ids: Tensor,
+        call: _Call,
+    ) -> None:
         self.dtype = compute_dtype(student_hidden, student_weight, teacher_hidden, teacher_weight)
         halves = (torch.bfloat16, torch.float16)
         self.in_halves = student_hidden.device.type == "cuda" and student_weight.dtype in halves
