@@ -20,11 +20,13 @@ from opd.data.toy.tokenizer import build_tokenizer
 
 NUM_LESSONS = 12_000
 TEACHER = "teacher"
-TEACHER_RECIPE = Recipe(num_layers=3, hidden_size=96, num_steps=450, batch_size=64)
+TEACHER_RECIPE = Recipe(num_layers=3, hidden_size=96, num_steps=800, batch_size=64)
+TEACHER_WRONG_SHARE = 0.05
+"""Of its lessons drop every carry: a teacher that is better than the student and not perfect."""
 # As in the toy task, the student can carry but would rather not: what distillation has to change is a preference. One that
 # merely stopped early learns little in some dozens of updates, one that never saw a carry nothing.
 STUDENT_RECIPE = Recipe(
-    num_layers=3, hidden_size=64, num_steps=450, num_habit_steps=60, batch_size=64, habit_learning_rate=5e-4
+    num_layers=3, hidden_size=64, num_steps=600, num_habit_steps=60, batch_size=64, habit_learning_rate=5e-4
 )
 
 
@@ -48,10 +50,13 @@ def prompts(problems: Sequence[Chain]) -> torch.Tensor:
     return torch.tensor(tokenizer().apply_chat_template(conversations, add_generation_prompt=True, return_dict=False))
 
 
-def lessons(problems: Sequence[Chain], word_weights: Sequence[float], *, seed: int, wrong: bool) -> list[Lesson]:
-    """A worked answer to each problem; wrong ones drop every carry."""
+def lessons(problems: Sequence[Chain], word_weights: Sequence[float], *, seed: int, wrong_share: float) -> list[Lesson]:
+    """A worked answer to each problem; a share of them, drawn, drops every carry."""
     rng = random.Random(seed)
-    texts = [problem.worked(rng, word_weights, drop_carries=wrong) + tokenizer().eos_token for problem in problems]
+    texts = [
+        problem.worked(rng, word_weights, drop_carries=rng.random() < wrong_share) + tokenizer().eos_token
+        for problem in problems
+    ]
     answers = tokenizer()(texts, add_special_tokens=False)["input_ids"]
     return [
         Lesson(prompt + answer, prompt, [1] * len(answer))
@@ -74,9 +79,11 @@ def make(folder: Path, name: str, *, seed: int, device: str) -> None:
     if path.exists():
         return
     recipe = TEACHER_RECIPE if name == TEACHER else STUDENT_RECIPE
-    weights = TEACHER_WORD_WEIGHTS if name == TEACHER else STUDENT_WORD_WEIGHTS
     problems = draw(NUM_LESSONS, heldout=False, seed=seed)
-    right, wrong = (lessons(problems, weights, seed=seed, wrong=wrong) for wrong in (False, True))
+    if name == TEACHER:
+        right, wrong = lessons(problems, TEACHER_WORD_WEIGHTS, seed=seed, wrong_share=TEACHER_WRONG_SHARE), []
+    else:
+        right, wrong = (lessons(problems, STUDENT_WORD_WEIGHTS, seed=seed, wrong_share=share) for share in (0.0, 1.0))
     model = build_model(recipe, tokenizer(), seed=seed).to(device)
     teach(model, right, wrong, recipe, pad=tokenizer().pad_token_id, seed=seed, on_step=lambda step, loss: None)
     folder.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ def test_prompts_have_one_length_and_every_right_answer_fits() -> None:
     problems = chains.draw(100, heldout=False, seed=3)
     assert {problem.level for problem in problems} == set(chains.LEVELS)
     assert models.prompts(problems).shape[0] == 100
-    lessons = models.lessons(problems, (0.0, 1.0, 0.0), seed=0, wrong=False)
+    lessons = models.lessons(problems, (0.0, 1.0, 0.0), seed=0, wrong_share=0.0)
     assert max(len(lesson.mask) for lesson in lessons) <= chains.MAX_RESPONSE_TOKENS
 
 
