@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from opd.evaluation.estimators import clustered
+from opd.evaluation.estimators import chance_beyond, clustered
 
 LEVEL = 0.95
 
@@ -29,8 +29,8 @@ def paired(differences: Sequence[float]) -> Difference:
     num = len(differences)
     if num < 2:
         return Difference(num, mean, *(math.nan,) * 4)
-    half = t_quantile(0.5 + LEVEL / 2, num - 1) * error
-    p = 2.0 * t_cdf(-abs(mean) / error, num - 1) if error > 0 else float(mean == 0)
+    half = t_beyond(1.0 - LEVEL, num - 1) * error
+    p = chance_beyond(abs(mean) / error, num - 1) if error > 0 else float(mean == 0)
     return Difference(num, mean, error, mean - half, mean + half, p)
 
 
@@ -43,29 +43,11 @@ def holm(ps: Sequence[float]) -> list[float]:
     return out
 
 
-def t_cdf(t: float, freedom: int) -> float:
-    """Student's distribution function for whole degrees of freedom: the finite series in the angle atan(t / sqrt(freedom)).
-
-    Abramowitz and Stegun, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan2(t, math.sqrt(freedom))
-    odd = freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = 0.0
-    for k in range(1 + odd, freedom + 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * k / (k + 1)
-    between = math.sin(angle) * total
-    if odd:
-        between = 2.0 / math.pi * (angle + between)
-    return 0.5 + 0.5 * between
-
-
-def t_quantile(q: float, freedom: int) -> float:
-    """The t >= 0 with `t_cdf(t) == q`, q in [0.5, 1), by bisection."""
+def t_beyond(chance: float, freedom: int) -> float:
+    """The t >= 0 that |T| exceeds with this chance, by bisection."""
     low, high = 0.0, 1.0
-    while t_cdf(high, freedom) < q:
+    while chance_beyond(high, freedom) > chance:
         high *= 2.0
     while (middle := (low + high) / 2.0) not in (low, high):
-        low, high = (middle, high) if t_cdf(middle, freedom) < q else (low, middle)
+        low, high = (middle, high) if chance_beyond(middle, freedom) > chance else (low, middle)
     return high

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opdctl.runs.compare import Group, chance_beyond, compare_metric
+from opd.evaluation.estimators import chance_beyond
+from opdctl.runs.compare import Group, compare_metric
 from opdctl.runs.compare_view import difference_text
 from opdctl.runs.records import RunRecord
 

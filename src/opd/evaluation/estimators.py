@@ -1,5 +1,6 @@
 """The estimators: unbiased pass@k, exact best@k, worst@k and maj@k, and standard errors clustered by problem."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import comb
@@ -159,6 +160,18 @@ def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -
         apart = sorted(before.keys() ^ after.keys())
         raise ValueError(f"a paired difference needs the same problems on both sides; {len(apart)} differ: {apart[:5]}")
     return clustered([after[problem] - before[problem] for problem in sorted(before)])
+
+
+def chance_beyond(t: float, freedom: int) -> float:
+    """Chance that |T| exceeds `t >= 0` for Student's T with `freedom` degrees: the finite sums of Abramowitz and Stegun,
+    26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, total, term = math.cos(angle), 0.0, 1.0
+    for power in range(1 + freedom % 2, freedom, 2):
+        total += term
+        term *= cosine**2 * power / (power + 1)
+    inside = math.sin(angle) * total * (cosine if freedom % 2 else 1)
+    return 1 - (2 / math.pi * (angle + inside) if freedom % 2 else inside)
 
 
 def _check_counts(num_part: int, num_samples: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from opd.config.canonical import NOT_IDENTITY
-from opd.evaluation.estimators import Estimate, clustered, paired_difference
+from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opdctl.console import note
@@ -65,18 +65,6 @@ class Difference:
         if self.freedom < 1 or math.isnan(error):
             return False
         return chance_beyond(abs(self.difference.value) / error if error else math.inf, self.freedom) < LEVEL
-
-
-def chance_beyond(t: float, freedom: int) -> float:
-    """Chance that |T| exceeds `t >= 0` for Student's T with `freedom` degrees: the finite sums of Abramowitz and Stegun,
-    26.7.3 and 26.7.4."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, total, term = math.cos(angle), 0.0, 1.0
-    for power in range(1 + freedom % 2, freedom, 2):
-        total += term
-        term *= cosine**2 * power / (power + 1)
-    inside = math.sin(angle) * total * (cosine if freedom % 2 else 1)
-    return 1 - (2 / math.pi * (angle + inside) if freedom % 2 else inside)
 
 
 def group_runs(records: Sequence[RunRecord]) -> list[Group]:
