@@ -31,7 +31,7 @@ def write(runs: Sequence[GatheredRun], *, format: str, output: Path | None) -> N
         _write_tables(runs, output)
     elif format == "json":
         records = [redact_tree(run.record.to_json()) for run in runs]
-        text = json.dumps({"runs": _finite(records)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps({"runs": finite(records)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         with binary_file(output) as file:
             file.write(text.encode())
     elif format == "csv":
@@ -107,12 +107,12 @@ def binary_file(output: Path | None) -> Iterator[IO[bytes]]:
         partial.unlink(missing_ok=True)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN or infinity: they are written as the strings that the trainer's metrics use."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     if isinstance(value, float) and value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")) and isinstance(value, float):
