@@ -167,3 +167,27 @@ def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(t
     out, err = following.communicate(timeout=120)
     assert following.returncode == 0, err
     assert "done" in out
+
+
+def test_what_init_reads_from_the_cluster_makes_files_that_its_doctor_passes(tool):
+    digest = f"registry.example/opd@sha256:{'0' * 64}"
+    models = ("--student", "hub/s", "--teacher", "hub/t", "--data", "/data/a.parquet", "--val", "/data/b.parquet")
+    good(tool("init", "--image", digest, *models))
+    site = (tool.folder / "site.yaml").read_text()
+    assert '"shared"' in site
+    assert '"NVIDIA-' in site
+    checked = good(tool("doctor", "exp.yaml", "--site", "site.yaml"))
+    assert "MISSING" not in checked
+
+
+def test_list_shows_the_live_runs_of_the_namespace_with_their_gpus(tier, tool):
+    run = "listed"
+    good(tool.submit("quickstart", layer=SHARED, name=run))
+    reached(tier, NAMESPACE, run, "Running")
+    found = {item["run"]: item for item in json.loads(good(tool("list", "-o", "json")))["runs"]}
+    assert found[run]["phase"] == "running"
+    assert found[run]["namespace"] == NAMESPACE
+    assert run in good(tool("list", "-l", f"opd/run-id={run}", "-o", "name")).split()
+    assert run not in good(tool("list", "-l", "opd/run-id=another", "-o", "name")).split()
+    good(tool("cancel", run))
+    good(tool("delete", run))
