@@ -83,15 +83,15 @@ def _found(
 
     is_named = namespace is not None or context is not None or everywhere or bool(selector)
     jobs = []
-    if is_named or (not (store or os.environ.get(STORE_VARIABLE)) and is_configured()):
+    if is_asked := is_named or (not (store or os.environ.get(STORE_VARIABLE)) and is_configured()):
         jobs = live_runs(connect(namespace=namespace, context=context), everywhere=everywhere, selector=selector)
     with cache_folder(use_cache=not no_cache) as folder:
         try:
             places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=DEFAULT_TIMEOUT_S)
         except ToolError as error:
-            if not jobs or error.exit_code != EXIT_USAGE:
+            if not is_asked or error.exit_code != EXIT_USAGE:
                 raise
-            places = []  # live runs, none of which names a store
+            places = []  # the cluster has answered, and no live run names a store
         with progress("reading runs", len(places)) as advance:
             records = [run.record for run in gather(places, folder=folder, on_done=advance)]
     names = {job.name for _, job, _ in jobs}
