@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.evidence import chains, models
-from tests.evidence.__main__ import LOG_FILE, run_plan
 from tests.evidence.cells import ALL, NUM_PRIMARY_SEEDS, NUM_SEEDS, STUDIES, Cell, primary, seeds_of, study_cells
 from tests.evidence.generate import generate
+from tests.evidence.harness import LOG_FILE, run_plan
 from tests.evidence.inference import holm, paired, t_beyond
 from tests.evidence.table import table
 from tests.evidence.train import Run, Settings, problem_weights
@@ -207,6 +210,31 @@ def test_what_ran_is_not_run_again_and_a_torn_line_is(folder: Path, tmp_path: Pa
     assert set(asked.split()) <= first[0].keys()
     assert len(first[0]["after"]["pass_at_k"]) == SMALL.num_heldout_answers
     assert json.loads(json.dumps(first)) == first
+
+
+def test_the_command_runs_its_cells_in_processes_of_its_own(folder: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "tests.evidence",
+        "--study",
+        "paced",
+        "--cells",
+        ALL,
+        "--seeds",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    words += ["--workers", "1", "--out", str(tmp_path), "--models", str(folder)]
+    small = {"num_updates": 1, "batch_size": 2, "num_problems": 5, "num_rate_answers": 1, "num_heldout": 5}
+    for key, value in small.items():
+        words += ["--set", f"{key}={value}"]
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": "src:tools:."}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "results.json").read_text())
+    assert (found["study"], found["cell"], found["seed"], found["updates"]) == ("paced", ALL, 1, 1)
+    assert f"| {ALL} | 1 |" in (tmp_path / "RESULTS.md").read_text()
 
 
 def test_the_table_says_what_contradicts_a_paper() -> None:
