@@ -164,7 +164,7 @@ charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.e
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## the rules of opd.importance compared on a toy task, hundreds of short runs, three hours on two cores (STUDY=tip, paced or horizon)
+evidence: setup ## the rules of opd.importance compared on a toy task, 215 short runs, about an hour on two cores (STUDY=tip, paced or horizon)
 	$(BIN)/python -m tests.evidence $(if $(STUDY),--study $(STUDY)) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply

@@ -32,7 +32,9 @@ HELDOUT_SEED = 0
 class Settings:
     """What all runs share; the defaults are those of the committed table."""
 
-    num_updates: int = 50
+    num_updates: int = 10
+    """By a rule set before the studies ran: of 10, 20, 40 the first at which `all` has closed 60 % of the gap between start and
+    teacher on seeds 11 and 12, which no study has. There it went from 0.29 to 0.82, 0.93 and 0.96; the teacher has 0.94."""
     batch_size: int = 64
     """Problems an update, one answer each."""
     num_problems: int = 640
