@@ -139,16 +139,16 @@ def run_guarded(call: Callable[[], int]) -> int:
 
 def speak_plainly() -> None:
     """Lets stdout and stderr take any text: what their encoding lacks is spelled in ASCII instead of ending the command."""
-    codecs.register_error("opdctl.ascii", lambda error: (_in_ascii(error), error.end))
+    codecs.register_error("opdctl.ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="opdctl.ascii")
 
 
-def _in_ascii(error: UnicodeError) -> str:
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
 def _house_errors() -> tuple[type[Exception], ...]:
