@@ -10,6 +10,7 @@ import pytest
 
 _PROGRAM = """
     import os, signal, sys, threading, time
+    from dataclasses import replace
     import psutil
     import ray
     from opd.errors import PartLost
@@ -35,7 +36,7 @@ _PROGRAM = """
     del dropped
     hang = threading.Event()
     try:
-        with Watch([look_for_lost_daemons(), look_for_lost_parts(patience_s=0.2)], poll_s=0.1, end_s=end_s):
+        with Watch([look_for_lost_daemons(), replace(look_for_lost_parts(), patience_s=0.2)], poll_s=0.1, end_s=end_s):
             print("nothing lost" if not hang.wait(1.0) and not lost_parts() else "?", flush=True)
             os.kill(store if where == "store" else pid, signal.SIGKILL)
             try:
