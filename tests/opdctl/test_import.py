@@ -43,7 +43,7 @@ def test_the_help_of_every_command_has_an_example(command: str, call: Callable) 
     done = call(command, "--help", NO_COLOR="1", TERM="dumb")
     assert done.returncode == 0
     assert f"opdctl {command}" in done.stdout.split("Example", 1)[1]
-    assert "--timeout" in done.stdout
+    assert "--timeout" in done.stdout or command == "explain"  # which reads the schema alone
 
 
 def test_the_shell_completes_commands(call: Callable) -> None:
