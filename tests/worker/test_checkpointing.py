@@ -316,7 +316,8 @@ def test_who_wakes_up_within_verl_s_save_writes_over_nothing_that_its_successor_
         with pytest.raises(CheckpointError, match="was sealed by another attempt"):
             move_in(run.checkpoints.staged(1), run.checkpoints.folder(1), rank=DRIVER_RANK)
         assert {path: path.read_bytes() for path in successor.folder(1).rglob("*") if path.is_file()} == before
-        assert successor.require(1).source == "local"
+        chosen = successor.choose()
+        assert (chosen.step, chosen.source) == (1, "local")
 
 
 def test_a_rank_whose_disk_was_once_a_driver_s_saves_over_its_seals(tmp_path):
