@@ -10,11 +10,12 @@ import sys
 import pytest
 from tests.envs.travel.worlds import NUM_CITIES, SEED
 
+from opd.envs.database_folder import write_archive
 from opd.envs.travel import tables
 from opd.envs.travel.database import open_database
 from opd.envs.travel.entries import clock, minutes_of
 from opd.envs.travel.episode import PRICE_RANGES, episode_price
-from opd.envs.travel.make_database import DEFAULT_NUM_CITIES, main, write_archive, write_database
+from opd.envs.travel.make_database import DEFAULT_NUM_CITIES, main, write_database
 from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError, read_manifest, verify_folder
 from opd.envs.travel.world import make_world
 from opd.pods.fetch import FetchError, fetch
@@ -181,6 +182,9 @@ def test_a_folder_that_holds_something_is_not_overwritten_without_force(database
     main(["--out", str(tmp_path / "db"), "--num-cities", "3"])
     main(["--out", str(tmp_path / "db"), "--num-cities", "4", "--force"])
     assert read_manifest(tmp_path / "db").num_cities == 4
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path / "db"), "--num-cities", "1", "--force"])
+    assert read_manifest(tmp_path / "db").num_cities == 4, "what cannot be made replaces nothing"
 
 
 @pytest.mark.parametrize("num_cities", [1, 10_000])

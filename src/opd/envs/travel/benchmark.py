@@ -1,12 +1,16 @@
 """Scoring DeepPlanning rows: the published constraints name the entries that a right plan or cart holds."""
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from opd.envs.travel.case import Verdict
 from opd.envs.travel.plan import Plan, PlanError, find_json, parse_plan
-from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip
+from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, EntryKind, TaskError, entry_kind
+
+DAYS_COMPLETE = "days_complete"
 
 
 class Cart(BaseModel):
@@ -21,21 +25,24 @@ class Cart(BaseModel):
 def judge_trip(text: str, task: BenchmarkTrip) -> tuple[Verdict, ...]:
     """One verdict a published constraint: its entries are in the plan, and the stated cost is within the budget.
 
-    Weaker than the benchmark's own evaluation, which looks everything up in its database: scores are not comparable
-    with its leader board.
+    Names must be exactly right and of the constraint's kind, as in the benchmark's own evaluation; the table in
+    `opd/envs/deepplanning/README.md` says where the two differ.
+
+    Raises:
+        TaskError: a constraint of no kind that is known.
     """
-    names = (*task.required_names, "days_complete", *(("budget",) if task.max_budget is not None else ()))
+    names = (*task.required_names, DAYS_COMPLETE, *(("budget",) if task.max_budget is not None else ()))
     try:
         plan = parse_plan(text)
     except PlanError as error:
         return tuple(Verdict(name, (str(error),)) for name in names)
     held = _held_names(plan)
     verdicts = [
-        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if _key(entry) not in held))
+        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if entry not in held[_kind(name)]))
         for name, entries in task.required_names.items()
     ]
     complete = len(plan.days) == task.num_days and all(day.activities for day in plan.days)
-    verdicts.append(Verdict("days_complete", () if complete else (f"the trip has {task.num_days} days",)))
+    verdicts.append(Verdict(DAYS_COMPLETE, () if complete else (f"the trip has {task.num_days} days",)))
     if task.max_budget is not None:
         cheap = complete and 0 < plan.total_cost <= task.max_budget
         verdicts.append(Verdict("budget", () if cheap else (f"total_cost is not within {task.max_budget}",)))
@@ -59,10 +66,28 @@ def judge_cart(text: str, task: BenchmarkCart) -> tuple[Verdict, ...]:
     )
 
 
-def _held_names(plan: Plan) -> set[str]:
-    names = {_key(activity.name) for day in plan.days for activity in day.activities}
-    return names | {_key(day.hotel) for day in plan.days if day.hotel is not None}
+def personalized_score(verdicts: Iterable[Verdict]) -> float:
+    """The benchmark's: 1 where every constraint of the query is satisfied, else 0; the number of days is none of them."""
+    return float(all(verdict.satisfied for verdict in verdicts if verdict.name != DAYS_COMPLETE))
 
 
-def _key(name: str) -> str:
-    return " ".join(name.casefold().split())
+def _kind(constraint: str) -> EntryKind:
+    kind = entry_kind(constraint)
+    if kind is None:
+        raise TaskError(f"required_names.{constraint}: must begin with {', '.join(get_args(EntryKind))}")
+    return kind
+
+
+def _held_names(plan: Plan) -> dict[EntryKind, set[str]]:
+    """The names in the plan by what they are in it."""
+
+    def of(activity_type: str) -> set[str]:
+        return {activity.name for day in plan.days for activity in day.activities if activity.type == activity_type}
+
+    return {
+        "train": of("train"),
+        "flight": of("flight"),
+        "restaurant": of("meal"),
+        "attraction": of("attraction"),
+        "hotel": {day.hotel for day in plan.days if day.hotel is not None},
+    }

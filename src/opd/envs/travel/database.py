@@ -4,14 +4,12 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from opd.envs.sqlite_file import open_read_only
 from opd.envs.travel import tables
 from opd.envs.travel.entries import LANGUAGES, City, Language, Mode, Place, PlaceKind, Trip
 from opd.envs.travel.episode import episode_price
 from opd.envs.travel.manifest import Manifest, ManifestError, read_manifest
-
-_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
 
 
 class Database:
@@ -99,11 +97,7 @@ class Database:
 
 
 def open_database(folder: str | Path) -> Database:
-    """Opens a database folder for reading.
-
-    No lock is taken and no journal looked for (`immutable=1`), so any number of processes may read, from a read-only
-    mount too. SQLite itself refuses every statement but SELECT (authorizer), and writing twice over (`mode=ro`,
-    `query_only`).
+    """Opens a database folder for reading (`opd.envs.sqlite_file.open_read_only`).
 
     Raises:
         ManifestError: the folder is no database or is damaged (sizes are compared, hashes are not: `verify_folder`).
@@ -113,18 +107,6 @@ def open_database(folder: str | Path) -> Database:
     missing = [name for name in tables.DATABASE_FILES.values() if name not in manifest.files]
     if missing:
         raise ManifestError(f"{root}: its manifest lists no {', '.join(missing)}; make the database anew")
-    return Database({language: _connect(root / name) for language, name in tables.DATABASE_FILES.items()}, manifest)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=True, cached_statements=32)
-    connection.execute("PRAGMA query_only = ON")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.set_authorizer(_only_reads)
-    return connection
-
-
-def _only_reads(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+    return Database(
+        {language: open_read_only(root / name) for language, name in tables.DATABASE_FILES.items()}, manifest
+    )

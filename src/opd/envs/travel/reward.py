@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, assert_never
 
 from opd.agent.settings import FINAL_TEXT
 from opd.envs.travel.answers import right_answer, says
-from opd.envs.travel.benchmark import judge_cart, judge_trip
+from opd.envs.travel.benchmark import judge_cart, judge_trip, personalized_score
 from opd.envs.travel.case import Verdict
 from opd.envs.travel.constraints import judge, no_plan, satisfied_share
 from opd.envs.travel.database import Database, open_database
@@ -27,7 +27,7 @@ class Result(NamedTuple):
     verdicts: tuple[tuple[str, Verdict], ...]
     """(name of the entry in the breakdown, verdict)."""
     shares: dict[str, float]
-    """`commonsense` and `hard`: the satisfied share of each."""
+    """`commonsense` and `hard`: the satisfied share of each; of a benchmark's trip also its `personalized_score`."""
 
 
 def compute_score(
@@ -72,7 +72,9 @@ def score(text: str, task: Task, extra_info: Mapping[str, Any], *, database_dir:
     if isinstance(task, Trip):
         return _trip(text, task, _database(extra_info, database_dir))
     if isinstance(task, BenchmarkTrip):
-        return _benchmark(judge_trip(text, task))
+        verdicts = judge_trip(text, task)
+        judged = _benchmark(verdicts)
+        return judged._replace(shares=judged.shares | {"personalized_score": personalized_score(verdicts)})
     if isinstance(task, BenchmarkCart):
         return _benchmark(judge_cart(text, task))
     assert_never(task)

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -60,6 +60,15 @@ class Trip(_Record):
     num_days: int = Field(ge=1, le=14)
     num_people: int = Field(ge=1, le=20)
     hard: HardConstraints = HardConstraints()
+
+
+EntryKind = Literal["train", "flight", "hotel", "restaurant", "attraction"]
+
+
+def entry_kind(constraint: str) -> EntryKind | None:
+    """What a published constraint is about, by the first word of its name; None where that is none of the kinds."""
+    word = constraint.partition("_")[0]
+    return word if word in get_args(EntryKind) else None  # type: ignore[return-value]
 
 
 class BenchmarkTrip(_Record):

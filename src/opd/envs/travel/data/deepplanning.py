@@ -3,16 +3,19 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
+from opd.envs.database_folder import FolderManifest
+from opd.envs.deepplanning.layout import case_name
 from opd.envs.travel.data.rows import agent_row
-from opd.envs.travel.data.wording import plan_rules
+from opd.envs.travel.data.wording import benchmark_rules
 from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip
+from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, EntryKind, entry_kind
 
 FOLDER = Path("DeepPlanning")
 """Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
@@ -20,20 +23,19 @@ PUBLISHED_AT = "https://github.com/QwenLM/Qwen-Agent (benchmark/deepplanning) an
 TRAVEL_FILES: Mapping[Language, Path] = {
     language: FOLDER / f"travelplanning/data/travelplanning_query_{language}.json" for language in LANGUAGES
 }
+TRAVEL_ARCHIVES: Mapping[Language, Path] = {
+    language: FOLDER / f"travelplanning/database/database_{language}.zip" for language in LANGUAGES
+}
 SHOPPING_LEVELS = (1, 2, 3)
 
-# Fields of a constraint that name what a right plan holds. `attraction_name` is not one: it says near what.
-_NAME_FIELDS = (
-    "hotel_name",
-    "restaurant_name",
-    "attraction_names",
-    "outbound_train_no",
-    "inbound_train_no",
-    "outbound_flight_no",
-    "inbound_flight_no",
-)
-_UNIQUE = "superlative_"
-"""Beginning of `constraint_type` where the named entry is the only right one; elsewhere it is one of several."""
+_NAME_FIELDS: Mapping[EntryKind, tuple[str, ...]] = {
+    "hotel": ("hotel_name",),
+    "restaurant": ("restaurant_name",),
+    "attraction": ("attraction_names",),
+    "train": ("outbound_train_no", "inbound_train_no"),
+    "flight": ("outbound_flight_no", "inbound_flight_no"),
+}
+"""Fields of a constraint that name what a right plan holds. `attraction_name` is not one: it says near what."""
 _BUDGET = "budget_constraint"
 _CART_FORM = (
     "You fill a shopping cart with the tools. When everything asked for is found, answer with the products' ids and the "
@@ -84,17 +86,46 @@ def read_json(path: Path) -> Raw:
     return Raw(path, records)
 
 
-def travel(data_dir: Path, *, train_ratio: float, seed: int, first_index: int) -> Iterator[tuple[str, Prepared]]:
-    """Both languages' travel queries: (set name, rows by `train` and `val`).
+class Cases(NamedTuple):
+    """The imported database that the queries are to be answered from."""
 
-    A query and its translation have the same id and go to the same side.
+    manifest: FolderManifest
+    names: Collection[str]
+    """Its cases, as `case_name` names them."""
+
+
+def absent_files(data_dir: Path, languages: Sequence[Language]) -> list[Path]:
+    """The query files of these languages and of shopping that are not there: their sets are left out."""
+    travel_files = [data_dir / TRAVEL_FILES[language] for language in languages]
+    return [
+        path
+        for path in (*travel_files, *(_shopping_file(data_dir, level) for level in SHOPPING_LEVELS))
+        if not path.is_file()
+    ]
+
+
+def travel(
+    data_dir: Path,
+    *,
+    languages: Sequence[Language],
+    train_ratio: float,
+    seed: int,
+    first_index: int,
+    cases: Cases | None = None,
+) -> Iterator[tuple[str, Prepared]]:
+    """The travel queries of each language whose file is there: (set name, rows by `train` and `val`).
+
+    A query and its translation have the same id and go to the same side. Queries whose case `cases` lacks are dropped.
 
     Raises:
         RawFileError: a file that is missing or not in its published layout.
     """
     index = first_index
-    for language, relative in TRAVEL_FILES.items():
-        raw = read_json(data_dir / relative)
+    for language in languages:
+        path = data_dir / TRAVEL_FILES[language]
+        if not path.is_file():
+            continue
+        raw = read_json(path)
         train_ids = _train_ids(raw, train_ratio, seed)
         rows: dict[str, list[Row]] = {"train": [], "val": []}
         dropped: Counter[str] = Counter()
@@ -103,7 +134,10 @@ def travel(data_dir: Path, *, train_ratio: float, seed: int, first_index: int) -
         for row in range(len(raw.records)):
             query, identity = _text(raw, row, "query"), _text(raw, row, "id")
             task = _trip(raw, row, unchecked)
+            case_id = case_name(language, identity)
             reason = "duplicate_query" if query in seen else "nothing_to_check" if task is None else None
+            if reason is None and cases is not None and case_id not in cases.names:
+                reason = "no_case"
             seen.add(query)
             if reason is not None or task is None:
                 dropped[reason or ""] += 1
@@ -112,23 +146,25 @@ def travel(data_dir: Path, *, train_ratio: float, seed: int, first_index: int) -
             rows[split].append(
                 agent_row(
                     task,
-                    [{"role": "system", "content": plan_rules(language)}, {"role": "user", "content": query}],
+                    [{"role": "system", "content": benchmark_rules(language)}, {"role": "user", "content": query}],
                     data_source=f"deepplanning_travel_{language}",
                     split=split,
                     index=index,
                     problem_id=f"deepplanning-travel-{language}-{identity}",
                     language=language,
+                    database_id=None if cases is None else cases.manifest.database_id,
+                    case_id=case_id,
                 )
             )
             index += 1
         notes = [
-            f"{sum(unchecked.values())} constraints have several right entries and are not checked: {dict(unchecked)}"
+            f"{sum(unchecked.values())} constraints are of no kind that is known and are not checked: {dict(unchecked)}"
         ]
         yield f"deepplanning_travel_{language}", Prepared(raw, rows, dropped, notes if unchecked else [])
 
 
 def shopping(data_dir: Path, *, first_index: int) -> Iterator[tuple[str, Prepared]]:
-    """The shopping queries of each level, for validation only.
+    """The shopping queries of each level whose file is there, for validation only.
 
     Raises:
         RawFileError: a file that is missing or not in its published layout.
@@ -136,7 +172,10 @@ def shopping(data_dir: Path, *, first_index: int) -> Iterator[tuple[str, Prepare
     index = first_index
     for level in SHOPPING_LEVELS:
         folder = data_dir / FOLDER / "shoppingplanning"
-        raw = read_json(folder / "data" / f"level_{level}_query_meta.json")
+        path = _shopping_file(data_dir, level)
+        if not path.is_file():
+            continue
+        raw = read_json(path)
         rows: list[Row] = []
         dropped: Counter[str] = Counter()
         for row in range(len(raw.records)):
@@ -159,6 +198,10 @@ def shopping(data_dir: Path, *, first_index: int) -> Iterator[tuple[str, Prepare
             index += 1
         notes = [f"unpack database_level{level}.tar.gz beside data/ for the right carts"] if dropped else []
         yield f"deepplanning_shopping_{level}", Prepared(raw, {"val": rows}, dropped, notes)
+
+
+def _shopping_file(data_dir: Path, level: int) -> Path:
+    return data_dir / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json"
 
 
 def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:
@@ -189,13 +232,14 @@ def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
     for name, constraint in constraints.items():
         if not isinstance(constraint, dict):
             raise raw.error(row, "meta_info", f"hard_constraints.{name} must be an object")
-        if not str(constraint.get("constraint_type", "")).startswith(_UNIQUE):
+        kind = entry_kind(name)
+        if kind is None:
             unchecked[name] += 1
             continue
-        entries = tuple(_entries(constraint))
+        entries = tuple(entry for field, entry in named_entries(constraint) if field in _NAME_FIELDS[kind])
         if not entries:
             raise raw.error(
-                row, "meta_info", f"hard_constraints.{name} must name an entry in one of {', '.join(_NAME_FIELDS)}"
+                row, "meta_info", f"hard_constraints.{name} must name an entry in {' or '.join(_NAME_FIELDS[kind])}"
             )
         required[name] = entries
     if not required and budget is None:
@@ -205,13 +249,14 @@ def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
     )
 
 
-def _entries(constraint: Mapping[str, Any]) -> Iterator[str]:
-    for field in _NAME_FIELDS:
+def named_entries(constraint: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(field, name) of each entry that a published constraint names."""
+    for field in chain.from_iterable(_NAME_FIELDS.values()):
         value = constraint.get(field)
         if isinstance(value, list):
-            yield from (str(name) for name in value)
+            yield from ((field, str(name)) for name in value)
         elif value is not None:
-            yield str(value)
+            yield field, str(value)
 
 
 def _cart(path: Path) -> BenchmarkCart:

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from opd.agent.toolset import tool_schemas
+from opd.agent.toolset import DEFAULT_TOOLSET, tool_schemas
 from opd.data.rows import Row
+from opd.envs.deepplanning.layout import TOOLSETS
 
 
 class Filtered(NamedTuple):
@@ -51,10 +52,15 @@ def length_rule(tokenizer_path: str, max_prompt_length: int) -> Callable[[Row], 
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
-    schemas = {schema["function"]["name"]: schema for schema in tool_schemas()}
+    offered = {
+        toolset: {schema["function"]["name"]: schema for schema in tool_schemas(toolset)}
+        for toolset in (DEFAULT_TOOLSET, *TOOLSETS.values())
+    }
 
     def is_too_long(row: Row) -> bool:
-        selection = row["extra_info"]["tool_selection"] or schemas
+        info = row["extra_info"]
+        schemas = offered[DEFAULT_TOOLSET if info.get("case_id") is None else TOOLSETS[info["language"]]]
+        selection = info["tool_selection"] or schemas
         tokens = tokenizer.apply_chat_template(
             row["prompt"],
             tools=[schemas[name] for name in selection],

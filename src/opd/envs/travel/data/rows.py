@@ -15,6 +15,7 @@ _EXTRA_INFO = pa.struct(
         ("grade", pa.int64()),  # null: not one of ours
         ("database_id", pa.string()),  # null: needs none
         ("episode_seed", pa.int64()),  # null: the database's own prices
+        ("case_id", pa.string()),  # null: its database has no part for each task
         ("tool_selection", pa.list_(pa.string())),  # null: all tools are offered
     ]
 )
@@ -33,6 +34,7 @@ def agent_row(
     grade: int | None = None,
     database_id: str | None = None,
     episode_seed: int | None = None,
+    case_id: str | None = None,
     tool_selection: tuple[str, ...] | None = None,
 ) -> Row:
     """One row; `index` must be unique in its file: it orders rows and seeds their sampling."""
@@ -50,6 +52,7 @@ def agent_row(
             "grade": grade,
             "database_id": database_id,
             "episode_seed": episode_seed,
+            "case_id": case_id,
             "tool_selection": None if tool_selection is None else list(tool_selection),
         },
     }

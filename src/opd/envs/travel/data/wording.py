@@ -61,6 +61,22 @@ _PLAN_FORM: Words = {
         "任何地点不重复。除最后一天外每晚住酒店，每间房住两人；最后一天的hotel为null。total_cost为全体旅客的全部费用。"
     ),
 }
+_BENCHMARK_FORM: Words = {
+    "en": (
+        "You plan trips with the tools. When the plan is complete, answer with it as JSON in this form, times as HH:MM, "
+        "types train, flight, attraction, meal:\n<plan>{example}</plan>\n"
+        "Rules: name only what the tools give, exactly as they give it; a trip by its number. Leave the time that the way "
+        "between two places takes. Visit only what is open, an attraction for its shortest visit at least. Nothing twice. "
+        "Every night but the last day's has a hotel; the last day's hotel is null. total_cost is what everything costs "
+        "all travellers."
+    ),
+    "zh": (
+        "你用工具规划行程。规划完成后，按以下形式用JSON给出，时间写作HH:MM，类型为train、flight、attraction、meal：\n"
+        "<plan>{example}</plan>\n"
+        "规则：只写工具给出的名称，并与其完全一致；车次和航班写其编号。两地之间留出路程所需的时间。只在开放时间内游览，"
+        "景点至少停留其最短游玩时长。任何地点不重复。除最后一天外每晚住酒店；最后一天的hotel为null。total_cost为全体旅客的全部费用。"
+    ),
+}
 _TRIP: Words = {
     "en": "Plan {num_days} days from {origin} to {destinations} and back, from {date} ({weekday}), for {num_people} traveller(s).",
     "zh": "请规划{num_days}天的行程：从{origin}出发，前往{destinations}，然后返回，{date}（{weekday}）出发，共{num_people}人。",
@@ -124,6 +140,11 @@ def trip_messages(trip: Trip, language: Language) -> list[Message]:
 def plan_rules(language: Language) -> str:
     """The form and the rules of a plan."""
     return _PLAN_FORM[language].format(example=json.dumps(_EXAMPLE))
+
+
+def benchmark_rules(language: Language) -> str:
+    """The form and the rules of a plan over the benchmark's tools (`opd.envs.deepplanning`)."""
+    return _BENCHMARK_FORM[language].format(example=json.dumps(_EXAMPLE))
 
 
 def demands(hard: HardConstraints, language: Language) -> list[str]:

@@ -1,0 +1,189 @@
+"""The published layout of a case's CSV files: what the benchmark's tools and evaluation read, and in which form."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from opd.envs.travel.entries import LANGUAGES, Language
+
+Form = Literal["text", "any", "number", "integer", "date", "datetime", "coordinate", "point"]
+
+FORMS: Mapping[Form, tuple[re.Pattern[str], str]] = {
+    "text": (re.compile(r"(?s).*\S.*"), "must not be empty"),
+    "any": (re.compile(r"(?s).*"), ""),
+    "number": (re.compile(r"-?\d+(\.\d+)?"), "must be a number"),
+    "integer": (re.compile(r"-?\d+"), "must be a whole number"),
+    "date": (re.compile(r"\d{4}-\d{2}-\d{2}"), "must be a date as YYYY-MM-DD"),
+    "datetime": (re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2})?"), "must be a time as YYYY-MM-DD HH:MM"),
+    "coordinate": (re.compile(r"-?\d{1,3}\.\d{6}"), "must have six decimals"),
+    "point": (re.compile(r"-?\d{1,3}\.\d{6},-?\d{1,3}\.\d{6}"), "must be LATITUDE,LONGITUDE of six decimals each"),
+}
+"""What a value must match as a whole, and the rule in words."""
+
+
+class Column(NamedTuple):
+    """A column of a published file; its values are stored as they stand."""
+
+    name: str
+    form: Form = "text"
+    required: bool = True
+    """Without it the file cannot be used; another that is missing is stored as empty."""
+
+
+class Table(NamedTuple):
+    """A published file, and the table that its rows go to."""
+
+    name: str
+    file: str
+    """Below the case's folder."""
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """The columns by which the tools look rows up."""
+    unique: tuple[str, ...]
+    """The columns by which no two rows of a case agree."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def _optional(name: str, form: Form = "any") -> Column:
+    return Column(name, form, required=False)
+
+
+_ROUTE = (
+    Column("origin_city"),
+    Column("destination_city"),
+    Column("dep_date", "date"),
+    Column("route_index", "integer"),
+    Column("segment_index", "integer"),
+    Column("seat_class"),
+    Column("seat_status", "any"),
+    Column("dep_station_code", "any"),
+    Column("dep_station_name"),
+    Column("arr_station_code", "any"),
+    Column("arr_station_name"),
+    Column("dep_datetime", "datetime"),
+    Column("arr_datetime", "datetime"),
+    Column("duration", "integer"),
+    Column("price", "number"),
+)
+_ROUTE_KEY = ("origin_city", "destination_city", "dep_date")
+_ROUTE_UNIQUE = (*_ROUTE_KEY, "route_index", "segment_index", "seat_class")
+_PLACE = (Column("latitude", "coordinate"), Column("longitude", "coordinate"))
+
+TRAINS = Table(
+    "trains",
+    "trains/trains.csv",
+    (*_ROUTE, Column("train_type"), Column("train_no")),
+    _ROUTE_KEY,
+    _ROUTE_UNIQUE,
+)
+FLIGHTS = Table(
+    "flights",
+    "flights/flights.csv",
+    (
+        *_ROUTE,
+        Column("airline"),
+        Column("flight_no"),
+        Column("equip_size", "any"),
+        Column("equip_type", "any"),
+        Column("manufacturer", "any"),
+    ),
+    _ROUTE_KEY,
+    _ROUTE_UNIQUE,
+)
+HOTELS = Table(
+    "hotels",
+    "hotels/hotels.csv",
+    (
+        Column("name"),
+        _optional("address"),
+        *_PLACE,
+        _optional("decoration_time"),
+        Column("hotel_star", "integer"),
+        Column("price", "number"),
+        Column("score", "number"),
+        Column("brand", "any"),
+        _optional("services"),
+        _optional("city"),
+    ),
+    ("name",),
+    ("name",),
+)
+ATTRACTIONS = Table(
+    "attractions",
+    "attractions/attractions.csv",
+    (
+        _optional("attraction_id", "text"),
+        Column("attraction_name"),
+        _optional("city", "text"),
+        _optional("address"),
+        *_PLACE,
+        _optional("description", "text"),
+        Column("rating", "number"),
+        Column("opening_time", "any"),
+        Column("closing_time", "any"),
+        _optional("closing_dates"),
+        Column("min_visit_hours", "number"),
+        Column("max_visit_hours", "number"),
+        Column("ticket_price", "number"),
+        Column("attraction_type"),
+    ),
+    ("attraction_name",),
+    ("attraction_name",),
+)
+LOCATIONS = Table(
+    "locations",
+    "locations/locations_coords.csv",
+    (Column("poi_name"), *_PLACE, _optional("poi_type")),
+    ("poi_name",),
+    ("poi_name",),
+)
+DISTANCES = Table(
+    "distances",
+    "transportation/distance_matrix.csv",
+    (
+        Column("origin", "point"),
+        Column("destination", "point"),
+        Column("distance_meters", "number"),
+        Column("duration_minutes", "number"),
+        Column("cost", "number"),
+    ),
+    ("origin", "destination"),
+    ("origin", "destination"),
+)
+RESTAURANTS = Table(
+    "restaurants",
+    "restaurants/restaurants.csv",
+    (
+        _optional("restaurant_id"),
+        Column("restaurant_name"),
+        *_PLACE,
+        Column("price_per_person", "number"),
+        Column("cuisine", "any"),
+        Column("opening_time", "any"),
+        Column("closing_time", "any"),
+        _optional("nearby_attraction_name"),
+        Column("rating", "number"),
+        _optional("tags"),
+        Column("query_latitude", "coordinate"),
+        Column("query_longitude", "coordinate"),
+    ),
+    ("query_latitude", "query_longitude"),
+    ("query_latitude", "query_longitude", "restaurant_name"),
+)
+TABLES = (TRAINS, FLIGHTS, HOTELS, ATTRACTIONS, LOCATIONS, DISTANCES, RESTAURANTS)
+
+TOOLSETS: Mapping[Language, str] = {language: f"opd.envs.deepplanning.{language}" for language in LANGUAGES}
+"""`agent.toolset` by the language of the tools' descriptions."""
+
+
+def case_name(language: str, number: str) -> str:
+    """What a row's `extra_info.case_id` says: language and the query's id, for example `en/17`."""
+    return f"{language}/{number}"
+
+
+def point(row: Mapping[str, str], prefix: str = "") -> str:
+    """A row's coordinates in the form of the distance matrix."""
+    return f"{row[f'{prefix}latitude']},{row[f'{prefix}longitude']}"

@@ -1,0 +1,67 @@
+"""A scripted conversation over the imported database: the loop's own dialogue, real tool processes, the reward, every token's mask."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.agent.talk import call
+from tests.agent_evidence.play import make_environment, play
+from tests.agent_evidence.settings import settings
+from tests.envs.deepplanning.published import DATE, WORDS
+from transformers import AutoTokenizer
+
+from opd.agent.environment import CASE_ID
+from opd.envs.deepplanning.layout import TOOLSETS
+from opd.envs.travel.data.rows import agent_row
+from opd.envs.travel.task import BenchmarkTrip
+from opd.envs.travel.toy import STUDENT, model_folder
+from opd.rollout.cpu.script import ScriptConfig
+
+FOLDER = model_folder(STUDENT)
+
+
+def row(language: str, case: str):
+    task = BenchmarkTrip(num_days=1, required_names={"hotel": (WORDS[language]["inn"],)})
+    return agent_row(
+        task, [{"role": "user", "content": "plan"}], data_source=f"deepplanning_travel_{language}", split="val", index=0,
+        problem_id="x", language=language, case_id=f"{language}/{case}", tool_selection=("query_hotel_info",),
+    )  # fmt: skip
+
+
+def settings_of(imported, language: str):
+    found = settings(imported)
+    return replace(
+        found,
+        toolset=TOOLSETS[language],
+        max_reply_tokens=400,
+        limits=replace(found.limits, max_prompt_tokens=2000, max_response_tokens=2000),
+    )
+
+
+@pytest.mark.slow
+def test_a_conversation_asks_the_rows_case_and_only_the_models_tokens_are_trained(imported):
+    language, name = "zh", WORDS["zh"]["inn"]
+    asked = {"destination": "x", "checkinDate": DATE, "checkoutDate": DATE, "hotelStar": "3"}
+    day = {"day": 1, "activities": [{"type": "meal", "name": "x", "start": "12:00", "end": "13:00"}], "hotel": name}
+    answer = f"<plan>{json.dumps({'days': [day], 'total_cost': 1}, ensure_ascii=False)}</plan>"
+    turns = [call("query_hotel_info", **asked), answer]
+    script = ScriptConfig(replies={"plan": turns}, tokenizer_path=str(FOLDER))
+    (played,) = play(FOLDER, [row(language, "1")], settings_of(imported, language), script=script)
+    (record,) = played.dialogue.turns[0].calls
+    (hotel,) = json.loads(record.reply)
+    assert (hotel["name"], hotel["price"]) == (name, "301.0")
+    assert played.score == 1.0
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    trained = [token for token, mask in zip(played.dialogue.response_ids, played.dialogue.mask, strict=True) if mask]
+    assert tokenizer.decode(trained, skip_special_tokens=True) == "".join(turns)
+
+
+def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):
+    environment = make_environment(FOLDER, settings_of(imported, "en"))
+    try:
+        with pytest.raises(
+            ValueError, match=r"extra_info.case_id is not set: agent.toolset = opd.envs.deepplanning.en"
+        ):
+            environment.tools({CASE_ID: None})
+    finally:
+        environment.close()
