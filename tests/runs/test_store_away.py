@@ -112,3 +112,27 @@ def test_a_store_that_is_gone_when_the_result_is_made_up_is_told_the_same_way(
             run.history()
         (tmp_path / "store").unlink()
         (tmp_path / "gone").rename(tmp_path / "store")
+
+
+def test_uploads_that_take_effect_after_the_end_take_no_metrics_from_a_finished_run(
+    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, late = LocalStore._put, []
+
+    def put_late(store: LocalStore, key: str, data: bytes) -> None:
+        """The first two uploads of metrics get no answer."""
+        if "/store/" in str(store.root) and "metrics" in key and len(late) < 2:
+            late.append((store, key, data))
+            raise TimeoutError(110, "no answer")
+        put(store, key, data)
+
+    monkeypatch.setattr(LocalStore, "_put", put_late)
+    with open_run(store_url=str(tmp_path / "store"), flush_interval_s=1e6) as run:
+        run.log(1, {"loss": 1.0})
+        assert not run._streamer.tick()
+        run.log(2, {"loss": 1.0})
+        run.finish({})
+        assert len(late) == 2
+        for store, key, data in late:
+            put(store, key, data)
+        assert logged_steps(LocalStore(tmp_path / "store/r")) == [1, 2]

@@ -55,6 +55,57 @@ def test_a_small_file_is_one_object_of_the_same_name(tmp_path: Path) -> None:
     assert store.puts == [("a/log", 4), ("a/log", 8)]
 
 
+def test_an_upload_that_takes_effect_after_its_client_gave_up_takes_nothing_away(tmp_path: Path) -> None:
+    late: list[tuple[str, bytes]] = []
+
+    class Late(LocalStore):
+        def _put(self, key: str, data: bytes) -> None:
+            if not late:
+                late.append((key, data))
+                raise TimeoutError(110, "no answer")
+            super()._put(key, data)
+
+    store = Late(tmp_path / "store", policy=POLICY)
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="log")
+    append(mirror.path, b"one\n")
+    with pytest.raises(StoreUnavailable):
+        mirror.sync()
+    append(mirror.path, b"two\n")
+    mirror.sync()
+    store.put(*late[0])
+    assert read_streamed(store, "log") == b"one\ntwo\n"
+    append(mirror.path, b"three\n")
+    mirror.sync()
+    assert read_streamed(store, "log") == b"one\ntwo\nthree\n"
+
+
+def test_a_late_upload_takes_nothing_away_from_what_a_patient_flush_and_the_next_tick_stored(tmp_path: Path) -> None:
+    sent: list[tuple[str, bytes]] = []
+
+    class Late(LocalStore):
+        """Gives no answer to some uploads: to a tick, and to a first try of either part of the flush behind it."""
+
+        def _put(self, key: str, data: bytes) -> None:
+            sent.append((key, data))
+            if len(sent) in (1, 2, 4):
+                raise TimeoutError(110, "no answer")
+            super()._put(key, data)
+
+    store = Late(tmp_path / "store", policy=POLICY)
+    mirror = FileMirror(path=tmp_path / "log", store=store, key="log")
+    streamer = Streamer()
+    streamer.add(mirror)
+    append(mirror.path, b"1\n")
+    assert not streamer.tick()
+    append(mirror.path, b"2\n")
+    streamer.flush(RetryPolicy(first_wait_s=0.001))
+    append(mirror.path, b"3\n")
+    assert streamer.tick()
+    for number in (0, 1, 3):
+        store.put(*sent[number])
+    assert read_streamed(store, "log") == b"1\n2\n3\n"
+
+
 def test_a_large_file_is_cut_at_line_ends_and_old_parts_are_never_written_again(tmp_path: Path) -> None:
     store = CountingStore(tmp_path / "store")
     mirror = FileMirror(path=tmp_path / "log", store=store, key="log", part_bytes=100)

@@ -26,8 +26,6 @@ DRIVER_RANK = -1
 DATA_FILE = "data.pt"
 # What verl's FSDP engine saves for each rank, all of which a resume loads.
 RANK_PARTS = ("model", "optim", "extra_state")
-# A rank with a disk of its own has the run's folder, and checkpoints/ in it, since its first save.
-NUM_NEW_PARENTS = 3
 _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
@@ -178,7 +176,7 @@ def _owner(path: str) -> int:
 def hash_files(step_dir: Path, paths: Sequence[str], *, rank: int) -> list[FileEntry]:
     """Entries of files just saved, in the given order, hashed in parallel; bytes and names are synced to the disk."""
     hashed = in_threads(lambda path: hash_file(step_dir / path, sync=True), paths)
-    fsync_names(step_dir, paths, num_parents=NUM_NEW_PARENTS)
+    fsync_names(step_dir, paths)
     return [
         FileEntry(path=path, size=size, sha256=digest, rank=rank)
         for path, (size, digest) in zip(paths, hashed, strict=True)

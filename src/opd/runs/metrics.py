@@ -60,7 +60,7 @@ class MetricsWriter:
             raise ValueError(f"metric {taken[0]!r}: the name is the row's own; use another one")
         row: Row = {"step": step, "time": round(time.time(), 3)}
         for key, value in metrics.items():
-            number = _as_number(value)
+            number = as_number(value)
             if number is None:
                 self._drop(key, value)
             else:
@@ -103,7 +103,7 @@ class MetricsWriter:
             logger.warning("metric %r: %s is no number; dropped here and from now on", key, type(value).__name__)
 
 
-def _as_number(value: Any) -> int | float | str | None:
+def as_number(value: Any) -> int | float | str | None:
     """The JSON form of a scalar, None for anything else."""
     if not isinstance(value, int | float | bool) and getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()

@@ -30,12 +30,14 @@ def write_fatal(store: Store, reason: str, *, run_id: str, attempt: int) -> dict
 
 
 def refuse_if_over(store: Store) -> None:
-    """Raises RunFinished or RunFatal if the run has ended for good, with what the earlier attempt left."""
+    """Raises RunFinished or RunFatal if the run has ended for good, with what the earlier attempt left; no power cut takes it."""
     result = store.get_json(RESULT_FILE)
     if result is not None:
+        store.keep(RESULT_FILE)
         raise RunFinished(f"{store.url} finished in attempt {result['attempt']}: see {store.url}/{RESULT_FILE}", result)
     fatal = store.get_json(FATAL_FILE)
     if fatal is not None:
+        store.keep(FATAL_FILE)
         raise RunFatal(
             f"{store.url} ended for good in attempt {fatal['attempt']}: {fatal['reason']}\n"
             f"mend the cause and start under another name, or delete {store.url}/{FATAL_FILE} to try again",

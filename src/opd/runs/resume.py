@@ -60,6 +60,13 @@ def complete_steps(stores: Sequence[Store]) -> list[int]:
     return sorted({step for store in stores for step in saved_steps(store) if has_file(store, step, COMPLETE_FILE)})
 
 
+def newest_complete_step(store: Store) -> int | None:
+    """The highest step with a COMPLETE marker, None without one."""
+    return next(
+        (step for step in sorted(saved_steps(store), reverse=True) if has_file(store, step, COMPLETE_FILE)), None
+    )
+
+
 def saved_steps(store: Store) -> list[int]:
     """Steps that have a folder, complete or not."""
     return [step for name in store.children(CHECKPOINTS_FOLDER) if (step := step_of(name)) is not None]

@@ -21,14 +21,18 @@ from opd.runs.attempts import (
     attempt_prefix,
     claim_attempt,
 )
+from opd.runs.config_map import ProgressConfigMap
 from opd.runs.disk import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
-from opd.runs.metrics import METRICS_FILE
+from opd.runs.metrics import METRICS_FILE, read_metrics
 from opd.runs.progress import PROGRESS
+from opd.runs.reporter import Reporter
 from opd.runs.result import refuse_if_over, write_fatal, write_result
+from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE
 from opd.runs.stream import FLUSH_INTERVAL_S, upload_leftovers
+from opd.runs.summary import FINISHED, INTERVAL_S, SummaryKeeper
 from opd.runs.writer import RunHandle, RunWriter
 from opd.store.base import DEFAULT_POLICY, NO_RETRY, RetryPolicy, Store
 from opd.store.local import LocalStore
@@ -47,10 +51,23 @@ class Run(RunWriter):
     main thread by SystemExit(143), so that everything is flushed on the way out.
     """
 
-    def __init__(self, handle: RunHandle, claim: Claim, *, tee: bool):
+    def __init__(self, handle: RunHandle, claim: Claim, *, spec: Mapping[str, Any], tee: bool):
         super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()))
         self.impatient = claim.with_policy(NO_RETRY)
         self.claim = claim
+        self.reporter = Reporter(attempt=handle.attempt)
+        """Who is told how this attempt stands while it lives."""
+        # On a thread of its own: a store that does not answer keeps the news from nobody else.
+        self._summariser = Reporter(attempt=handle.attempt, interval_s=INTERVAL_S)
+        impatient = [store.with_policy(NO_RETRY) for store in self.stores]
+        self.summary = SummaryKeeper(
+            impatient[0],
+            attempt=handle.attempt,
+            spec=spec,
+            history=lambda: read_metrics(impatient).rows,
+            newest_checkpoint=lambda: newest_complete_step(impatient[0]),
+            check=self.impatient.check,
+        )
         self.tee = LogTee(handle.attempt_dir / LOG_FILE) if tee else None
         self._has_ended = False
         self._previous_sigterm: Any = None
@@ -108,15 +125,23 @@ class Run(RunWriter):
             flush_interval_s=flush_interval_s,
             policy=policy,
         )
-        return cls(handle, claim, tee=tee)
+        return cls(handle, claim, spec=spec, tee=tee)
 
     def start(self) -> None:
         if self.tee is not None:
             self.tee.start()
             self._mirror(LOG_FILE)
         super().start()
+        self._summariser.add(self.summary)
+        if (config_map := ProgressConfigMap.of(os.environ)) is not None:
+            self.reporter.add(config_map)
         if threading.current_thread() is threading.main_thread():
             self._previous_sigterm = signal.signal(signal.SIGTERM, _raise_system_exit)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        super().log(step, metrics)
+        self.reporter.see(step, metrics)
+        self.summary.see(step, metrics)
 
     def close(self) -> None:
         if self.tee is not None:
@@ -142,16 +167,19 @@ class Run(RunWriter):
             self.check_owner()
             self.close()
             if self.remote is not None:
+                self._streamer.flush(self.handle.policy)  # these mirrors know what was sent without an answer
                 _upload_streams(self.local, self.remote)
                 self.checkpoints.upload_missing()
-            self._end("finished")
-            return write_result(
+            self._end(FINISHED)
+            record = write_result(
                 self.stores[0],
                 result,
                 run_id=self.handle.run_id,
                 attempt=self.handle.attempt,
                 spec_hash=self.handle.spec_hash,
             )
+        self._summarise(FINISHED, result=result)
+        return record
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Marks the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
@@ -159,7 +187,10 @@ class Run(RunWriter):
         if fatal:
             self.check_owner()
             write_fatal(self.stores[0], text, run_id=self.handle.run_id, attempt=self.handle.attempt)
-        self._end("fatal" if fatal else _outcome(error), text)
+        outcome = "fatal" if fatal else _outcome(error)
+        self._end(outcome, text)
+        if outcome != "overtaken":
+            self._summarise(outcome, text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -171,6 +202,7 @@ class Run(RunWriter):
         try:
             if error is None:
                 self._end("stopped")
+                self._summarise("stopped")
             else:
                 self.fail(full or error)
         except StoreError as away:
@@ -179,8 +211,19 @@ class Run(RunWriter):
             raise full from error
 
     def _end(self, outcome: str, detail: str = "") -> None:
-        self.claim.end(outcome, detail)
+        try:
+            self.claim.end(outcome, detail)
+        finally:
+            self.reporter.close(outcome)
+            self._summariser.stop()
         self._has_ended = True
+
+    def _summarise(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
+        """Has the summary tell of the end, unless the run is another's by now; without it readers read more."""
+        try:
+            self.summary.end(outcome, detail, result=result)
+        except RunError as error:
+            logger.warning("%s does not tell of the end: %s", self.summary, error)
 
 
 def progress_record() -> dict[str, Any]:

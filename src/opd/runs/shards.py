@@ -13,7 +13,6 @@ from opd.errors import StoreError
 from opd.runs.manifest import (
     COMPLETE_FILE,
     MANIFEST_FILE,
-    NUM_NEW_PARENTS,
     FileEntry,
     Manifest,
     files_of_rank,
@@ -123,7 +122,7 @@ def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None
         target = folder / entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
         (incoming / entry.path).replace(target)
-    fsync_names(folder, [entry.path for entry in entries], num_parents=NUM_NEW_PARENTS)
+    fsync_names(folder, [entry.path for entry in entries])
     shutil.rmtree(incoming)
 
 

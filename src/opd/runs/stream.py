@@ -1,9 +1,9 @@
 """Streaming of growing local files into the object store: bounded delay, bounded cost, spooled on disk while it is away.
 
 Object stores cannot append. A file is mirrored as the objects `name`, `name.000001`, `name.000002`, ...: consecutive byte
-ranges of at most PART_BYTES, cut at line ends. Only the last one is rewritten as the file grows; the earlier ones never
-change, so a tick costs at most one part and one request, and a reader may cache all parts but the last. Their
-concatenation is the file. The local file is the spool: nothing is kept in memory.
+ranges of at most PART_BYTES, cut at line ends. Only the last one is rewritten as the file grows, and not beyond an upload
+whose answer never came; the earlier ones never change, so a tick costs at most one part and one request, and a reader may
+cache all parts but the last. Their concatenation is the file. The local file is the spool: nothing is kept in memory.
 """
 
 from __future__ import annotations
@@ -56,11 +56,19 @@ class FileMirror:
     part: int = 0
     part_start: int = 0
     synced_bytes: int = 0
+    # Of the current part, what was sent without an answer. It may take effect at any later time, so the part gets these bytes
+    # and no others: more would be written over.
+    _unsure_bytes: int = 0
 
     @classmethod
     def resume(cls, *, path: Path, store: Store, key: str, part_bytes: int = PART_BYTES) -> FileMirror:
         """A mirror that goes on where another process stopped, as told by the parts that are stored."""
-        sizes = [info.size for info in map(store.info, part_keys(store, key)) if info is not None]
+        parts = part_keys(store, key)
+        if parts:
+            store.keep(
+                parts[-1]
+            )  # it may have been killed before the store had that one for good; it is not sent again
+        sizes = [info.size for info in map(store.info, parts) if info is not None]
         return cls(
             path=path,
             store=store,
@@ -92,7 +100,13 @@ class FileMirror:
             if is_full:
                 line_end = data.rfind(b"\n", 0, self.part_bytes) + 1
                 data = data[: line_end or self.part_bytes]
+            if self._unsure_bytes:
+                data, is_full = data[: self._unsure_bytes], True
+            # The retries of a patient store hide answers that never came: what it has written is not grown either.
+            is_full = is_full or store is not None
+            self._unsure_bytes = len(data)
             (store or self.store).put(part_key(self.key, self.part), data)
+            self._unsure_bytes = 0
             self.synced_bytes = self.part_start + len(data)
             if is_full:
                 self.part_start, self.part = self.synced_bytes, self.part + 1
@@ -174,7 +188,10 @@ class Streamer:
         """
         with self._lock:
             for mirror in self.mirrors:
-                mirror.sync(mirror.store.with_policy(policy))
+                try:
+                    mirror.sync()  # one try, so that the mirror knows of an upload without an answer
+                except StoreUnavailable:
+                    mirror.sync(mirror.store.with_policy(policy))
 
     def close(self) -> bool:
         """Stops the thread and syncs once more; False if something is left on disk only."""

@@ -1,0 +1,116 @@
+"""Faults planted in the control code, each of which some schedule must show: `make simulate ARGS=--bugs`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.named import NAMED
+from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, ROOT, commit
+
+MOST_SCHEDULES = 50_000
+# Of the mutants that tests know, those that break a promise which the simulator holds.
+_KNOWN = (
+    "bytes of a put are not synced",
+    "the name of a created object is not synced",
+    "names of saved files are not synced",
+    "bytes of saved files are not synced",
+    "metrics are not synced",
+    "a seal does not wait for the metrics",
+    "put in place instead of by rename",
+    "new folders are not synced",
+)
+
+
+def _bug(file: str, what: str, old: str, new: str) -> Mutant:
+    return Mutant(file=file, what=what, old=old, new=new, tests=())
+
+
+BUGS = [
+    *(mutant for mutant in NAMED if mutant.what in _KNOWN),
+    _bug("store/local.py", "the name of a put is not synced",
+         "        fsync_folder(temporary.parent)\n\n    def _put_file", "\n    def _put_file"),
+    _bug("store/local.py", "a claim on a folder replaces another's", "            os.link(temporary, target)",
+         "            os.replace(temporary, target)"),
+    _bug("store/remote.py", "a claim in a bucket replaces another's", 'data, mode="create")', "data)"),
+    _bug("runs/checkpoints.py", "a seal in the store does not wait for the stream", "        self.before_store_seal()\n", ""),
+    _bug("runs/stream.py", "an upload without an answer is forgotten",
+         "            self._unsure_bytes = len(data)\n", ""),
+    _bug("runs/stream.py", "the stream ends with the first error", "                except Exception as error:  # noqa: BLE001 - this thread carries",
+         "                except MemoryError as error:  # noqa: BLE001 - this thread carries"),
+    _bug("runs/attempts.py", "a living owner is not waited for", "    if unchanged_s > ttl_s or (age_s > ttl_s and not seen.is_renewed):",
+         "    if True:"),
+    _bug("runs/metrics.py", "only the store's rows are read", "rows[attempt], report = parse_metrics(max(copies, key=len)",
+         "rows[attempt], report = parse_metrics(copies[0]"),
+    _bug("runs/resume.py", "the local steps are not looked at", "    return sorted({*mine, *complete_steps(", "    return sorted({*complete_steps("),
+    _bug("runs/resume.py", "a step is taken although its files are damaged",
+         "        if problems:\n            rejected.append(f\"global_step_{step} ({source}): {'; '.join(problems)}\")\n            continue\n        if source",
+         "        if source"),
+    _bug("runs/resume.py", "an older step is taken while the store is away",
+         "            if store is not local:\n                raise\n", ""),
+    _bug("runs/process.py", "a process of another machine counts as gone",
+         "        if (self.host, self.boot_id, self.pid_namespace) != (here.host, here.boot_id, here.pid_namespace):",
+         "        if False:"),
+    _bug("runs/run.py", "the end does not upload what is left", "                _upload_streams(self.local, self.remote)\n                self.checkpoints",
+         "                self.checkpoints"),
+    _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a bug was found: after how many schedules, with those that show where faults can be aimed, and what it did."""
+
+    bug: Mutant
+    num: int | None
+    what: str
+
+    def describe(self) -> str:
+        how = "NOT FOUND" if self.num is None else f"found after {self.num} schedules"
+        return f"{how}: {self.bug.describe()}\n    {self.what}"
+
+    def row(self) -> str:
+        did = "" if self.num is None else self.what.partition(": ")[2].partition("\n")[0].replace("|", "/")
+        return f"| {self.bug.describe()} | {'not found' if self.num is None else self.num} | {did[:160]} |"
+
+
+def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
+    """Plays schedules from seed 0 on against a copy of the code with the bug in it, until one fails."""
+    with tempfile.TemporaryDirectory(prefix="opd-bug-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        bug.apply(source)
+        command = [sys.executable, "-m", "tests.simulator", "--seed", "0", "--count", str(most), "--until-failure"]
+        played = subprocess.run(
+            [*command, "--processes", str(processes)], cwd=ROOT, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"},
+        )  # fmt: skip
+    lines = played.stdout.splitlines()
+    place = next((number for number, line in enumerate(lines) if line.startswith("FAILED seed ")), None)
+    if place is None:
+        return Verdict(bug=bug, num=None, what=played.stderr[-300:])
+    seed = int(lines[place].split()[2])
+    num = seed - FIRST_SHOWN if seed >= FIRST_SHOWN else NUM_SHOWN + NUM_DISTURBED + seed
+    return Verdict(bug=bug, num=num + 1, what="\n    ".join(lines[place : place + 2]))
+
+
+def hunt_all(most: int, processes: int, out: Any, record: Path | None) -> int:
+    """Every bug; 1 if one is not found."""
+    verdicts = []
+    for bug in BUGS:
+        verdicts.append(hunt(bug, most, processes))
+        print(verdicts[-1].describe(), file=out, flush=True)
+    num_found = sum(verdict.num is not None for verdict in verdicts)
+    summary = f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {commit()}."
+    print(summary, file=out)
+    if record:
+        rows = ["| bug | schedules | what showed it |", "| --- | --- | --- |", *(verdict.row() for verdict in verdicts)]
+        record.write_text("\n".join(["# Planted bugs", "", summary, "", *rows, ""]))
+    return int(num_found < len(BUGS))

@@ -1,0 +1,148 @@
+"""Many schedules: their seeds and processes, and the replay of one."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tests.simulator import bugs, calls, seams
+from tests.simulator.scheduler import Failure
+from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, commit, describe_failure
+from tests.simulator.world import Site, Sites, World
+
+STEPS = 150
+PER_TASK = 50
+
+
+def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
+    """Where a fault can be aimed.
+
+    Returns:
+        The sites, and the runs that failed although nothing disturbed them before the power cut at their end.
+    """
+    first: dict[str, set[Site]] = {}
+    later: dict[str, set[Site]] = {}
+    failures = []
+    for number in range(NUM_SHOWN + NUM_DISTURBED):
+        seed = FIRST_SHOWN + number
+        world = World(seed, steps if number >= NUM_SHOWN else 0)
+        world.met = set()
+        try:
+            world.play()
+        except Failure as failure:
+            failures.append((seed, str(failure)))
+        store = str(world.plan.store_url)
+        first.setdefault(store, set()).update(site for site, is_later in world.met if not is_later)
+        later.setdefault(store, set()).update(site for site, is_later in world.met if is_later)
+    sites = Sites(
+        first={store: sorted(found) for store, found in first.items()},
+        later={store: sorted(found) for store, found in later.items()},
+    )
+    return sites, failures
+
+
+def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
+    """Plays the schedules of these seeds."""
+    tally = Tally()
+    for seed in seeds:
+        tally.play(seed, World(seed, steps, sites=sites))
+    return tally
+
+
+def play_all(seeds: range, options: argparse.Namespace, sites: Sites) -> Tally:
+    """In as many processes as asked for; ends early where that is asked for."""
+    tally, until_s = Tally(), time.monotonic() + 60 * options.minutes
+    parts = [seeds[start : start + PER_TASK] for start in range(0, len(seeds), PER_TASK)]
+    call = partial(play, steps=options.steps, sites=sites)
+    with ExitStack() as stack:
+        tallies: Iterable[Tally] = map(call, parts)
+        if options.processes > 1:
+            pool = ProcessPoolExecutor(options.processes, mp_context=get_context("fork"))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            tallies = pool.map(call, parts)
+        for part in tallies:
+            tally.add(part)
+            if (tally.failures and options.until_failure) or time.monotonic() > until_s:
+                break
+    return tally
+
+
+def replay(seed: int, steps: int, sites: Sites, out: Any) -> int:
+    """One schedule with every call that it makes."""
+    world = World(seed, steps, sites=sites if seed < FIRST_SHOWN else None)
+    world.log = []
+    failure: Failure | None = None
+    try:
+        world.play()
+    except Failure as error:
+        failure = error
+    print(*world.log, world.plan, sep="\n", file=out)
+    if failure is not None:
+        traceback.print_exception(failure, file=out)
+    verdict = "holds" if failure is None else f"FAILED: {failure}"
+    print(f"seed {seed} steps {steps} commit {commit()} trace {world.trace & (2**64 - 1):016x}: {verdict}", file=out)
+    return failure is not None
+
+
+def main(argv: list[str] | None = None) -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a set of names is walked in the same order in every process
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulator", *sys.argv[1:]])
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="replay this one; with --count the first of so many")
+    parser.add_argument("--steps", type=int, default=STEPS, help="decisions of a schedule before it calms down")
+    parser.add_argument("--count", type=int, help="schedules")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
+    parser.add_argument("--until-failure", action="store_true", help="end at the first one that fails")
+    parser.add_argument("--record", type=Path, help="keep the table in this file, too")
+    parser.add_argument(
+        "--bugs", action="store_true", help="look for each planted bug instead, in --count schedules at most"
+    )
+    parser.add_argument(
+        "--calls",
+        action="store_true",
+        help="print the changes of the simulated disk that calls.txt holds of a real one",
+    )
+    options = parser.parse_args(argv)
+    if options.bugs:
+        return bugs.hunt_all(options.count or bugs.MOST_SCHEDULES, options.processes, sys.stdout, options.record)
+    commit()  # of the code that is imported now, whatever the work tree holds at the end
+    seams.install()
+    out, sys.stdout = sys.stdout, seams.silence()
+    logging.disable(logging.CRITICAL)
+    if options.calls:
+        print(*calls.of_simulation(), sep="\n", file=out)
+        return 0
+    sites, failures = find_sites(options.steps)
+    for seed, what in failures:
+        print(describe_failure(seed, options.steps if seed >= FIRST_SHOWN + NUM_SHOWN else 0, what), file=out)
+    if failures and (options.seed or 0) < FIRST_SHOWN:
+        return 1
+    if options.count is None:
+        return replay(options.seed or 0, options.steps, sites, out)
+    first = options.seed if options.seed is not None else int(commit()[:7], 16) if commit() != "unknown" else 0
+    began_s = time.monotonic()
+    tally = play_all(range(first, first + options.count), options, sites)
+    table = f"Seeds from {first}.\n\n{tally.table(sites, time.monotonic() - began_s, options.processes)}"
+    print(
+        table,
+        *(describe_failure(seed, options.steps, what) for seed, what in sorted(tally.failures)),
+        sep="\n",
+        file=out,
+    )
+    if options.record:
+        options.record.write_text(f"# Schedules that were played\n\n{table}\n")
+    out.flush()
+    return bool(tally.failures)

@@ -1,0 +1,186 @@
+"""What is true of a run, whatever its processes know: what was saved, reported safe, logged and finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulator.scheduler import Failure
+
+_STEP = re.compile(r"/checkpoints/global_step_(\d+)/")
+NUM_REPEATS = 3
+LEASE_S = 60.0
+
+
+def state_after(step: int) -> int:
+    """What training has made of the model; the same in every attempt, as with fixed seeds."""
+    return int.from_bytes(hashlib.blake2b(f"{step}".encode(), digest_size=4).digest(), "big")
+
+
+def content(attempt: int, step: int, rank: int, part: str) -> bytes:
+    """A file of a checkpoint, which tells who wrote it."""
+    return f"{part} step {step} rank {rank} attempt {attempt} state {state_after(step)}\n".encode() * NUM_REPEATS
+
+
+@dataclass
+class Safe:
+    """A step of which a save has said that it is sealed: by whom, on which disks, and whether in the store."""
+
+    attempt: int
+    disks: tuple[Any, ...]
+    is_in_store: bool
+
+
+class Oracle:
+    """Holds every report of the control code against what it promises; a broken promise is a `Failure`."""
+
+    def __init__(self, world: Any):
+        self.world = world
+        self.safe: dict[int, Safe] = {}
+        self.tokens: dict[int, str] = {}
+        self.fenced: dict[tuple[int, int], bool] = {}
+        # Attempts that have said that the next one need not wait for them; they may take it back.
+        self.handed_over: set[int] = set()
+        self.is_finished = False
+        # Steps whose copy in the store was changed after it was reported safe, by a request that came late or from an
+        # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
+        self.spoiled: set[int] = set()
+        self.num_spoiled = 0
+        # Copies that have gone bad by themselves since their step was begun.
+        self.rotten: dict[int, list[tuple[Any, bool]]] = {}
+        self.rot_s: dict[int, float] = {}
+
+    def fail(self, what: str) -> None:
+        raise Failure(what)
+
+    # ---- claims ----------------------------------------------------------------------------------------------------
+
+    def claimed(self, attempt: int, token: str) -> None:
+        if self.tokens.setdefault(attempt, token) != token:
+            self.fail(f"two processes own attempt {attempt}")
+        is_held = self.world.lives(attempt - 1, for_s=LEASE_S) and attempt - 1 not in self.handed_over
+        last_s = self.world.sign_of_life_s(attempt - 1) if is_held else None
+        if last_s is not None and not self.world.has_clock_jumped:
+            age_s = self.world.store_now_s() - last_s
+            if age_s < LEASE_S / 2:
+                self.fail(
+                    f"attempt {attempt} has taken the run over from a living one that renewed its lease {age_s:.0f} s ago"
+                )
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def sealed(self, step: int, attempt: int, disks: list[Any], *, is_in_store: bool) -> None:
+        if attempt < self.highest():
+            return  # overtaken since it last looked: nobody relies on it
+        self.spoiled.discard(step)
+        self.safe[step] = Safe(attempt, tuple(disks), is_in_store)
+        for place, is_store in self.rotten.get(step, ()):  # before the save has said that it is sealed
+            self._lost_copy(self.safe[step], place, is_store=is_store)
+
+    def begun(self, step: int) -> None:
+        self.safe.pop(step, None)
+        self.rotten.pop(step, None)
+
+    def wiped(self, disk: Any) -> None:
+        for step, safe in list(self.safe.items()):
+            if disk in safe.disks:
+                safe.disks = ()
+                if not safe.is_in_store:
+                    del self.safe[step]
+
+    def rotted(self, step: int, place: Any, *, is_store: bool) -> None:
+        """A copy of a sealed step is not whole any more: on a disk, or in the bucket (None), or in the folder of the store."""
+        self.rot_s[step] = self.world.now_s
+        self.rotten.setdefault(step, []).append((place, is_store))
+        if step in self.safe:
+            self._lost_copy(self.safe[step], place, is_store=is_store)
+        self._let_go_before(step)
+
+    @staticmethod
+    def _lost_copy(safe: Safe, place: Any, *, is_store: bool) -> None:
+        if place is None or is_store:
+            safe.is_in_store = False
+        elif place in safe.disks:
+            safe.disks = ()
+
+    def _let_go_before(self, step: int) -> None:
+        """Nothing older than a spoiled step is promised where retention may have let it go."""
+        if self.world.plan.keep_last is not None:
+            for older in [known for known in self.safe if known < step]:
+                del self.safe[older]
+
+    def changed(self, key: str, author: int, *, is_late: bool) -> None:
+        """An object is not what it was."""
+        found = _STEP.search(key)
+        if found is None:
+            return
+        safe = self.safe.get(int(found[1]))
+        if safe is not None and safe.is_in_store and (is_late or author < safe.attempt):
+            self.spoiled.add(int(found[1]))
+            self._let_go_before(int(found[1]))
+            self.num_spoiled += 1
+
+    def loaded(self, step: int, attempt: int, rank: int, part: str, data: bytes) -> None:
+        """A rank, or the driver, has read one file of a checkpoint that was accepted."""
+        has_rotted = self.rot_s.get(step, -1.0) >= self.world.current.process.chose_s
+        if data != content(attempt, step, rank, part) and not has_rotted:  # since it was hashed
+            self.fail(f"step {step} of attempt {attempt}: rank {rank} has loaded as {part} {data[:80]!r}")
+
+    def resumed(self, step: int, disks: list[Any], *, met_read_faults: bool, rejected: tuple[str, ...]) -> None:
+        """An attempt has chosen where to go on: nothing reported safe may be lost."""
+        there = [
+            known
+            for known, safe in self.safe.items()
+            if (safe.is_in_store and known not in self.spoiled)
+            or (not met_read_faults and safe.disks and safe.disks == tuple(disks))
+        ]
+        newest = max(there, default=0)
+        if step < newest:
+            self.fail(
+                f"step {newest} was reported safe, and an attempt goes on from step {step}; passed over: {rejected}"
+            )
+        for later in [known for known in self.safe if known > step]:
+            del self.safe[later]
+
+    # ---- metrics ---------------------------------------------------------------------------------------------------
+
+    def highest(self) -> int:
+        """The attempt that owns the run by the store that decides."""
+        return max(self.world.claimed_attempts(), default=0)
+
+    def logged(self, attempt: int, step: int, *, was_fenced: bool) -> None:
+        self.fenced[attempt, step] = was_fenced
+
+    def has_rows(self, rows: list[dict[str, Any]], until: int, when: str) -> None:
+        """Each step once, with its own numbers, of an attempt that owned the run when it wrote them."""
+        steps = [row["step"] for row in rows if row["step"] <= until]
+        if steps != list(range(1, until + 1)):
+            self.fail(f"{when}: rows of steps {steps}, expected 1 to {until}")
+        for row in rows:
+            if row["step"] <= until:
+                if row.get("state") != state_after(row["step"]):
+                    self.fail(f"{when}: the row of step {row['step']} says {row}")
+                if self.fenced.get((row["attempt"], row["step"]), True):
+                    self.fail(
+                        f"{when}: the row of step {row['step']} is of attempt {row['attempt']}, which was overtaken"
+                    )
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def finished(self) -> None:
+        self.is_finished = True
+        self.check_result(self.world.stored("result.json"))
+
+    def check_result(self, data: bytes | None) -> None:
+        if data is None:
+            self.fail("the run is finished and there is no result.json")
+        try:
+            record = json.loads(data)
+        except ValueError:
+            self.fail(f"the run is finished and result.json holds {data[:80]!r}")
+        steps = self.world.plan.num_steps
+        if record["steps"] != steps or record["state"] != state_after(steps) or record["rows"] != steps:
+            self.fail(f"result.json says {record}")

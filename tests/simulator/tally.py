@@ -1,0 +1,100 @@
+"""What a number of schedules have covered, and how those that failed did."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.simulator.scheduler import Failure
+from tests.simulator.world import KINDS, LEAST, Sites, World, kinds_at
+
+ROOT = Path(__file__).resolve().parents[2]
+# Runs of these numbers show the places where a fault can be aimed: undisturbed ones, and others. They have every kind of store
+# and disk, and seeds that no schedule has.
+NUM_SHOWN, NUM_DISTURBED = 32, 96
+FIRST_SHOWN = 10**12
+
+
+@cache
+def commit() -> str:
+    """The commit of the code under test, with a mark where it was changed since."""
+    # A tag's name would be no seed.
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
+def describe_failure(seed: int, steps: int, what: str) -> str:
+    """What a failure prints, so that it can be replayed."""
+    return f"FAILED seed {seed} commit {commit()}: {what}\n  replay: make simulate SEED={seed} STEPS={steps}"
+
+
+@dataclass
+class Tally:
+    """Sums over schedules; `coverage` counts faults by the call that met them and the kind."""
+
+    num: int = 0
+    num_decisions: int = 0
+    num_long: int = 0
+    num_quiet: int = 0
+    num_spoiled: int = 0
+    traces: set[int] = field(default_factory=set)
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def play(self, seed: int, world: World) -> None:
+        """Plays one schedule and counts it."""
+        try:
+            world.play()
+        except Failure as failure:
+            self.failures.append((seed, str(failure)))
+        self.num += 1
+        self.num_decisions += world.num_decisions
+        self.num_long += world.num_decisions >= LEAST
+        self.num_quiet += not world.coverage
+        self.num_spoiled += bool(world.oracle.num_spoiled)
+        self.traces.add(world.trace)
+        self.coverage.update(world.coverage)
+
+    def add(self, other: Tally) -> None:
+        self.num += other.num
+        self.num_decisions += other.num_decisions
+        self.num_long += other.num_long
+        self.num_quiet += other.num_quiet
+        self.num_spoiled += other.num_spoiled
+        self.traces |= other.traces
+        self.coverage.update(other.coverage)
+        self.failures += other.failures
+
+    def table(self, sites: Sites, took_s: float, num_processes: int) -> str:
+        """All of it as Markdown."""
+        num_faults = self.coverage.total()
+        rows = {
+            "commit": commit(),
+            "schedules": f"{self.num:,}",
+            "failed": len(self.failures),
+            "time": f"{took_s:,.0f} s in {num_processes} processes, {self.num / took_s:.0f} schedules a second",
+            "distinct traces": f"{len(self.traces):,}",
+            f"schedules of {LEAST} decisions or more": f"{self.num_long:,}",
+            "decisions of a schedule": f"{self.num_decisions / self.num:.0f}",
+            "faults in a schedule": f"{num_faults / self.num:.1f}",
+            "schedules without a fault": f"{self.num_quiet:,}",
+            "schedules in which a late or overtaken request spoiled a sealed step in the store": f"{self.num_spoiled:,}",
+        }
+        met, pairs, pairs_met = Counter[str](), Counter[str](), Counter[str]()
+        for (_, kind), num in self.coverage.items():
+            met[kind] += num
+        wanted = {
+            (f"{site.what} {site.label}", kind) for site in sites.all() for kind in kinds_at(site.what, site.where)
+        }
+        for site, kind in wanted:
+            pairs[kind] += 1
+            pairs_met[kind] += (site, kind) in self.coverage
+        lines = ["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())]
+        lines += ["", "| fault | met | kinds of calls that met it | of |", "| --- | --- | --- | --- |"]
+        lines += [f"| {kind} | {met[kind]:,} | {pairs_met[kind]} | {pairs[kind]} |" for kind in sorted(KINDS)]
+        lines += [f"| all | {num_faults:,} | {pairs_met.total()} | {pairs.total()} |"]
+        return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""The simulator: its disk loses what may be lost, its schedules repeat, the control code holds in them, and a bug shows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulator import tally
+from tests.simulator.bugs import BUGS, hunt
+from tests.simulator.calls import RECORD, of_strace
+from tests.simulator.disk import Disk
+
+ROOT = Path(__file__).resolve().parents[2]
+# Less than pytest gives a test.
+TIMEOUT_S = 240
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The simulator in a session of its own, of which nothing is left when this returns or raises."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.simulator", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.mark.slow
+def test_the_control_code_holds_in_schedules() -> None:
+    # The same ones at every commit and on every machine; those of the commit's own seeds are `make simulate`.
+    played = simulate("--seed", "0", "--count", "800", "--processes", "2")
+    print(played.stdout)
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_a_seed_replays_exactly() -> None:
+    first, second = simulate("--seed", "7"), simulate("--seed", "7")
+    assert first.stdout == second.stdout
+    assert "seed 7 steps 150 commit " in first.stdout
+
+
+def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.com"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"], ["tag", "-a", "v0.1.0", "-m", "x"]):
+        subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    monkeypatch.setattr(tally, "ROOT", tmp_path)
+    int(tally.commit.__wrapped__()[:7], 16)
+
+
+def test_the_disk_is_changed_by_the_calls_that_strace_saw() -> None:
+    assert simulate("--calls").stdout == RECORD.read_text()
+
+
+def test_a_planted_bug_is_found_and_printed_with_its_seed() -> None:
+    bug = next(bug for bug in BUGS if bug.what == "the local steps are not looked at")
+    verdict = hunt(bug, 60, 1)
+    assert verdict.num is not None, verdict.what
+    assert "replay: make simulate SEED=" in verdict.what
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
+def test_a_planted_bug_fits_the_code(bug, tmp_path: Path) -> None:
+    path = tmp_path / "opd" / bug.file
+    path.parent.mkdir(parents=True)
+    path.write_text((ROOT / "src/opd" / bug.file).read_text())
+    bug.apply(tmp_path)
+    compile(path.read_text(), str(path), "exec")
+
+
+def test_a_call_that_another_thread_interrupts_is_read_as_one() -> None:
+    printed = '7 fsync(3</r/a> <unfinished ...>\n8 unlink("/r/b") = 0\n7 <... fsync resumed>) = 0\n8 rmdir("/r/c") = -1 ENOENT'
+    assert of_strace(printed, "/r") == ["unlink b", "sync a"]
+
+
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+
+def disk_with(*, synced_bytes: bool, synced_name: bool) -> Disk:
+    disk = Disk("d", lambda: 0.0)
+    node = disk.create(("file",), "file", is_exclusive=True, truncates=False)
+    disk.write(node, 0, b"bytes")
+    if synced_bytes:
+        node.sync()
+    if synced_name:
+        disk.root.sync()
+    return disk
+
+
+def left_of(disk: Disk, seed: int) -> bytes | None:
+    disk.cut_power(random.Random(seed))
+    node = disk.root.names.get("file")
+    return None if node is None else node.data
+
+
+def test_what_was_synced_with_its_name_outlives_every_power_cut() -> None:
+    assert {left_of(disk_with(synced_bytes=True, synced_name=True), seed) for seed in range(100)} == {b"bytes"}
+
+
+def test_a_name_that_was_not_synced_may_be_gone() -> None:
+    assert {left_of(disk_with(synced_bytes=True, synced_name=False), seed) for seed in range(100)} == {None, b"bytes"}
+
+
+def test_bytes_that_were_not_synced_may_be_gone_or_torn() -> None:
+    left = {left_of(disk_with(synced_bytes=False, synced_name=True), seed) for seed in range(300)}
+    assert left == {b"bytes"[:length] for length in range(6)}
+
+
+def test_a_rename_loses_neither_name_before_it_is_synced_and_may_leave_the_old_file() -> None:
+    seen = set()
+    for seed in range(200):
+        disk = disk_with(synced_bytes=True, synced_name=True)
+        for folder in ("a", "b"):
+            disk.make_folder((folder,), folder)
+        disk.root.sync()
+        disk.rename(("file",), ("a", "file"), "")
+        disk.cut_power(random.Random(seed))
+        places = ("file" in disk.root.names, "file" in disk.root.names["a"].names)
+        assert any(places)
+        seen.add(places)
+    assert seen == {(True, False), (False, True), (True, True)}
+
+
+def test_after_an_fsync_that_failed_a_later_one_writes_nothing() -> None:
+    disk = disk_with(synced_bytes=False, synced_name=True)
+    node = disk.root.names["file"]
+    node.is_broken = True
+    node.sync()
+    assert {left_of(disk, 1), b"bytes"} - {b"bytes"}, "the cut of this seed keeps nothing that was not synced"

@@ -1,0 +1,226 @@
+"""A trainer around the real control code: claims, resumes, trains, saves and ends in the order of `opd.trainer.trainer`.
+
+What verl and Ray do in between is simulated: a step takes time, a rank is a process whose methods the driver calls.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from opd.cluster.shutdown import GracefulStop
+from opd.config.running import Checkpoint
+from opd.errors import PartLost, RunFinished
+from opd.pods import stop
+from opd.runs.run import EXIT_TERMINATED, Run
+from opd.worker import checkpointing
+from opd.worker.checkpointing import ShardUploads
+from tests.simulator.oracle import content, state_after
+from tests.simulator.scheduler import Killed, Process
+
+PARTS = ("model", "optim", "extra_state")
+DRIVER = -1
+
+
+class Engine:
+    """verl's part of a worker: saves and loads its shards, syncing nothing."""
+
+    world: Any
+    rank: int
+    num_ranks: int
+    attempt: int
+
+    def save_checkpoint(self, local_path: str, hdfs_path: None, global_step: int, max_ckpt_to_keep: None) -> None:
+        folder = Path(local_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:
+            with open(folder / self._name(part), "wb") as file:
+                file.write(content(self.attempt, global_step, self.rank, part))
+
+    def load_checkpoint(self, local_path: str, attempt: int, step: int) -> None:
+        for part in PARTS:
+            data = (Path(local_path) / "actor" / self._name(part)).read_bytes()
+            self.world.oracle.loaded(step, attempt, self.rank, part, data)
+
+    def _name(self, part: str) -> str:
+        return f"{part}_world_size_{self.num_ranks}_rank_{self.rank}.pt"
+
+
+class Rank(ShardUploads, Engine):
+    """The worker of one rank."""
+
+    def __init__(self, world: Any, rank: int, num_ranks: int, attempt: int):
+        self.world, self.rank, self.num_ranks, self.attempt = world, rank, num_ranks, attempt
+
+
+class Workers:
+    """verl's worker group: every method is called in every rank's process, and answers with a list."""
+
+    def __init__(self, world: Any, processes: list[Process], attempt: int):
+        self.world, self.processes, self.world_size = world, processes, len(processes)
+        self.ranks = [Rank(world, rank, len(processes), attempt) for rank in range(len(processes))]
+        for process in processes:
+            process.attempt = attempt
+
+    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
+        return lambda *arguments, **options: self._call(
+            [lambda rank=rank: getattr(rank, name)(*arguments, **options) for rank in self.ranks]
+        )
+
+    def load(self, path: str, attempt: int, step: int) -> None:
+        self._call([lambda rank=rank: Engine.load_checkpoint(rank, path, attempt, step) for rank in self.ranks])
+
+    def _call(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        answers: dict[int, Any] = {}
+        errors: list[BaseException] = []
+
+        def work(rank: int) -> None:
+            try:
+                answers[rank] = calls[rank]()
+            except Killed:
+                raise
+            except Exception as error:  # noqa: BLE001 - Ray brings it to the driver
+                errors.append(error)
+
+        tasks = []
+        for rank, process in enumerate(self.processes):
+            if process.is_dead:
+                raise PartLost([f"rank {rank}"])
+            tasks.append(self.world.spawn(process, f"rank {rank}", lambda rank=rank: work(rank)))
+        for task in tasks:
+            self.world.join(task)
+        if errors:
+            raise errors[0]
+        if lost := [rank for rank in range(self.world_size) if rank not in answers]:
+            raise PartLost([f"rank {rank}" for rank in lost])
+        return [answers[rank] for rank in range(self.world_size)]
+
+
+class Trainer:
+    """One attempt's training."""
+
+    def __init__(self, world: Any, run: Run, workers: Workers):
+        self.world, self.run, self.workers, self.plan = world, run, workers, world.plan
+        self.keep = Checkpoint(keep_last=self.plan.keep_last, keep_every=self.plan.keep_every)
+        self.stop = GracefulStop()
+        self.step = 0
+        self._unsealed: int | None = None
+        self._saved: int | None = None
+
+    def fit(self) -> dict[str, Any]:
+        self._resume()
+        with self.stop:
+            while self.step < self.plan.num_steps:
+                self.step += 1
+                self._train()
+        checkpointing.upload_what_is_left(self.run, self.workers)
+        rows = self.run.history()
+        return {"steps": self.step, "state": state_after(self.step), "rows": len(rows)}
+
+    def _resume(self) -> None:
+        config = types.SimpleNamespace(trainer=types.SimpleNamespace(resume_mode="disable", resume_from_path=None))
+        chosen: list[Any] = []
+        choose = self.run.checkpoints.choose
+
+        def noted(**options: Any) -> Any:
+            for process in self._processes():
+                process.chose_s = self.world.now_s
+            chosen.append(choose(**options))
+            return chosen[-1]
+
+        self.run.checkpoints.choose = noted  # type: ignore[method-assign]
+        checkpointing.resume(config, self.run, self.workers, lambda: self._load(config, chosen))  # type: ignore[arg-type]
+        self.step = chosen[-1].step or 0
+        self._saved = chosen[-1].step
+        disks = self.world.disks_of(self.workers.processes)
+        met = any(process.has_met_read_faults for process in self._processes())
+        self.world.oracle.resumed(self.step, disks, met_read_faults=met, rejected=chosen[-1].rejected)
+        self.world.oracle.has_rows(self.run.history(), self.step, f"resumed at step {self.step}")
+
+    def _processes(self) -> list[Process]:
+        return [self.world.current.process, *self.workers.processes]
+
+    def _load(self, config: Any, chosen: list[Any]) -> None:
+        manifest = chosen[-1].manifest
+        if manifest is None:
+            return
+        folder = Path(config.trainer.resume_from_path)
+        self.workers.load(str(folder), manifest.attempt, manifest.step)
+        data = (folder / "data.pt").read_bytes()
+        self.world.oracle.loaded(manifest.step, manifest.attempt, DRIVER, "data", data)
+
+    def _train(self) -> None:
+        world, step = self.world, self.step
+        world.sleep(world.random.choice((0.1, 2.0, 12.0, 40.0)))
+        if any(process.is_dead for process in self.workers.processes):
+            raise PartLost(["a rank"])
+        if step % self.plan.save_every == 0 or step == self.plan.num_steps:
+            self._save()
+        attempt = self.run.handle.attempt
+        was_fenced = world.oracle.highest() > attempt
+        world.oracle.logged(attempt, step, was_fenced=was_fenced)
+        self.run.log(step, {"state": state_after(step), "attempt": attempt})
+        self._seal()
+        if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
+            checkpointing.take_back(self.run)
+        if self.stop.requested and step < self.plan.num_steps:
+            self._save_now()
+            raise SystemExit(EXIT_TERMINATED)
+
+    def _is_over(self) -> bool:
+        return self.stop.requested or self.step >= self.plan.num_steps
+
+    def _save(self) -> None:
+        self.world.oracle.begun(self.step)
+        if not self.run.checkpoints.begin(self.step):
+            return
+        staged = self.run.checkpoints.staged(self.step)
+        self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
+        staged.mkdir(parents=True, exist_ok=True)
+        with open(staged / "data.pt", "wb") as file:
+            file.write(content(self.run.handle.attempt, self.step, DRIVER, "data"))
+        self._unsealed = self.step
+
+    def _seal(self) -> None:
+        if self._unsealed is None:
+            return
+        step, checkpoints = self._unsealed, self.run.checkpoints
+        before = checkpoints.num_failed_uploads
+        checkpointing.seal(self.run, self.workers, step, self.keep)
+        is_in_store = checkpoints.remote is not None and checkpoints.num_failed_uploads == before
+        disks = self.world.disks_of(self.workers.processes)
+        self.world.oracle.sealed(step, self.run.handle.attempt, disks, is_in_store=is_in_store)
+        self._saved, self._unsealed = step, None
+
+    def _save_now(self) -> int | None:
+        if self._saved != self.step:
+            self._save()
+            self._seal()
+            self._saved = self.step
+        return self._saved
+
+    def _save_for_pods(self) -> int | None:
+        step = self._save_now()
+        self.world.oracle.handed_over.add(self.run.handle.attempt)
+        checkpointing.hand_over(self.run)
+        return step
+
+
+def attempt(world: Any) -> None:
+    """The driver's main thread."""
+    plan, process = world.plan, world.current.process
+    try:
+        run = Run.open(
+            run_id="r", local_root=plan.local_root, spec={"seed": 1}, spec_hash="h", store_url=plan.store_url, tee=False
+        )
+    except RunFinished:
+        world.oracle.finished()
+        return
+    process.attempt = run.handle.attempt
+    world.oracle.claimed(run.handle.attempt, run.handle.token)
+    with run:
+        trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.handle.attempt))
+        run.finish(trainer.fit())
+    world.oracle.finished()

@@ -1,0 +1,664 @@
+"""One schedule: machines, disks, a store, attempts of a run, and what the seed does to them.
+
+At every call of the file system and at every request the seed decides whether something happens there. First it lets the run
+get somewhere: to a call of a number that it draws, to one that it aims at, or down, and up again, and then to that. From
+there on faults come close together, for a number of calls that it draws, too. Then nothing more happens: what is away comes
+back, who is paused wakes up, and the run has to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulator import bucket, seams
+from tests.simulator.bucket import Bucket, Client
+from tests.simulator.disk import Disk, Node, failed
+from tests.simulator.oracle import Oracle
+from tests.simulator.scheduler import CALL_S, EPOCH_S, Failure, Killed, Machine, Process, Scheduler
+
+# What happens to processes, machines and clocks, at any call.
+EVENTS = ("kill", "pause", "delay", "power", "wipe", "rot", "sigterm", "clock", "second", "ask")
+# Drawn more often: they leave the most behind.
+HARDEST = ("power", "power", "kill", "pause")
+DISK_WRITE = ("eio", "no space", "read-only", "full for a while", "read-only for a while")
+DISK_READ = ("eio on reading",)
+KINDS = (*EVENTS, *DISK_WRITE, *DISK_READ, *bucket.KINDS)
+ERRNOS = {"eio": errno.EIO, "no space": errno.ENOSPC, "read-only": errno.EROFS, "eio on reading": errno.EIO}
+# What ends an attempt, so that another one has to resume.
+FALLS = ("kill", "kill", "power", "power", "wipe", "sigterm", "second")
+SHORT_SLEEP_S = 1.0
+# The longest time for which an attempt that waits for an answer may hold the run.
+LIST_S = 600.0
+MAX_ATTEMPTS = 12
+# The shortest schedule, decisions.
+LEAST = 50
+# An undisturbed run makes at least as many before its first step, and in each.
+CALLS_OF_A_STEP = 120
+# A run of these sizes ends after some 5,000 calls: one that makes so many more goes round in circles.
+MAX_CALLS = 150_000
+MAX_CALM_S = 20_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The shape of a run."""
+
+    store_url: str | None
+    local_root: str
+    num_ranks: int
+    is_spread: bool  # the ranks on other machines than the driver
+    num_steps: int
+    save_every: int
+    keep_last: int | None
+    keep_every: int | None
+    enabled: frozenset[str]
+    mean_gap: int
+    # How much longer a short sleep lasts than it was asked for; polling takes most calls of a run that waits.
+    oversleep: float
+    # How many calls after the first fault, or after `quiet_calls`, are disturbed.
+    window: int
+    quiet_calls: int
+    # What ends an attempt, at which call.
+    fall: tuple[str, int] | None = None
+    # Which fault comes at which call of which thread, the how manieth time.
+    aim: tuple[tuple[str, str, str], str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Site:
+    """Where a fault can be aimed: a kind of call, what it is made on, in which thread, and who answers."""
+
+    what: str
+    label: str
+    thread: str
+    where: str
+
+
+@dataclass(kw_only=True)
+class Sites:
+    """Those that runs have met, by the kind of their store: in undisturbed runs, and in attempts after the first."""
+
+    first: dict[str, list[Site]] = field(default_factory=dict)
+    later: dict[str, list[Site]] = field(default_factory=dict)
+
+    def all(self) -> list[Site]:
+        return sorted({site for found in (self.first, self.later) for sites in found.values() for site in sites})
+
+
+class World(Scheduler):
+    """Runs one schedule; `Failure` says which promise was broken.
+
+    Args:
+        limit: the most calls that are disturbed; none for 0.
+        sites: where faults can be aimed; without any, none is.
+    """
+
+    def __init__(self, seed: int, limit: int, *, sites: Sites | None = None, plan: Plan | None = None):
+        super().__init__(seed)
+        self.plan = plan or draw_plan(self.random, sites or Sites(), limit)
+        self.num_decisions = 0
+        self.oracle = Oracle(self)
+        self.bucket = Bucket(self)
+        self.client = Client(self, self.bucket)
+        self.shared = Disk("shared", self._store_clock)
+        self.machines = [Machine(f"m{number}") for number in range(3)]
+        for machine in self.machines:
+            machine.mounts = {
+                "": Disk("root", self._store_clock),
+                "disk": Disk(machine.name, self._clock_of(machine)),
+                "shared": self.shared,
+            }
+            machine.offset_s = self.random.choice((0.0, 0.0, 7.0, -90.0, 5000.0))
+        # Each kind of call, and whether it came after the first attempt; collected where somebody wants to know.
+        self.met: set[tuple[Site, bool]] | None = None
+        self.is_calm = False
+        self.has_clock_jumped = False
+        self._calm_from_s = 0.0
+        self._next_pid = 100
+        self._num_attempts = 0
+        self._last_machine = self.machines[0]
+        self._is_start_due = False
+        self._countdown = 0
+        self._opened_at: int | None = None
+        self._fall_at = self.plan.fall[1] if self.plan.fall else 0
+        self._aim_left = self.plan.aim[2] if self.plan.aim else 0
+        # A fault that comes again: which, and how many times more.
+        self._again, self._num_again = "", 0
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        from opd.store import base
+
+        base._JITTER.seed(self.random.random())  # of a retry's wait
+        seams.enter(self)
+        try:
+            if not self.plan.window:
+                self._calm_down()
+            self._start_later(0.0)
+            self.run()
+            if not self.oracle.is_finished:
+                raise Failure("nothing runs any more, and the run is not finished")
+            self._look_back()
+        finally:
+            self.abandon()
+            seams.enter(None)
+
+    def _look_back(self) -> None:
+        """After the end: a power cut of everything, and what a person then finds."""
+        from opd.runs.metrics import read_metrics
+        from opd.store.base import RetryPolicy
+        from opd.store.opening import open_store
+
+        self._calm_down()
+        for disk in {disk.number: disk for machine in self.machines for disk in machine.mounts.values()}.values():
+            disk.cut_power(self.random)
+        self.oracle.check_result(self.stored("result.json"))
+        found: list[Any] = []
+
+        def read() -> None:
+            store = open_store(self.plan.store_url or self.plan.local_root, policy=RetryPolicy(max_elapsed_s=0.0))
+            found.extend(read_metrics(store.child("r")).rows)
+
+        reader = Process(self._last_machine, 1, "reader")
+        task = self.spawn(reader, "reader", read)
+        self.run()
+        if task.error is not None:
+            raise Failure(f"the metrics of the finished run cannot be read: {task.error!r}") from task.error
+        self.oracle.has_rows(found, self.plan.num_steps, "at the end")
+        if len(found) != self.plan.num_steps:
+            raise Failure(f"the finished run has rows of steps {[row['step'] for row in found]}")
+
+    # ---- what the control code meets -------------------------------------------------------------------------------
+
+    def disk_call(
+        self, what: str, disk: Disk, path: tuple[str, ...], shown: str, *, writes: bool, num_bytes: int = 0
+    ) -> int | None:
+        """Before a call: raises what the disk answers, or says how much of a write it takes (None: all)."""
+        label = label_of(path)
+        kind = self._decide(what, label, DISK_WRITE if writes else DISK_READ)
+        now_s = self.now_s
+        if kind in ERRNOS:
+            self.current.process.has_met_read_faults |= not writes
+            raise failed(ERRNOS[kind], shown or "/".join(path), is_injected=True)
+        if kind == "full for a while":
+            disk.full_until_s = now_s + self.random.choice((0.05, 5.0, 100.0))
+        elif kind == "read-only for a while":
+            disk.read_only_until_s = now_s + self.random.choice((0.05, 5.0, 100.0))
+        if writes and disk.read_only_until_s > now_s and not self.is_calm:
+            raise failed(errno.EROFS, shown or "/".join(path), is_injected=True)
+        if disk.full_until_s > now_s and not self.is_calm and what in ("write", "create", "mkdir"):
+            taken = self.random.randrange(num_bytes) if num_bytes and kind == "full for a while" else 0
+            if not taken:
+                raise failed(errno.ENOSPC, shown or "/".join(path), is_injected=True)
+            return taken
+        return None
+
+    def store_call(self, what: str, key: str, *, writes: bool) -> str | None:
+        """Before a request: what becomes of it."""
+        kind = self._decide(what, label_of(tuple(key.split("/"))), bucket.KINDS)
+        if kind == "outage":
+            self.bucket.away_until_s = self.now_s + self.random.choice((3.0, 40.0, 100.0, 150.0, 400.0))
+        if self.bucket.away_until_s > self.now_s and not self.is_calm:
+            return "away"
+        return kind
+
+    def _decide(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
+        process = self.current.process
+        if process.is_dead:
+            raise Killed
+        self.now_s += CALL_S
+        self.num_calls += 1
+        if not self.is_calm:
+            kind = self._choose(what, label, kinds)
+        elif self.num_calls > MAX_CALLS or self.now_s > self._calm_from_s + MAX_CALM_S:
+            raise Failure("the run neither ends nor fails, though nothing disturbs it any more")
+        else:
+            kind = None
+        self.trace = hash((self.trace, what, label, kind or ""))  # None has another hash in each process
+        if self.log is not None:
+            self.log.append(
+                f"{self.now_s:12.4f} {process.role:9} {self.current.name:14} {what:11} {label:24} {kind or ''}"
+            )
+        if self.met is not None:
+            self.met.add((self._site(what, label, kinds), self._num_attempts > 1))
+        if kind is not None:
+            self.coverage[f"{what} {label}", kind] += 1
+            if kind in EVENTS:
+                self._happen(kind, process)
+                kind = None
+        if process.has_sigterm and self.current is process.tasks[0]:
+            process.has_sigterm = False
+            if process.handler is None or not callable(process.handler):
+                self.kill(process)
+                self.block()
+            process.handler(15, None)
+        if self._due and self._due[0][0] <= self.now_s:  # goes first
+            self.block(self.now_s)
+        return kind
+
+    def _choose(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
+        """What happens at this call, None for nothing; calms down once all has happened that may."""
+        self.num_decisions += 1
+        if self._opened_at is None:
+            return self._opening(what, label, kinds)
+        if self.num_decisions > self._opened_at + self.plan.window:
+            self._calm_down()
+            return None
+        if self._num_again and self._again in kinds:
+            self._num_again -= 1
+            return self._again
+        self._countdown -= 1
+        return self._drawn(kinds) if self._countdown <= 0 else None
+
+    def _opening(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
+        """What comes before the disturbed part of the schedule, and opens it."""
+        plan = self.plan
+        if self._fall_at:
+            if self.num_decisions < self._fall_at:
+                return None
+            self._fall_at = 0
+            self._opened_at = None if self._aim_left else self.num_decisions
+            return plan.fall[0]
+        if self._aim_left and plan.aim[0] == (what, label, self._thread()) and plan.aim[1] in (*EVENTS, *kinds):
+            self._aim_left -= 1
+            if not self._aim_left:
+                self._opened_at, self._countdown = self.num_decisions, self._gap()
+                return self._perhaps_again(plan.aim[1], kinds)
+        if self.num_decisions > plan.quiet_calls:
+            self._opened_at = self.num_decisions
+            return self._drawn(kinds)
+        return None
+
+    def _drawn(self, kinds: tuple[str, ...]) -> str | None:
+        """Of what may come now one, which may come again at the next calls."""
+        self._countdown = self._gap()
+        return self._perhaps_again(self._draw(kinds), kinds)
+
+    def _perhaps_again(self, kind: str | None, kinds: tuple[str, ...]) -> str | None:
+        """The same, which the next calls may meet, too: credentials that have run out are not back at the next request."""
+        if kind in kinds and self.random.random() < 0.3:
+            self._again, self._num_again = kind, self.random.choice((1, 2, 4, 8, 16))
+        return kind
+
+    def oversleep(self, seconds: float) -> None:
+        """What `time.sleep` does here."""
+        self.sleep(seconds * self.plan.oversleep if seconds <= SHORT_SLEEP_S else seconds)
+
+    def _thread(self) -> str:
+        name = self.current.name
+        return "rank" if name.startswith("rank ") else name
+
+    def _site(self, what: str, label: str, kinds: tuple[str, ...]) -> Site:
+        where = "store" if kinds is bucket.KINDS else "disk"
+        return Site(what=what, label=label, thread=self._thread(), where=where)
+
+    def _gap(self) -> int:
+        return 1 + int(self.random.expovariate(1.0 / self.plan.mean_gap))
+
+    def _draw(self, kinds: tuple[str, ...]) -> str | None:
+        """Of what the plan allows here: something that happens to this call, or around it."""
+        enabled = self.plan.enabled
+        these = [kind for kind in kinds if kind in enabled]
+        around = [kind for kind in (*EVENTS, *HARDEST) if kind in enabled]
+        if these and (not around or self.random.random() < 0.6):
+            return self.random.choice(these)
+        return self.random.choice(around) if around else None
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def _happen(self, kind: str, process: Process) -> None:
+        draw = self.random
+        machine = process.machine
+        if kind == "kill":
+            self.kill(process)
+            self.block()
+        elif kind == "pause":
+            self.pause(process, draw.choice((1.0, 30.0, 75.0, 200.0, 1000.0)))
+            self.block(self.now_s)
+        elif kind == "delay":
+            self.block(self.now_s + draw.choice((0.001, 0.1, 1.0, 20.0, 70.0)))
+            process.woken_s = self.now_s
+        elif kind in ("power", "wipe"):
+            self._cut_power(machine, wipes=kind == "wipe")
+            if process.is_dead:
+                self.block()
+        elif kind == "rot":
+            self._rot(machine)
+        elif kind == "sigterm":
+            driver = next((p for p in self._drivers() if p.attempt == process.attempt), process)
+            driver.has_sigterm = driver.is_driver
+        elif kind == "clock":
+            self.has_clock_jumped = True
+            jump_s = draw.choice((3.0, -3.0, 59.0, -59.0, 3600.0, -3600.0))
+            if draw.random() < 0.5:
+                machine.offset_s += jump_s
+            else:
+                self.bucket.offset_s += jump_s
+        elif kind == "second":
+            if self._num_attempts < MAX_ATTEMPTS:
+                self._start(draw.choice(self._places()))
+        elif kind == "ask":
+            self._ask(machine)
+
+    def _cut_power(self, machine: Machine, *, wipes: bool) -> None:
+        """A machine goes down, and comes back; with the file server, where the run lies there, all of them."""
+        takes_server = "shared" in (self.plan.store_url or "") + self.plan.local_root and self.random.random() < 0.5
+        if self.plan.local_root.startswith("/shared"):
+            takes_server = True
+        for other in self.machines if takes_server else [machine]:
+            for process in list(other.processes.values()):
+                self.kill(process)
+            other.boot += 1
+            other.mounts["disk"].cut_power(self.random)
+        if takes_server:
+            self.shared.cut_power(self.random)
+        if wipes and self.plan.store_url:
+            self.oracle.wiped(machine.mounts["disk"])
+            machine.mounts["disk"] = Disk(machine.name, self._clock_of(machine))
+
+    def _rot(self, machine: Machine) -> None:
+        """A byte of a sealed step goes bad, in the bucket or on a disk, and nobody is told."""
+        if self.plan.store_url and "://" in self.plan.store_url and self.random.random() < 0.3:
+            place, files = None, self.bucket.sealed_keys()
+        else:
+            place = self.shared if self.plan.local_root.startswith("/shared") else machine.mounts["disk"]
+            if self.plan.store_url == "/shared/store" and self.random.random() < 0.3:
+                place = self.shared
+            files = sealed_files(place.root, ())
+        if files:
+            key, node = self.random.choice(files)
+            self.oracle.rotted(int(STEP.search(key)[1]), place, is_store=key.startswith(STORED))
+            if place is None:
+                self.bucket.objects[key] = (_flipped(node, self.random), self.bucket.objects[key][1])
+            else:
+                node.data = node.synced = _flipped(node.data, self.random)
+
+    def _ask(self, machine: Machine) -> None:
+        """A pod that has to go asks for a save."""
+        from pathlib import Path
+
+        from opd.pods import stop
+
+        root = Path(self.plan.local_root) / "r"
+        pod = self._process(machine, "pod")
+        seconds = self.random.choice((2.0, 20.0))
+
+        def ask() -> None:
+            with contextlib.suppress(OSError):  # the hook of a pod whose disk is full
+                stop.ask(root, reason="it has to go", hold_s=seconds)
+
+        self.spawn(pod, "pod", ask)
+
+    def _calm_down(self) -> None:
+        """From now on nothing happens."""
+        self.is_calm, self._calm_from_s = True, self.now_s
+        for machine in self.machines:
+            for process in machine.processes.values():
+                self.unpause(process)
+
+    # ---- attempts --------------------------------------------------------------------------------------------------
+
+    def _start_later(self, seconds: float) -> None:
+        if not self._is_start_due:
+            self._is_start_due = True
+            self.at(self.now_s + seconds, self._start_due)
+
+    def _start_due(self) -> None:
+        self._is_start_due = False
+        if not self.oracle.is_finished:
+            same = self.is_calm or self.random.random() < 0.6
+            self._start(self._last_machine if same else self.random.choice(self._places()))
+
+    def _places(self) -> list[Machine]:
+        """Where an attempt may run: anywhere, but for a run that has only the disk of one machine."""
+        return self.machines if self.plan.store_url or self.plan.local_root.startswith("/shared") else self.machines[:1]
+
+    def _start(self, machine: Machine) -> None:
+        from tests.simulator import trainer
+
+        self._num_attempts += 1
+        if self._num_attempts >= MAX_ATTEMPTS:
+            self._opened_at = -self.plan.window  # that was all
+            if self._num_attempts > 2 * MAX_ATTEMPTS:
+                raise Failure(f"{self._num_attempts} attempts, and the run is not finished")
+        self._last_machine = machine
+        process = self._process(machine, f"driver {self._num_attempts}")
+        process.is_driver = True
+        was_calm = self.is_calm
+        process.on_end.append(lambda: self._attempt_ended(process, was_calm))
+        self.spawn(process, "main", lambda: trainer.attempt(self))
+
+    def _attempt_ended(self, process: Process, was_calm: bool) -> None:
+        from opd.errors import Overtaken, RunError, RunIsLive
+
+        error = process.error
+        if error is not None:
+            known = isinstance(error, RunError | SystemExit) or _is_injected(error)
+            excused = isinstance(error, Overtaken | RunIsLive)
+            if not known or (was_calm and not excused):
+                raise Failure(f"{process.role} ended with {type(error).__name__}: {error}") from error
+        if not self.oracle.is_finished:
+            calm_s = LIST_S / MAX_ATTEMPTS if isinstance(error, RunIsLive) else 1.0
+            self._start_later(calm_s if self.is_calm else self.random.choice((0.5, 5.0, 30.0, 100.0)))
+
+    def start_ranks(self, driver: Process) -> list[Process]:
+        """The workers of an attempt, which end with its driver, or a while later."""
+        ranks = []
+        for rank in range(self.plan.num_ranks):
+            index = self.machines.index(driver.machine)
+            machine = self.machines[(index + rank) % 3] if self.plan.is_spread else driver.machine
+            process = self._process(machine, f"{driver.role}.{rank}")
+            self.spawn(process, "worker", self.block)
+            ranks.append(process)
+        late_s = self.random.choice((0.0, 0.0, 3.0, 40.0))
+        driver.on_end.append(lambda: self.at(self.now_s + late_s, lambda: [self.kill(process) for process in ranks]))
+        return ranks
+
+    def disks_of(self, ranks: list[Process]) -> list[Disk]:
+        name = self.plan.local_root.split("/")[1]
+        return [process.machine.mounts[name] for process in (self.current.process, *ranks)]
+
+    def _process(self, machine: Machine, role: str) -> Process:
+        self._next_pid += 1
+        process = Process(machine, self._next_pid, role)
+        machine.processes[process.pid] = process
+        return process
+
+    def _drivers(self) -> list[Process]:
+        return [process for machine in self.machines for process in machine.processes.values() if process.is_driver]
+
+    # ---- what is true ----------------------------------------------------------------------------------------------
+
+    def _arbiter(self) -> tuple[Disk, tuple[str, ...]] | None:
+        """The disk that decides who owns the run, and the run's folder on it; None where the bucket does."""
+        url = self.plan.store_url
+        if url is not None and "://" in url:
+            return None
+        parts = [*(url or self.plan.local_root).split("/")[1:], "r"]
+        return self.machines[0].mounts[parts[0]], tuple(parts[1:])
+
+    def stored(self, key: str) -> bytes | None:
+        place = self._arbiter()
+        try:
+            if place is None:
+                return self.bucket.objects[f"bucket/runs/r/{key}"][0]
+            return place[0].find((*place[1], *key.split("/")), key).data
+        except (KeyError, OSError):
+            return None
+
+    def sign_of_life_s(self, attempt: int) -> float | None:
+        """When the attempt last renewed its lease, by the clock of the store; None where it has none, or has ended."""
+        prefix, place = f"attempts/{attempt:04d}", self._arbiter()
+        if self.stored(f"{prefix}/ended.json") is not None or self.stored(f"{prefix}/heartbeat.json") is None:
+            return None
+        mount, *folders = self.plan.local_root.split("/")[1:]
+        here = self.current.process.machine.mounts[mount]
+        with contextlib.suppress(OSError):  # the disk of the run's folder counts, too
+            here.find((*folders, "r", *prefix.split("/"), "ended.json"), "")
+            return None
+        if place is None:
+            return self.bucket.objects[f"bucket/runs/r/{prefix}/heartbeat.json"][1]
+        return place[0].find((*place[1], *prefix.split("/"), "heartbeat.json"), "").modified_s
+
+    def store_now_s(self) -> float:
+        place = self._arbiter()
+        return self._store_clock() if place is None else place[0].clock()
+
+    def lives(self, attempt: int, *, for_s: float) -> bool:
+        """Whether the driver of an attempt runs, and has not been asleep for so long."""
+        awake_s = self.now_s - for_s
+        return any(process.attempt == attempt and process.woken_s < awake_s for process in self._drivers())
+
+    def claimed_attempts(self) -> list[int]:
+        place = self._arbiter()
+        if place is None:
+            return [int(key.split("/")[-2]) for key in self.bucket.objects if key.endswith("/owner.json")]
+        try:
+            folder = place[0].find((*place[1], "attempts"), "")
+        except OSError:
+            return []
+        return [int(name) for name, node in folder.names.items() if name.isdigit() and "owner.json" in node.names]
+
+    def _clock_of(self, machine: Machine) -> Any:
+        return lambda: EPOCH_S + self.now_s + machine.offset_s
+
+    def _store_clock(self) -> float:
+        return EPOCH_S + self.now_s + self.bucket.offset_s
+
+
+def kinds_at(what: str, where: str) -> tuple[str, ...]:
+    """Which faults one kind of call can meet."""
+    if where == "store":
+        return EVENTS + bucket.KINDS
+    return EVENTS + (DISK_READ if what in ("stat", "open", "list", "read") else DISK_WRITE)
+
+
+def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
+    """A run, which kinds of faults it meets how often, and where they begin."""
+    place = draw.random()
+    store_url, local_root = "s3://bucket/runs", "/disk/runs"
+    if place < 0.25:
+        store_url, local_root = None, draw.choice(("/disk/runs", "/shared/runs"))
+    elif place < 0.40:
+        store_url, local_root = "/shared/store", draw.choice(("/disk/runs", "/disk/runs", "/shared/runs"))
+    elif place < 0.55:
+        local_root = "/shared/runs"
+    num_steps = draw.choice((2, 2, 2, 3, 3, 4))
+    num_calls = CALLS_OF_A_STEP * (num_steps + 1)
+    fall = aim = None
+    quiet_calls = num_calls
+    how = draw.random()
+    first, later = sites.first.get(str(store_url), []), sites.later.get(str(store_url), [])
+    if how < 0.4 and first:
+        aim = _draw_aim(draw, first)
+    elif how < 0.75 and later:
+        fall, aim = (draw.choice(FALLS), draw.randrange(1, num_calls)), _draw_aim(draw, later)
+        quiet_calls += num_calls
+    else:
+        quiet_calls = draw.randrange(num_calls)
+    share = draw.choice((0.1, 0.4, 0.4, 0.8))
+    return Plan(
+        store_url=store_url,
+        local_root=local_root,
+        num_ranks=draw.choice((1, 1, 1, 2)),
+        is_spread=bool(store_url) and draw.random() < 0.3,
+        num_steps=num_steps,
+        save_every=draw.choice((1, 1, 2)),
+        keep_last=draw.choice((None, 1, 1, 2)),
+        keep_every=draw.choice((None, None, 2)),
+        oversleep=draw.choice((1.0, 4.0, 4.0, 4.0)),
+        enabled=frozenset(kind for kind in KINDS if draw.random() < share),
+        mean_gap=draw.choice((5, 12, 30, 80)),
+        window=draw.randint(min(LEAST, limit), limit),
+        quiet_calls=quiet_calls,
+        fall=fall,
+        aim=aim,
+    )
+
+
+def _draw_aim(draw: Any, sites: Sequence[Site]) -> tuple[tuple[str, str, str], str, int]:
+    requests = [site for site in sites if site.where == "store"]
+    site = draw.choice(requests if requests and draw.random() < 0.5 else sites)
+    how, kinds = draw.random(), kinds_at(site.what, site.where)
+    kind = draw.choice(HARDEST if how < 0.3 else kinds[len(EVENTS) :] if how < 0.7 else kinds)
+    return (site.what, site.label, site.thread), kind, draw.choice((1, 1, 1, 1, 2, 3))
+
+
+STEP = re.compile(r"/global_step_(\d+)/")
+# Where a store in a folder keeps its runs.
+STORED = "/store/"
+
+
+def sealed_files(folder: Node, path: tuple[str, ...]) -> list[tuple[str, Node]]:
+    """The files of sealed steps below a folder of a disk."""
+    found = []
+    for name, node in folder.names.items():
+        if not node.is_folder:
+            if node.data and STEP.search("/" + "/".join(path) + "/"):
+                found.append(("/" + "/".join((*path, name)), node))
+        elif not name.startswith(".") and (STEP.fullmatch(f"/{name}/") is None or "COMPLETE" in node.names):
+            found += sealed_files(node, (*path, name))
+    return found
+
+
+def _flipped(data: bytes, draw: Any) -> bytes:
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def _is_injected(error: BaseException) -> bool:
+    """Whether it came of a fault that the simulator made, anywhere in its chain of causes."""
+    link: BaseException | None = error
+    while link is not None:
+        if getattr(link, "is_injected", False):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+_KINDS_OF_NAMES = (
+    (re.compile(r"\.opd-tmp-.*"), "temporary"),
+    (re.compile(r"\.probe-.*"), "probe"),
+    (re.compile(r"\..*\.part-.*"), "partial download"),
+    (re.compile(r"global_step_\d+"), "step folder"),
+    (re.compile(r"\.saving-\d+"), "staging"),
+    (re.compile(r"[a-z_]+_world_size_.*"), "shard"),
+    (re.compile(r"\d{4,}"), "attempt folder"),
+    (re.compile(r"[0-9a-f]{32}\.(.*)"), r"stop \1"),
+    (re.compile(r"metrics\.jsonl.*"), "metrics"),
+    (re.compile(r"all|-?\d+"), "incoming"),
+)
+
+
+def _kind_of(name: str) -> str:
+    for pattern, kind in _KINDS_OF_NAMES:
+        if pattern.fullmatch(name):
+            return pattern.sub(kind, name)
+    return name
+
+
+_LABELS: dict[tuple[str, ...], str] = {}
+
+
+def label_of(path: tuple[str, ...]) -> str:
+    """What a path is, without its numbers."""
+    label = _LABELS.get(path)
+    if label is None:
+        label = _make_label(path) if path else "root"
+        if len(_LABELS) < 20_000:  # temporary names never come again
+            _LABELS[path] = label
+    return label
+
+
+def _make_label(path: tuple[str, ...]) -> str:
+    label = _kind_of(path[-1])
+    if label in ("temporary", "partial download", "probe"):
+        label += f" in {_kind_of(path[-2])}"
+    is_staged = any(part.startswith(".saving-") for part in path[-4:-1])
+    return f"staged {label}" if is_staged else label
