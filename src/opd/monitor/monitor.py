@@ -1,0 +1,128 @@
+"""Goes through a run's rows of metrics and says which faults begin and end; the rows keep what it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from opd.monitor.faults import BY_NAME, FAULTS, Fault
+from opd.monitor.past import Past
+
+PREFIX = "fault/"
+"""`fault/NAME` in a row: the step since which the run has the fault, 0 in the row with which it has no longer."""
+TRAINING = "training/global_step"
+ENDS_AFTER = 3
+"""Rows in a row that must not show a fault before it counts as gone: one lucky step does not end it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault that a run has, or had."""
+
+    name: str
+    what: str
+    look: str
+    since: int
+    """The first step that showed it."""
+    until: int | None = None
+    """The step with which it was gone; None: the run's last row still has it."""
+
+    @classmethod
+    def of(cls, name: str, *, since: int, until: int | None = None) -> Finding:
+        """The finding of a name in a row; a name that a newer version wrote has no words here."""
+        fault = BY_NAME.get(name)
+        what, look = (fault.what, fault.look) if fault else (name, "the version that wrote the run")
+        return cls(name=name, what=what, look=look, since=since, until=until)
+
+    def __str__(self) -> str:
+        until = "" if self.until is None else f" until step {self.until}"
+        return f"since step {self.since}{until}: {self.what} ({self.name}); look at {self.look}"
+
+
+@dataclass(kw_only=True)
+class _Standing:
+    shown_since: int | None = None
+    num_shown: int = 0
+    num_not_shown: int = 0
+    is_named: bool = False
+
+
+class Monitor:
+    """What is known of each fault after the rows so far."""
+
+    def __init__(self, faults: Iterable[Fault] = FAULTS) -> None:
+        self._faults = tuple(faults)
+        self._past = Past()
+        self._standing = {fault.name: _Standing() for fault in self._faults}
+
+    def see(self, step: int, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+        """Take note of a row, in the order of the steps.
+
+        Returns:
+            Metrics for the row (`PREFIX`); a line for each fault that begins or ends with it.
+        """
+        numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+        if TRAINING not in numbers:
+            return {}, []
+        self._past.add(numbers)
+        metrics: dict[str, float] = {}
+        lines: list[str] = []
+        for fault in self._faults:
+            verdict = fault.judge(numbers, self._past)
+            self._note(fault, self._standing[fault.name], step, verdict, metrics, lines)
+        return metrics, lines
+
+    def _note(
+        self, fault: Fault, own: _Standing, step: int, verdict: str | None, metrics: dict[str, float], lines: list[str]
+    ) -> None:
+        if verdict:
+            own.shown_since = step if own.shown_since is None else own.shown_since
+            own.num_shown, own.num_not_shown = own.num_shown + 1, 0
+        elif verdict == "":
+            own.num_shown, own.num_not_shown = 0, own.num_not_shown + 1
+            if not own.is_named:
+                own.shown_since = None
+        if own.shown_since is None:
+            return
+        if not own.is_named and own.num_shown >= fault.begins_after:
+            own.is_named = True
+            lines.append(f"{Finding.of(fault.name, since=own.shown_since)} [{verdict}]")
+        elif own.is_named and own.num_not_shown >= ENDS_AFTER:
+            lines.append(f"gone with step {step}: {fault.what} ({fault.name}), which was since step {own.shown_since}")
+            metrics[f"{PREFIX}{fault.name}"] = 0.0
+            self._standing[fault.name] = _Standing()
+            return
+        if own.is_named:
+            metrics[f"{PREFIX}{fault.name}"] = float(own.shown_since)
+
+
+def standing(latest: Mapping[str, float]) -> list[Finding]:
+    """The faults that a run has by the last value of each of its metrics, the oldest first."""
+    found = {name: round(value) for name, value in latest.items() if name.startswith(PREFIX) and 0 < value < math.inf}
+    findings = [Finding.of(name.removeprefix(PREFIX), since=since) for name, since in found.items()]
+    return sorted(findings, key=lambda finding: (finding.since, finding.name))
+
+
+def findings(rows: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """All faults that a run had, from its rows of metrics in the order of the steps, the oldest first."""
+    found: dict[tuple[str, int], int | None] = {}
+    open_since: dict[str, int] = {}
+    for row in rows:
+        for key, value in row.items():
+            if not key.startswith(PREFIX) or not isinstance(value, int | float):
+                continue
+            name = key.removeprefix(PREFIX)
+            if 0 < value < math.inf:
+                open_since[name] = round(value)
+                found[name, open_since[name]] = None
+            elif name in open_since:
+                found[name, open_since.pop(name)] = int(row["step"])
+    ordered = sorted(found.items(), key=lambda item: (item[0][1], item[0][0]))
+    return [Finding.of(name, since=since, until=until) for (name, since), until in ordered]
+
+
+def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `result.json` says: `faults`, a list of findings."""
+    return {"faults": [asdict(finding) for finding in findings(rows)]}

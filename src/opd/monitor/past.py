@@ -1,0 +1,60 @@
+"""What the faults' rules know of earlier rows: first values, of the run and of its part, the least and the last few."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping
+
+NUM_START = 3
+"""Rows that stand for a run's start: of them the median counts."""
+NUM_WINDOW = 8
+"""Rows over which what is measured in each is pooled."""
+PARTS = ("opd/stage", "opd/horizon")
+"""Where one of these changes, a part of the run begins that has answers of its own kind."""
+
+
+class Past:
+    """The rows so far, the present one included."""
+
+    def __init__(self) -> None:
+        self._start: dict[str, list[float]] = {}
+        self._least: dict[str, float] = {}
+        self._window: deque[Mapping[str, float]] = deque(maxlen=NUM_WINDOW)
+        self._part: tuple[float | None, ...] = ()
+        self._first_of_part: list[Mapping[str, float]] = []
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Take note of a training step's row."""
+        for name, value in row.items():
+            if math.isfinite(value):
+                start = self._start.setdefault(name, [])
+                if len(start) < NUM_START:
+                    start.append(value)
+                self._least[name] = min(value, self._least.get(name, value))
+        self._window.append(row)
+        part = tuple(row.get(name) for name in PARTS)
+        if part != self._part:
+            self._part, self._first_of_part = part, []
+        if len(self._first_of_part) < NUM_WINDOW:
+            self._first_of_part.append(row)
+
+    def start(self, *names: str) -> float | None:
+        """The median of the first values of the first of the metrics that there is; None before there are enough."""
+        values = next((self._start[name] for name in names if name in self._start), [])
+        return statistics.median(values) if len(values) == NUM_START else None
+
+    def start_of_part(self, measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
+        """The median of what is measured in the first rows of the run's present part; None before there are enough."""
+        values = [value for row in self._first_of_part if (value := measure(row)) is not None][:NUM_START]
+        return statistics.median(values) if len(values) == NUM_START else None
+
+    def least(self, name: str) -> float | None:
+        """The smallest value so far."""
+        return self._least.get(name)
+
+    def window(self, *names: str) -> list[tuple[float, ...]]:
+        """Values of the metrics in those of the last rows that have all of them, the oldest first."""
+        rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
+        return [values for values in rows if all(map(math.isfinite, values))]

@@ -1,0 +1,92 @@
+"""What the step's rows themselves show of faults that no error tells: twice the same, empty, without the template's header."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opd.data.chat_template import render
+
+logger = logging.getLogger(__name__)
+
+_PROBES = ("a", "1 + 1 =")  # questions that end otherwise: a tokenizer may join their end with what follows
+MIN_ANSWER_TOKENS = 2
+"""An answer is at least a token and its end."""
+MIN_PROMPTS = 4
+"""Fewer prompts a step may be drawn twice in a row by chance."""
+
+
+def generation_header(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
+    """Token ids that the model's chat template puts behind a question, as the answer's header.
+
+    They are read off whole prompts, since many a tokenizer reads a text's first word otherwise than the same word within it.
+    Empty where the template has no header, one that the question's own tokens run into, or refuses a lone question.
+    """
+    try:
+        found = [_header_behind(probe, tokenizer, template_kwargs) for probe in _PROBES]
+    except Exception:  # a template is a program of the model author: it may raise anything
+        logger.info("prompts are not compared with the model's chat template", exc_info=True)
+        return []
+    return found[0] if all(ids == found[0] for ids in found) else []
+
+
+def _header_behind(question: str, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
+    """What the prompt has behind the tokens that it has without a header; empty where it does not begin with those."""
+    message = [{"role": "user", "content": question}]
+    texts = [render(tokenizer, message, is_finished=is_finished, **template_kwargs) for is_finished in (True, False)]
+    without, prompt = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+    return prompt[len(without) :] if prompt[: len(without)] == without else []
+
+
+def _share_repeated(items: Sequence[Hashable]) -> float:
+    """The share of the items that stand among them already."""
+    return 1.0 - len(set(items)) / len(items) if items else 0.0
+
+
+class RowSigns:
+    """Metrics of each step's prompts and answers.
+
+    Args:
+        header: what every prompt ends with (`generation_header`); empty: that is not looked at.
+        num_prompts: prompts of the training data.
+    """
+
+    def __init__(self, header: Sequence[int], *, num_prompts: int) -> None:
+        self._header = torch.tensor(list(header), dtype=torch.int64)
+        self._num_prompts = num_prompts
+        self._asked_last: set[int] = set()
+
+    def of(
+        self,
+        orders: Sequence[tuple[int, int, int]],
+        prompts: Sequence[torch.Tensor],
+        responses: Sequence[torch.Tensor],
+        *,
+        max_tokens: int,
+    ) -> dict[str, float]:
+        """The step's metrics.
+
+        Args:
+            orders: data row, sample and turn of each row. prompts, responses: token ids of each row, [n] int64.
+            max_tokens: how many an answer of the step may have.
+        """
+        by_prompt = {index: prompt for (index, _, turn), prompt in zip(orders, prompts, strict=True) if turn == 0}
+        least = min(MIN_ANSWER_TOKENS, max_tokens)
+        metrics = {
+            "data/duplicate_prompts": _share_repeated([tuple(ids.tolist()) for ids in by_prompt.values()]),
+            "rollout/empty": sum(len(ids) < least for ids in responses) / max(len(responses), 1),
+        }
+        answers = [(index, tuple(ids.tolist())) for (index, _, _), ids in zip(orders, responses, strict=True)]
+        if len(answers) > len(by_prompt):
+            metrics["rollout/duplicate_answers"] = (len(answers) - len(set(answers))) / (len(answers) - len(by_prompt))
+        if len(header := self._header):
+            off = [not torch.equal(ids[-len(header) :].cpu(), header) for ids in by_prompt.values()]
+            metrics["data/prompts_off_template"] = sum(off) / max(len(off), 1)
+        # Told only where it is so: a resumed run does not know the step before, and its sound rows are the same.
+        asked, self._asked_last = self._asked_last, set(by_prompt)
+        if asked == set(by_prompt) and len(asked) >= MIN_PROMPTS and self._num_prompts >= 2 * len(asked):
+            metrics["data/repeated_prompts"] = 1.0
+        return metrics

@@ -1,0 +1,33 @@
+"""The monitor beside the trainer: what fails in it stays in it."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+from opd.monitor.faults import Fault
+from opd.trainer.fault_watch import FaultWatch
+from opd.trainer.run_log import StepLogger
+
+ROW = {"training/global_step": 1, "opd/loss": 2.0}
+
+
+def test_a_rule_that_raises_is_said_once_and_the_row_is_logged(caplog):
+    asked, logged = [], []
+
+    def judge(row, past):
+        asked.append(row)
+        raise ZeroDivisionError
+
+    watch = FaultWatch(None, [Fault(name="a", what="a", look="a", judge=judge)])
+    trackers = SimpleNamespace(logger={}, log=lambda data, step: logged.append((step, data)))
+    trainer = SimpleNamespace(total_training_steps=3, on_step_logged=lambda: None)
+    logger = StepLogger(trackers, trainer=trainer, monitor=watch)
+    with caplog.at_level(logging.WARNING, "opd.trainer.fault_watch"):
+        for step in (1, 2, 3):
+            logger.log(ROW | {"training/global_step": step}, step)
+    assert len(asked) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "silent faults are not told from step 1 on: their monitor failed"
+    ]
+    assert [(step, data["opd/loss"]) for step, data in logged] == [(1, 2.0), (2, 2.0), (3, 2.0)]

@@ -1,0 +1,124 @@
+"""What a micro-batch shows of silent faults: each sum against a hand count."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from opd.config.algorithm import Horizon
+from opd.config.sections import Rollout
+from opd.losses import chunked_divergence
+from opd.worker.head import DivergenceTask
+from opd.worker.opd_worker import OPDWorker
+from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
+from opd.worker.teacher_cache import Fetch
+
+WIDTH, VOCAB = 16, 32
+
+
+def made(num: int, *, ids: torch.Tensor | None = None, temperature: float = 1.0, sharpness: float = 1.0):
+    """A task over `num` tokens of one row and the student's hidden states and head; ids are drawn at `temperature`."""
+    torch.manual_seed(3)
+    hidden, teacher = torch.randn(num, WIDTH), torch.randn(num, WIDTH)
+    weight, teacher_weight = torch.randn(VOCAB, WIDTH) * sharpness, torch.randn(VOCAB, WIDTH)
+    drawn = Categorical(logits=hidden @ weight.T / temperature).sample()
+    task = DivergenceTask(
+        positions=torch.arange(num) + 5, token_ids=drawn if ids is None else ids, token_weights=torch.ones(num),
+        teacher_hidden=Fetch(teacher, None), teacher_weight=teacher_weight, kind="reverse_kl", beta=0.0, temperature=1.0,
+        chunk_size=64, valid_vocab=VOCAB, workspace_gib=1.0,
+    )  # fmt: skip
+    output = chunked_divergence(
+        hidden, weight, teacher, teacher_weight, "reverse_kl", token_weights=task.token_weights, chunk_size=64,
+        beta=0.0, temperature=1.0,
+        valid_vocab=VOCAB, token_ids=task.token_ids,
+    )  # fmt: skip
+    return task, output
+
+
+@pytest.mark.parametrize(("temperature", "is_own"), [(1.0, True), (1.3, False), (0.7, False)])
+def test_tokens_drawn_at_another_temperature_surprise_the_student_otherwise_than_its_entropy(temperature, is_own):
+    task, output = made(2000, temperature=temperature, sharpness=0.3)
+    metrics = sign_metrics({"sum/tokens": 2000.0, **token_signs(task, output, is_sampled=True)} | _entropy(output))
+    assert (abs(metrics["opd/surprise_gap_z"]) < 4) is is_own
+    assert metrics["opd/surprise"] == pytest.approx(-output.student_log_prob.mean().item(), rel=1e-5)
+    assert metrics["opd/surprise_gap"] == pytest.approx(
+        (-output.student_log_prob - output.student_entropy).mean().item(), rel=1e-4, abs=1e-6
+    )
+    assert "sum/surprise" not in token_signs(task, output, is_sampled=False)
+
+
+def _entropy(output) -> dict[str, float]:
+    return {"sum/teacher_entropy": output.teacher_entropy.double().sum().item()}
+
+
+def test_the_spread_of_the_teachers_entropy_is_that_over_tokens():
+    task, output = made(50)
+    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, output, is_sampled=False)} | _entropy(output))
+    expected = output.teacher_entropy.double().std(correction=0).item()
+    assert metrics["opd/teacher_entropy_std"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["opd/floored_share"] == 0
+    flat = output._replace(teacher_entropy=torch.full((50,), math.log(VOCAB)), divergence=torch.full((50,), 1e20))
+    metrics = sign_metrics({"sum/tokens": 50.0, **token_signs(task, flat, is_sampled=False)} | _entropy(flat))
+    assert metrics["opd/teacher_entropy_std"] < 1e-6
+    assert metrics["opd/floored_share"] == 1
+    bounded = output._replace(teacher_log_prob=torch.full((50,), -1e30))
+    assert token_signs(task, bounded, is_sampled=False)["sum/floored"] == 50
+
+
+@pytest.mark.parametrize(("shift", "share"), [(0, 0.0), (1, 1.0), (-1, 1.0)])
+def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, share):
+    ids = torch.arange(20) % VOCAB
+    task, _ = made(20, ids=ids)
+    weight = torch.eye(VOCAB, WIDTH * 2)
+    right = weight[(ids + shift) % VOCAB]  # a teacher that is sure of the token at `shift` from the right one
+    sure = DivergenceTask(**{**vars(task), "teacher_hidden": Fetch(right, None), "teacher_weight": weight})
+    assert sign_metrics(neighbour_signs(sure)) == {"opd/teacher_prefers_neighbour": share, "opd/teacher_pairs": 19}
+    apart = DivergenceTask(**{**vars(sure), "positions": task.positions * 2})
+    assert neighbour_signs(apart)["sum/neighbours"] == 0
+
+
+def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
+    _, output = made(6)
+    rows, scores = torch.tensor([0, 0, 1, 1, 3, 3]), torch.tensor([1.0, 0.0, 9.0, 1.0])
+    difference = torch.tensor([0.4, 0.6, -1.0, -2.0, 0.1, 0.3])
+    output = output._replace(student_log_prob=torch.zeros(6), teacher_log_prob=difference)
+    counts = preference_signs(rows, scores, output)
+    assert counts["sum/preferred_rows"] == 3, "the third row trains nothing"
+    means, kept = torch.tensor([0.5, -1.5, 0.2]), scores[[0, 1, 3]]
+    expected = torch.corrcoef(torch.stack([means, kept]))[0, 1].item()
+    assert sign_metrics(counts)["opd/teacher_preference"] == pytest.approx(expected, rel=1e-5)
+    assert "opd/teacher_preference" not in sign_metrics(preference_signs(rows, torch.ones(4), output))
+
+
+def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
+    module = torch.nn.Linear(4, 3)
+    watched = WatchedWeights(module)
+    frozen = {name: value for name, [value] in watched.moved().items()}
+    assert sign_metrics(frozen)["opd/weight_change"] == 0
+    with torch.no_grad():
+        module.bias.mul_(1.1)
+    assert sign_metrics({name: value for name, [value] in watched.moved().items()})["opd/weight_change"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rollout", "horizon", "stage", "is_sampled"),
+    [
+        ({}, {}, "student", True),
+        ({}, {"tokens": 5}, "student", True),
+        ({}, {"tokens": 5, "part": "last"}, "student", False),
+        ({"top_p": 0.9}, {}, "student", False),
+        ({"top_k": 20}, {}, "student", False),
+        ({}, {}, "teacher", False),
+    ],
+)
+def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, horizon, stage, is_sampled):
+    worker = SimpleNamespace(
+        spec=SimpleNamespace(rollout=Rollout.model_construct(**rollout)),
+        opd=SimpleNamespace(horizon=Horizon(**horizon)),
+        _stage=SimpleNamespace(rollouts=stage),
+    )
+    assert OPDWorker._is_sampled.fget(worker) is is_sampled
