@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     if args.plan:
         apply_experiment(dump_spec(spec), is_final=args.no_env)
-        return importlib.import_module("opd.memory.command").run(loaded)
+        code: int = importlib.import_module("opd.memory.command").run(loaded)
+        return code
     if args.dry_run:
         for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
             print(line)
@@ -145,8 +146,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         origin: name of the experiment file, for what is wrong with its data and models.
     """
     apply_experiment(dump_spec(spec), is_final=is_final)
+    code: int
     if isinstance(spec, ConvertSpec):
-        return importlib.import_module("opd.convert").run(spec)
+        code = importlib.import_module("opd.convert").run(spec)
+        return code
     try:
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
@@ -157,7 +160,8 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         model_path=fetch(spec.model.path, spec.model.revision),
         teacher_path=fetch(teacher.path, teacher.revision) if teacher else None,
     )
-    return importlib.import_module("opd.trainer.entry").run(spec, run)
+    code = importlib.import_module("opd.trainer.entry").run(spec, run)
+    return code
 
 
 def fetch(path: str, revision: str | None) -> str | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import asdict
+from html import unescape
 from pathlib import Path
 
 import pytest
 from tests.agent.talk import END, TOKENIZER, Tools, call, talk
 
+from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
 from opd.agent.viewer.__main__ import main
 from opd.agent.viewer.collect import load, pick
 from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
+from opd.html import policy
 from opd.store.opening import open_store
 
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
@@ -53,13 +57,32 @@ def test_constraints_are_told_from_scores():
 
 def test_the_page_shows_who_wrote_what_and_escapes_all_of_it():
     html = render("a <run>", [trajectory()])
-    assert "<script" not in html
+    [script] = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    assert html.count("<script") == 1
+    [rules] = re.findall(r'Content-Security-Policy" content="([^"]+)"', html)
+    assert unescape(rules) == policy([script])
+    assert "default-src 'none'" in policy()
     assert "onerror=&#34;" in html
     assert "a &lt;run&gt;" in html
     assert html.count('class="part model"') == 2
     assert html.count('class="part tool"') == 1
     assert '<li class="yes">hard: budget</li>' in html
     assert '<li class="no">commonsense: open</li>' in html
+
+
+def test_conversations_are_grouped_by_step_and_marked_for_the_filters():
+    html = render("run", [
+        trajectory(step=2, text="b", ending=ANSWERED, score=1.0, calls=[[], []]),
+        trajectory(step=1, text="a", ending="too many turns", score=0.5),
+        trajectory(step=2, text="c", ending=ANSWERED, score=0.0, calls=[[], []]),
+    ])  # fmt: skip
+    first, second = re.findall(r"<section>(.*?)</section>", html, re.DOTALL)
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", first + second) == ["Training, step 1", "Training, step 2"]
+    assert "<p>1 conversation, mean score 0.50, 1 with errors</p>" in first
+    assert "<p>2 conversations, mean score 0.50</p>" in second
+    assert re.findall(r"<details [^>]*>", html) == [
+        '<details data-score="0.5" data-failed open>', '<details data-score="1.0">', '<details data-score="0.0">'
+    ]  # fmt: skip
 
 
 def test_long_texts_keep_both_ends_and_count_the_rest():
@@ -110,12 +133,15 @@ def test_what_a_model_writes_does_not_run_in_a_browser(tmp_path: Path):
     (tmp_path / "page.html").write_text(render("calm", [trajectory()]))
     (tmp_path / "control.html").write_text(f"<!doctype html><title>calm</title><pre>{HOSTILE}</pre>")
 
-    def title(page: str) -> str:
+    def dom(page: str) -> str:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        dumped = subprocess.run(
+        return subprocess.run(
             [*command, "--dump-dom", (tmp_path / page).as_uri()], capture_output=True, text=True, timeout=120
-        )
-        return dumped.stdout.partition("<title>")[2].partition("</title>")[0]
+        ).stdout
 
-    assert title("control.html") == "PWNED"  # the same text unescaped does run: the test can fail
-    assert title("page.html") == "Conversations of calm"
+    assert "<title>PWNED</title>" in dom("control.html")  # the same text unescaped does run: the test can fail
+    page = dom("page.html")
+    assert "<title>Conversations of calm</title>" in page
+    assert re.search(r'id="filters"[^>]*shown">', page), (
+        "the filters' own script has run, which takes their `hidden` away"
+    )

@@ -69,7 +69,7 @@ SECTION_OF = {
 }
 ONLY_TRAINING = {"trainer.total_steps", "trainer.save_freq"}
 EVERY_KIND = {"seed", "name", "env", "output", "cluster"}
-RUNS = ("grpo", "opd", "opd-agent", "eval")
+RUNS = ("grpo", "opd", "opd-agent", "eval", "passrate")
 
 # Error class -> (kinds it fits, edits that make it)
 ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
@@ -84,7 +84,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
     "null": ((*RUNS, "convert"), [{"seed": "NULL"}, {"output": "NULL"}, {"store.url": "NULL"}, {"cluster.image.ref": "NULL"}]),
     "secret": ((*RUNS, "convert"), [{"env": {"HF_TOKEN": "x"}}, {"store.url": "s3://u:p@b/x"}, {"env": {"A_PASSWORD": ""}},
                                     {"cluster.extraEnv": [{"name": "WANDB_API_KEY", "value": "x"}]}]),
-    "foreign kind": (RUNS, [{"kind": "convert"}, {"kind": "sft"}, {"matrix": {"seed": [1]}}, {"convert": {"checkpoint": "c"}}]),
+    "foreign kind": (RUNS, [{"kind": "convert"}, {"kind": "dpo"}, {"matrix": {"seed": [1]}}, {"convert": {"checkpoint": "c"}}]),
     "rule": (RUNS, [{"data.train_batch_size": 100, "actor.ppo_mini_batch_size": 64}, {"data.filter_overlong": False, "data.truncation": "left"},
                     {"rollout.tensor_parallel_size": 7}, {"reward.function": "custom"}, {"reward.function": "math_dapo", "reward.path": "f.py"},
                     {"actor.ppo_max_token_len_per_gpu": 1}, {"rollout.name": "cpu", "device": "cuda"},
@@ -93,6 +93,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
     "rule (distillation)": (("opd", "opd-agent"), [{"opd.max_length": 2}, {"opd.loss_type": "reverse_kl", "opd.beta": 0.5}, {"opd.loss_type": "jsd", "opd.beta": 1.0},
                                                    {"opd.loss_type": "jsd", "opd.beta": 0}, {"opd.reward_beta": 0.5, "rollout.num_samples": 1},
                                                    {"opd.importance.tokens": {"score": "entropy", "normalize": "micro", "scope": "batch"}},
+                                                   {"opd.importance.problems": {"weights": "competence"}}, {"opd.importance.problems": {"pass_rates": "p.parquet"}},
+                                                   {"opd.importance.problems": {"weights": "hard_filter", "pass_rates": "p.parquet", "beta": 2}},
+                                                   {"opd.importance.problems": {"weights": "competence", "pass_rates": "p.parquet", "recompute": {"every": 2}}},
+                                                   {"opd.stages": [{"loss_type": "forward_kl"}, {"until": 1}]}, {"opd.horizon": {"grow_until": 0.5}},
                                                    {"opd.importance.tokens": {"score": "soft_or", "normalize": "micro"}, "actor.ulysses_sequence_parallel_size": 2,
                                                     "actor.use_remove_padding": True}]),
     "override": (RUNS, [{"overrides": ["actor_rollout_ref.model.lora_rank=8"]}, {"overrides": ["trainer.v1.trainer_mode=async"]},
@@ -115,7 +119,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
 def fits(path: str, kind: str) -> bool:
     """Whether a kind has the key."""
     section = path.partition(".")[0]
-    if path in ONLY_TRAINING and kind == "eval":
+    if path in ONLY_TRAINING and kind in ("eval", "passrate"):
         return False
     return section in EVERY_KIND or kind in SECTION_OF.get(section, RUNS)
 

@@ -14,7 +14,7 @@ from opd.config import KINDS
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
           "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods",
-          "PodDisruptionBudget": "poddisruptionbudgets"}  # fmt: skip
+          "PodDisruptionBudget": "poddisruptionbudgets", "Role": "roles", "RoleBinding": "rolebindings"}  # fmt: skip
 
 
 def kustomize(folder):
@@ -77,8 +77,8 @@ def verbs(role, group, resource):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind):
-    role = one(built(), "Role")
+def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind, picked):
+    role = one(built(picked("progress")), "Role")
     for tree in objects(kind, MINIMAL[kind], EVERYTHING, experiment=""):
         group = tree["apiVersion"].rpartition("/")[0]
         assert {"get", "create", "patch", "delete"} <= verbs(role, group, PLURAL[tree["kind"]]), tree["kind"]
@@ -90,6 +90,7 @@ def test_a_user_may_look_and_forward_but_not_enter_pods_or_change_what_kuberay_o
     assert "create" in verbs(role, "", "pods/portforward")
     assert verbs(role, "", "pods/exec") == set()
     assert verbs(role, "ray.io", "rayclusters") == {"get", "list", "watch"}
+    assert not {"rbac.authorization.k8s.io", "*"} & {group for rule in role["rules"] for group in rule["apiGroups"]}
     assert not any("*" in rule["verbs"] + rule["resources"] + rule["apiGroups"] for rule in role["rules"])
 
 
@@ -106,10 +107,10 @@ def test_the_base_holds_nothing_that_bills_or_limits():
 
 
 def test_every_component_is_picked_by_uncommenting_its_line_and_lands_in_the_namespace(picked, tmp_path):
-    folder = picked("quota", "claims", "kueue")
+    folder = picked("quota", "claims", "kueue", "monitoring", "progress")
     (tmp_path / "all.yaml").write_text(kustomize(folder))
     added = [tree for tree in parsed((tmp_path / "all.yaml").read_text()) if tree not in built()]
-    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue"}  # fmt: skip
+    assert {tree["kind"] for tree in added} == {"ResourceQuota", "PersistentVolumeClaim", "ResourceFlavor", "ClusterQueue", "LocalQueue", "PrometheusRule", "ConfigMap", "Role"}  # fmt: skip
     for tree in added:
         is_in_namespace = tree["kind"] not in ("ResourceFlavor", "ClusterQueue")
         assert tree["metadata"].get("namespace") == ("opd" if is_in_namespace else None), tree["kind"]

@@ -126,7 +126,10 @@ def test_metrics_are_scraped_only_on_request():
         objects("opd", {"cluster": {"podMonitor": {"enabled": True, "labels": {"release": "p"}}}}), "PodMonitor"
     )
     assert monitor["metadata"]["labels"]["release"] == "p"
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "interval": "30s"}]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["interval"]) == ("metrics", "30s")
+    [label] = endpoint["relabelings"]
+    assert label == {"sourceLabels": ["__meta_kubernetes_pod_label_opd_run_id"], "targetLabel": "run"}
     assert monitor["spec"]["selector"]["matchLabels"] == {"opd/run-id": RUN}
 
 

@@ -61,6 +61,11 @@ def test_a_chart_tells_the_image_its_version_which_is_that_of_the_package(kind):
     assert told == yaml.safe_load((CHARTS / kind / "Chart.yaml").read_text())["version"] == version("opd")
 
 
+def test_a_run_knows_the_image_that_it_runs_in():
+    container = head(rayjob("opd"))
+    assert env_of(container)["OPD_IMAGE"] == container["image"]
+
+
 def test_all_charts_have_the_same_thin_templates():
     contents = {
         kind: {path.name: path.read_text() for path in (CHARTS / kind / "templates").rglob("*") if path.is_file()}

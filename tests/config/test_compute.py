@@ -164,6 +164,13 @@ def test_an_evaluation_validates_and_trains_nothing():
     assert found["actor_rollout_ref.rollout.val_kwargs.n"] == "16"
 
 
+def test_pass_rates_are_asked_for_in_parts_that_a_killed_run_keeps():
+    found = overrides_of(EVAL | {"kind": "passrate", "data": {"train": ["t.parquet"], "train_batch_size": 32}})
+    assert (found["trainer.val_only"], found["data.val_batch_size"]) == ("true", "32")
+    assert "t.parquet" in found["data.val_files"]
+    assert "data.val_batch_size" not in overrides_of(EVAL)
+
+
 @pytest.mark.parametrize(("temperature", "samples"), [(0, "false"), (0.7, "true")])
 def test_greedy_validation_is_temperature_zero(temperature, samples):
     found = overrides_of(OPD | {"rollout": {"val": {"temperature": temperature, "num_samples": 1}}})

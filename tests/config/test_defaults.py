@@ -166,6 +166,18 @@ def test_eval_reads_the_variants_files(minimal):
     assert len(spec.data.val) == 3
 
 
+def test_pass_rates_are_those_of_the_training_prompts_sampled_as_in_training(minimal):
+    spec = parse_tree(minimal("passrate")).spec
+    assert spec.data.val == spec.data.train == ("data/grpo_processed/train.parquet",)
+    sampling = spec.rollout.val
+    assert (sampling.num_samples, sampling.temperature, sampling.top_p, sampling.top_k) == (8, 1.0, 1.0, -1)
+    assert not spec.eval.save_generations
+    named = parse_tree({**minimal("passrate"), "data": {"train": ["a.parquet"]}}).spec
+    assert named.data.val == named.data.train == ("a.parquet",)
+    tools = parse_tree({**minimal("passrate"), "agent": {"database_dir": "d"}}).spec
+    assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "agent_plan")
+
+
 def test_the_agent_validates_on_both_languages(minimal):
     assert [path[-10:] for path in parse_tree(minimal("opd-agent")).spec.data.val] == ["en.parquet", "zh.parquet"]
 
@@ -211,6 +223,7 @@ def test_the_store_defaults_to_a_folder_of_the_output(minimal):
         ("opd-agent", {}, "opd-agent-student-reverse-kl"),
         ("grpo", {"recipe": "grpo-native-no-kl"}, "grpo-student-grpo-native-no-kl"),
         ("eval", {"eval": {"instruction_variant": "dapo"}}, "eval-student-dapo"),
+        ("passrate", {}, "passrate-student-boxed"),
     ],
 )
 def test_a_run_without_a_name_is_called_by_kind_model_and_algorithm(kind, extra, name, minimal):

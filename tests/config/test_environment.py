@@ -85,6 +85,7 @@ BY_KIND = {
     "opd": TRAINING | OPD,
     "opd-agent": TRAINING | AGENT,
     "eval": EVAL,
+    "passrate": EVAL,
     "convert": {"CHECKPOINT_PATH": ("convert.checkpoint", "cc"), "RUN_ID": ("name", "run-1")},
 }
 # A file that says something else for every required key.
@@ -93,6 +94,7 @@ FILES = {
     "opd": "kind: opd\nmodel: {path: m}\nteacher: {path: t}\n",
     "opd-agent": "kind: opd-agent\nmodel: {path: m}\nteacher: {path: t}\nagent: {database_dir: d}\n",
     "eval": "kind: eval\nmodel: {path: m}\n",
+    "passrate": "kind: passrate\nmodel: {path: m}\n",
     "convert": "kind: convert\nconvert: {checkpoint: c}\n",
 }
 TYPED = {"True": True, "False": False}

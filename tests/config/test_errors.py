@@ -1,5 +1,7 @@
 """An error names path, value, rule, source and the nearest valid key, in one readable block."""
 
+import pickle
+
 import pytest
 
 from opd.config import SpecError, load_spec, load_text
@@ -33,6 +35,12 @@ def test_an_unknown_key_or_word_gets_the_nearest_valid_one(text, path, suggestio
     assert problem.path == path
     assert suggestion in problem.fix
     assert problem.source == "line 4"
+
+
+def test_an_error_of_another_process_arrives_as_it_was():
+    error = error_of(HEAD + "optd: {}")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.problems, copy.origin, str(copy)) == (error.problems, error.origin, str(error))
 
 
 def test_a_key_that_resembles_nothing_gets_the_list_of_keys():
@@ -108,6 +116,12 @@ def test_a_bad_section_is_reported_once():
 def test_a_bad_set_names_itself(text, path):
     (problem,) = error_of(HEAD, sets=[text]).problems
     assert problem.path == path
+
+
+def test_a_set_of_a_whole_section_names_the_keys_in_it():
+    (problem,) = error_of(HEAD, sets=["opd.importance.problems={weights: competence}"]).problems
+    assert "section" in problem.rule
+    assert "opd.importance.problems.weights" in problem.fix
     assert problem.source.startswith("--set")
 
 

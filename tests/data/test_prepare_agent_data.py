@@ -2,14 +2,19 @@
 
 import json
 import re
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.envs.deepplanning.published import write_data
 from tests.envs.travel.tokenizers_under_test import byte_level_bpe
 
 from opd.data.prepare_agent_data import main
-from opd.envs.travel.data.deepplanning import FOLDER
+from opd.envs.deepplanning.__main__ import main as import_main
+from opd.envs.deepplanning.database import verify_database
+from opd.envs.travel.data.deepplanning import FOLDER, TRAVEL_FILES
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.make_database import write_database
 from opd.envs.travel.reward import compute_score
@@ -164,7 +169,8 @@ def published(tmp_path):
     data = tmp_path / "data"
     for language in ("en", "zh"):
         queries = [
-            query(n, language, hotel_cheapest_star=HOTEL, near=NEARBY, train_seat_status=SEATS) for n in range(10)
+            query(n, language, hotel_cheapest_star=HOTEL, restaurant_near=NEARBY, train_seat_status=SEATS, weather={})
+            for n in range(10)
         ]
         write_json(data / FOLDER / f"travelplanning/data/travelplanning_query_{language}.json", queries)
     shopping = data / FOLDER / "shoppingplanning"
@@ -185,14 +191,18 @@ def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published
     for language in ("en", "zh"):
         assert len(rows_of(out, f"val_travel_{language}")) == 2
     task = parse_task(train[0]["reward_model"]["ground_truth"])
-    assert task == BenchmarkTrip(num_days=2, required_names={"hotel_cheapest_star": ("Hotel A",), "near": ("Diner",)})
+    named = {"hotel_cheapest_star": ("Hotel A",), "restaurant_near": ("Diner",), "train_seat_status": ("G1",)}
+    assert task == BenchmarkTrip(num_days=2, required_names=named)
     carts = rows_of(out, "val_shopping")
     assert [parse_task(row["reward_model"]["ground_truth"]) for row in carts] == [
         BenchmarkCart(product_ids=("a1",), coupons={"TEN": 1})
     ] * 3
     summary = json.loads((out / "summary.json").read_text())["sets"]
     assert summary["deepplanning_shopping_2"]["num_dropped"] == {"no_validation_cases": 1}
-    assert "10 constraints have several right entries" in summary["deepplanning_travel_en"]["notes"][0]
+    assert (
+        "10 constraints are of no kind that is known and are not checked"
+        in summary["deepplanning_travel_en"]["notes"][0]
+    )
     every = [row["extra_info"]["index"] for path in out.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert len(set(every)) == len(every)
 
@@ -217,8 +227,8 @@ FAULTS = [
     (lambda q: q[1].update(meta_info=None), r"row 2, column 'meta_info': must be an object"),
     (lambda q: q[0]["meta_info"].update(days="2"), r"row 1, column 'meta_info': must have days"),
     (
-        lambda q: q[0]["meta_info"]["hard_constraints"].update(x={"constraint_type": "superlative_x"}),
-        r"hard_constraints.x must name an entry in one of hotel_name",
+        lambda q: q[0]["meta_info"]["hard_constraints"].update(train_x={"hotel_name": "Hotel A"}),
+        r"hard_constraints.train_x must name an entry in outbound_train_no or inbound_train_no",
     ),
     (lambda q: q.__setitem__(4, "x"), r"row 5: must be an object"),
     (lambda q: q.clear(), r"must be a JSON array that is not empty"),
@@ -239,7 +249,7 @@ def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, 
 def test_dropped_queries_are_counted_by_reason(published):
     def change(queries):
         queries[1]["query"] = queries[0]["query"]
-        queries[2]["meta_info"]["hard_constraints"] = {"train_seat_status": SEATS}
+        queries[2]["meta_info"]["hard_constraints"] = {"weather": {}}
         queries[3]["meta_info"]["hard_constraints"] = {"budget_constraint": {"max_budget": 900}}
 
     edit(published, change)
@@ -253,7 +263,7 @@ def test_dropped_queries_are_counted_by_reason(published):
 def test_a_missing_file_or_database_names_what_to_get(published, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DATABASE_DIR", raising=False)
     for arguments, message in (
-        (["--data-dir", str(tmp_path / "none"), "--sources", "deepplanning"], "no such file. Get it from"),
+        (["--data-dir", str(tmp_path / "none"), "--sources", "deepplanning"], "no query file is there. Get them from"),
         (["--data-dir", str(published)], "--database-dir is not set: make a database with opd.agent.make_database"),
         (["--database-dir", str(tmp_path)], "holds no manifest.json"),
     ):
@@ -261,6 +271,44 @@ def test_a_missing_file_or_database_names_what_to_get(published, tmp_path, capsy
             main(arguments)
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_is_there_is_prepared_and_what_is_not_is_said(published, capsys):
+    shutil.rmtree(published / FOLDER / "shoppingplanning" / "database_level1")
+    for level in (2, 3):
+        (published / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json").unlink()
+    (published / TRAVEL_FILES["zh"]).unlink()
+    main(["--data-dir", str(published), "--sources", "deepplanning"])
+    out = published / "agent_processed"
+    assert {path.name for path in out.glob("*.parquet")} == {"train.parquet", "val_travel_en.parquet"}
+    left_out = json.loads((out / "summary.json").read_text())["options"]["left_out"]
+    assert [Path(line.split(": ")[0]).name for line in left_out] == [
+        "travelplanning_query_zh.json",
+        "level_2_query_meta.json",
+        "level_3_query_meta.json",
+        "deepplanning_shopping_1",
+    ]
+    printed = capsys.readouterr().out
+    assert all(f"left out: {line}" in printed for line in left_out)
+
+
+def test_a_language_can_be_left_out(published):
+    main(["--data-dir", str(published), "--sources", "deepplanning", "--languages", "zh"])
+    train = rows_of(published / "agent_processed", "train")
+    assert {row["data_source"] for row in train} == {"deepplanning_travel_zh"}
+
+
+def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(published, tmp_path):
+    write_data(tmp_path / "small", languages=["en"], cases=map(str, range(9)))
+    assert import_main(["import", "--data-dir", str(tmp_path / "small"), "--out", str(tmp_path / "db")]) == 0
+    main(["--data-dir", str(published), "--sources", "deepplanning", "--database-dir", str(tmp_path / "db"),
+          "--languages", "en"])  # fmt: skip
+    out = published / "agent_processed"
+    rows = [*rows_of(out, "train"), *rows_of(out, "val_travel_en")]
+    assert {row["extra_info"]["case_id"] for row in rows} == {f"en/{number}" for number in range(9)}
+    assert {row["extra_info"]["database_id"] for row in rows} == {verify_database(tmp_path / "db").database_id}
+    summary = json.loads((out / "summary.json").read_text())["sets"]
+    assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1}
 
 
 def test_help_shows_an_example(capsys):

@@ -51,9 +51,14 @@ def _watch_student(module) -> None:
 _WATCHED = {"opd.rollout.worker": _watch_rollout, "opd.worker.engines": _watch_student}
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `watched[name]` with each of these modules as soon as it has been imported."""
+
+    def __init__(self, watched):
+        self.watched = watched
+
     def find_spec(self, name, path, target=None):
-        if name not in _WATCHED:
+        if name not in self.watched:
             return None
         sys.meta_path.remove(self)
         try:
@@ -64,11 +69,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            _WATCHED[name](module)
+            self.watched[name](module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
 if FOLDER in os.environ:
-    sys.meta_path.insert(0, _AfterImport())
+    sys.meta_path.insert(0, AfterImport(_WATCHED))

@@ -107,6 +107,20 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
     return Outcome(returncode=returncode, output=output, run_dir=folder / "out" / spec)
 
 
+def run_and_kill(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float = 200.0) -> None:
+    """Start and, once the file `at` is there, SIGKILL; a run that does not come so far is ended all the same."""
+    process = start(folder, spec, *sets)
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        while not at.exists() and process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert at.exists(), (folder / "run.log").read_text()[-4000:]
+    finally:
+        if process.poll() is None:
+            kill_all(process.pid)
+        process.wait(timeout=30)
+
+
 def run(folder: Path, spec: str, *sets: str) -> Outcome:
     """Start and finish; the spec is a file of `specs/`, its run is named like it."""
     return finish(start(folder, spec, *sets), folder, spec)

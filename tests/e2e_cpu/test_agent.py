@@ -21,6 +21,7 @@ from opd.data.rows import write_files
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.toy import STUDENT, model_folder
 from opd.envs.travel.toy.task import make_world, open_world, rows
+from opd.runs.tokens import file_key, from_bytes
 
 TOOLSET = str(ROOT / "tests" / "agent" / "faulty_tools.py")
 SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script"
@@ -165,6 +166,17 @@ def test_kept_conversations_are_in_the_store_too(outcome):
         assert (store / name).read_bytes() == (outcome.run_dir / "trajectories" / name).read_bytes()
         assert from_lines((store / name).read_bytes())
     assert Counter(item.partition for item in trajectories(outcome, 1)) == {"train": 16}
+
+
+def test_kept_tokens_tell_the_models_from_the_tools(outcome):
+    rows = from_bytes((outcome.run_dir / file_key(1)).read_bytes()).rows
+    assert [row.data_index for row in rows] == [0, 1, 2, 3]
+    for row, item in zip(rows, trajectories(outcome, 1), strict=False):
+        for is_model in (True, False):
+            written = [part.text for part in item.segments if part.trained is is_model]
+            told = [text for text, trained in zip(row.texts, row.trained, strict=True) if trained is is_model]
+            assert "".join(told) == "".join(written)[: len("".join(told))]
+        assert [value is not None for value in row.divergence] == list(row.trained) == list(row.kept)
 
 
 @pytest.mark.matrix

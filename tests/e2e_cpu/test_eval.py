@@ -7,9 +7,10 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.e2e_cpu.runs import run
+from tests.e2e_cpu.runs import run, run_and_kill
 
 from opd.data.toy.task import write_parquet
+from opd.evaluation.pass_rates import read_pass_rates
 from opd.evaluation.samples import read_generations
 
 
@@ -48,6 +49,11 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_
         assert results[name]["pass_at"] == sorted(results[name]["pass_at"])
         assert results[name]["num_dropped"] == 8 - len(problems)
     assert (folder / "pass_at_k.png").stat().st_size > 5_000
+    # The two variants of the benchmark hold the same prompts, and so do the file's own rows that were not too long.
+    rates = read_pass_rates(folder / "pass_rates.parquet")
+    assert sorted(rate.k for rate in rates.values()) == [8] * 2 + [12] * 6
+    assert sum(rate.pass_rate * rate.k for rate in rates.values()) == sum(sample.acc for sample in samples)
+    assert {rate.checkpoint for rate in rates.values()} == {"toy://student"}
     [row] = outcome.rows
     assert row["val-aux/num_overlong_dropped"] == row["val-aux/mine/num_dropped"] == 2
     assert row["val-aux/rollout/failed"] == row["val-aux/reward/failed"] == 0
@@ -67,10 +73,10 @@ def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
         "def score(data_source, solution_str, ground_truth, extra_info): return 1.0\n"
     )
     scorer = ("reward.function=custom", f"reward.path={tmp_path / 'scorer.py'}", "reward.entry=score")
-    outcome = run(tmp_path, "eval", *scorer, "data.max_val_samples=5")
+    outcome = run(tmp_path, "passrate", *scorer, "data.max_val_samples=5", "eval.save_generations=true")
     assert outcome.returncode == 1
     assert "could not be scored" in outcome.output
-    for folder in (outcome.run_dir, tmp_path / "out" / "store" / "eval"):
+    for folder in (outcome.run_dir, tmp_path / "out" / "store" / "passrate"):
         samples = read_generations(folder / "eval" / "generations.parquet")
         assert len(samples) == 5 * 4
         assert all(sample.failed and sample.response and sample.acc == 0.0 for sample in samples)
@@ -85,6 +91,36 @@ def test_a_reward_function_that_could_score_nothing_ends_a_run_before_anything_i
     assert outcome.returncode == 2
     assert "scorer.py:score cannot score: " in outcome.output
     assert not [word for word in ("starting Ray", "Traceback") if word in outcome.output]
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)  # three runs to their end and one up to its kill, of up to 950 s together
+def test_pass_rates_of_a_killed_run_go_on_where_its_answers_are_stored_and_weigh_a_training_run(tmp_path):
+    sets = ("data.max_val_samples=400",)
+    whole = run(tmp_path / "whole", "passrate", *sets).must_be_clean()
+
+    folder = tmp_path / "killed"
+    stored = folder / "out" / "store" / "passrate" / "eval" / "generations.parquet"
+    run_and_kill(stored, folder, "passrate", *sets)
+    num_stored = len(read_generations(stored)) // 4
+    assert 0 < num_stored < 400
+    resumed = run(folder, "passrate", *sets).must_be_clean()
+    assert f"{num_stored} of 400 prompts have their answers of an earlier attempt" in resumed.output
+    found, expected = (read_pass_rates(outcome.run_dir / "eval" / "pass_rates.parquet") for outcome in (resumed, whole))
+    assert found == expected
+    assert resumed.result["eval"] == whole.result["eval"]
+
+    rates = whole.run_dir / "eval" / "pass_rates.parquet"
+    trained = run(
+        tmp_path / "trained", "opd", "trainer.total_steps=2", "data.max_train_samples=400",
+        "opd.importance.problems.weights=competence", f"opd.importance.problems.pass_rates={rates}",
+        "trainer.val_before_train=false",
+    ).must_be_clean()  # fmt: skip
+    kept = sum(0 < rate.pass_rate < 1 for rate in expected.values())
+    assert f"weights competence, {kept} of 400 training prompts kept" in trained.output
+    largest = max(rate.pass_rate * (1 - rate.pass_rate) for rate in expected.values())
+    mean = sum(rate.pass_rate * (1 - rate.pass_rate) for rate in expected.values()) / 400
+    assert all(0 < step["opd/problem_weight_max"] <= largest / mean * (1 + 1e-5) for step in trained.steps)
 
 
 @pytest.mark.matrix

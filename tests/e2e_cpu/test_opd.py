@@ -14,6 +14,9 @@ from transformers import AutoTokenizer
 
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import write_parquet
+from opd.runs.tokens import file_key
+from opd.store.local import LocalStore
+from opdctl.report import token_page
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,35 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
     assert (outcome.run_dir / "checkpoints" / "global_step_3" / "COMPLETE").exists()
     assert outcome.result["updates"] == 6
     assert outcome.result["updates_skipped"] == 0
+    assert outcome.result["faults"] == []
+    tokens_are_told(outcome)
+    origin = json.loads(
+        (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()
+    )
+    assert (origin["devices"], origin["trackers"]) == ({"CPU": 1}, {})
     # TransferQueue and torch unpickle what reaches them, Ray runs it: nobody else's machine may.
     assert not {listener for listener in heard if not listener.is_loopback}
     for part in ("TransferQueueController", "SimpleStorageUnit", "gcs_server", "WorkerDict", "RolloutServer"):
         assert any(part in listener.command for listener in heard), f"{part} was not heard at all"
+
+
+def tokens_are_told(outcome):
+    """The first step, the last and each checkpoint's leave their tokens, here and in the store, and the tool shows them."""
+    store = LocalStore(outcome.run_dir.parent / "store" / outcome.run_dir.name)
+    steps = token_page.load(store)
+    assert [step.step for step in steps] == [1, 3]
+    for step in steps:
+        assert (outcome.run_dir / file_key(step.step)).read_bytes() == store.get(file_key(step.step))
+        row = outcome.steps[step.step - 1]
+        assert step.covers_all
+        for place in (2, 3):
+            assert sum(cell[place] for cell in step.density) == row["opd/num_tokens"]
+        assert len(step.rows) == 4
+        for told in step.rows:
+            assert len(told.texts) == told.num_tokens == sum(told.kept) == sum(told.trained)
+            assert max(told.divergence) <= row["opd/divergence_max"] * 1.001
+    html = token_page.render("opd", steps)
+    assert html.count('data-v="entropy ') == sum(told.num_tokens for step in steps for told in step.rows)
 
 
 TWO_RANKS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -10,16 +11,62 @@ import tarfile
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.e2e_cpu import begun_run
-from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, finish, kill_all, run, start
+from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, finish, run, run_and_kill, start
 
+from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
+from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
+from opd.evaluation.samples import Sample, write_generations
 from opd.runs.resume import complete_steps
+from opd.runs.tokens import file_key, from_bytes
 from opd.store.local import LocalStore
 
 _STEPS = 8
 _SETS = (f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")
+# Step 1 by forward KL on the teacher's answers; the others by reverse KL on the student's own, with an optimizer and a
+# cosine of their own. The horizon grows from 2 tokens to all 8 in step 7. Half of the tokens are chosen, once all of them have
+# been scored; prompts weigh by pass rates of a file in step 1, and by measured ones from steps 2 (the stage), 4 and 7 on.
+_STAGES = (
+    "opd.stages=[{until: 0.125, loss_type: forward_kl, rollouts: teacher}, {optimizer: reset, lr_schedule: restart}]",
+    "opd.horizon.tokens=2",
+    "opd.horizon.applies=generate",
+    "opd.horizon.grow_until=7",
+    "actor.lr_schedule=cosine",
+    "opd.importance.tokens.score=soft_or",
+    "opd.importance.problems.weights=competence",
+    "opd.importance.problems.drop=false",
+    "opd.importance.problems.recompute.every=3",
+    "opd.importance.problems.recompute.at_stages=true",
+    "opd.importance.problems.recompute.num_samples=4",
+    "rollout.logprobs_every=3",
+)
+
+
+def _teacher_answers(path: Path) -> str:
+    """Two answers to each training problem, in the file that an evaluation of a teacher leaves; half of them are wrong."""
+    answers = [
+        Sample(
+            run_id="teacher", step=0, data_source=DATA_SOURCE, problem_index=problem.pair_index, sample_index=number,
+            prompt=problem.question, response=response, pred=response, ground_truth=problem.answer, score=0.0, acc=0.0,
+            failed=False, num_tokens=4, truncated=False,
+        )
+        for problem in split_problems().train
+        for number, response in enumerate((problem.answer, problem.answer_without_carries))
+    ]  # fmt: skip
+    write_generations(path, answers)
+    return f"opd.teacher_answers={path}"
+
+
+def _pass_rates(path: Path) -> str:
+    """A rate for each training problem, as kind passrate writes them."""
+    train, _ = write_parquet(path.parent / "toy", seed=3)
+    prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
+    rates = [PassRate(prompt_id(*prompt), (1 + row % 7) / 8, 8, "toy://student") for row, prompt in enumerate(prompts)]
+    write_pass_rates(path, rates)
+    return f"opd.importance.problems.pass_rates={path}"
 
 
 def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
@@ -28,33 +75,56 @@ def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
     return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
 def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
     # The original restarts its epochs at 0 and its file logger wipes the history (defect 14).
-    whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
+    answers, rates = _teacher_answers(tmp_path / "generations.parquet"), _pass_rates(tmp_path / "pass_rates.parquet")
+    sets = (*_SETS, *_STAGES, answers, rates)
+    whole = run(tmp_path / "whole", "opd", *sets).must_be_clean()
 
     folder = tmp_path / "killed"
-    process = start(folder, "opd", *_SETS)
-    sealed = folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE"
-    deadline = time.monotonic() + 200
-    while not sealed.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert sealed.exists(), (folder / "run.log").read_text()[-4000:]
-    kill_all(process.pid)
-    process.wait(timeout=30)
+    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *sets)
     newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]  # 2, or later on a machine that stalled this test
     assert newest < _STEPS
 
-    resumed = run(folder, "opd", *_SETS).must_be_clean()
+    resumed = run(folder, "opd", *sets).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output, "it goes on from the newest sealed step"
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
-        assert (mine["opd/loss"], mine["opd/num_tokens"]) == (theirs["opd/loss"], theirs["opd/num_tokens"])
+        for name in ("opd/loss", "opd/num_tokens", "opd/problem_weight_mean", "opd/problem_weight_max"):
+            assert mine[name] == theirs[name], name
+        assert mine.get("opd/pass_rate_mean") == theirs.get("opd/pass_rate_mean")
+    measured = [row["training/global_step"] for row in whole.steps if "opd/pass_rate_mean" in row]
+    assert measured == [2, 4, 7]
+    kept = sorted((resumed.run_dir / "problems").iterdir())
+    assert [path.stem for path in kept] == ["step-000001", "step-000002", "step-000004", "step-000007"]
+    for path in kept:
+        found = pq.read_table(path)
+        assert found.equals(pq.read_table(whole.run_dir / "problems" / path.name))
+        assert sum(found["weight"].to_pylist()) == pytest.approx(48)
+        assert len(found) == 48
+    assert set(pq.read_table(kept[-1])["checkpoint"].to_pylist()) == {"opd/global_step_6"}
+    assert all(row["opd/importance/selected"] < 0.6 for row in whole.steps)
+    kept_tokens = [from_bytes((whole.run_dir / file_key(step)).read_bytes()) for step in (1, 2)]
+    assert [step.divergence for step in kept_tokens] == ["forward_kl", "reverse_kl"], "of the step's own stage"
+    first, second = whole.steps[0], whole.steps[1:]
+    assert [row["opd/stage"] for row in whole.steps] == [1] + [2] * (_STEPS - 1)
+    for outcome in (whole, resumed):
+        compared = [row for row in outcome.steps if "training/rollout_probs_diff_max" in row]
+        steps = [row["training/global_step"] for row in compared]
+        assert steps == [4, 7], "every third from the first step on, in which nobody sampled the teacher's answers here"
+        assert all(row["training/rollout_probs_diff_max"] < 1e-4 for row in compared)
+    assert [row["response_length/max"] for row in whole.steps[:3]] == [2, 3, 4]  # 2 + floor(6 (step - 1) / 6)
+    assert first["opd/lr"] == 3e-4  # of the next step: the second stage begins a cosine of 7 steps
+    cosine = [1.5e-4 * (1 + math.cos(math.pi * made / 7)) for made in range(1, 8)]
+    assert [row["opd/lr"] for row in second] == pytest.approx(cosine, abs=1e-9)
     expected = _weights(whole)
     for name, value in _weights(resumed).items():
         assert torch.equal(value, expected[name]), name
 
 
+@pytest.mark.timeout(900)  # a wait for two steps and two ends, of up to 680 s together
 def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
     sets = ("trainer.total_steps=40", "trainer.save_freq=30")
     process = start(tmp_path, "opd", *sets)

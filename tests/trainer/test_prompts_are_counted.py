@@ -117,6 +117,7 @@ def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fa
         PPOTrainerSync, "_init_dataloader", lambda self: None
     )  # verl's: the data set, and loaders over it
     trainer = object.__new__(OrderedTrainer)
+    trainer.run = None
     trainer.train_dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
     trainer.config = OmegaConf.create({"data": {"train_batch_size": 2, "max_prompt_length": 16}, "trainer": {}})
     trainer._init_dataloader()

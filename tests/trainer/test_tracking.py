@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,13 @@ def test_the_model_s_name_is_a_tag_in_mlflow(mlflow, tmp_path):
         tracking.MlflowRun(run, project="p", params={}).finish(0)
     [found] = mlflow.MlflowClient().search_runs([mlflow.MlflowClient().get_experiment_by_name("p").experiment_id])
     assert (found.data.tags["kind"], found.data.tags["model"]) == ("opd", "Qwen3-8B")
+
+
+def test_an_address_is_told_without_its_credentials():
+    assert (
+        tracking.without_credentials("https://me:secret@mlflow.example:5000/a/#/b")
+        == "https://mlflow.example:5000/a/#/b"
+    )
 
 
 @pytest.fixture
@@ -167,6 +175,9 @@ def test_both_attempts_of_a_killed_run_are_one_run_on_mlflow_s_server_with_each_
         (step, _first_attempt_that_logged(step)) for step in ALL_STEPS
     ]
     assert (found.info.run_name, found.info.status) == (RUN_ID, "FINISHED")
+    address = f"{mlflow_server}/#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}"
+    told = [json.loads(path.read_text()) for path in sorted((two_attempts / "out").rglob("links.json"))]
+    assert told == [{"mlflow": address}] * 2, "W&B is offline here"
     assert found.data.metrics["opd/loss"] == 0.8
 
 

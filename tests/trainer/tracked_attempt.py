@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ def main(folder: Path, attempt: int) -> None:
         tracking.write_into(run.handle.local_dir)
         mlflow = tracking.MlflowRun(run, project=PROJECT, params={"resumed": attempt > 1})
         trackers = Tracking(PROJECT, RUN_ID, ["wandb", "tensorboard"], config={"trainer": {}, "lr": 0.1})
+        (run.handle.attempt_dir / "links.json").write_text(json.dumps(tracking.links(trackers, mlflow)))
         trainer = SimpleNamespace(total_training_steps=8, on_step_logged=lambda: None)
         logger = StepLogger(trackers, trainer=trainer, run=run, mlflow=mlflow)
         for step in STEPS[attempt]:

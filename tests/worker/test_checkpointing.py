@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import time
 from pathlib import Path
 
@@ -218,7 +219,8 @@ def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loade
         checkpointing.resume(config, run, ranks, load)
 
 
-def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
+@pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])
+def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, config, fault):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:
         for step in (1, 2):
@@ -227,9 +229,9 @@ def test_a_dead_worker_is_no_fault_of_the_checkpoint(tmp_path, config):
 
     def load():
         loads.append(config.trainer.resume_from_path)
-        raise RayActorError
+        raise fault
 
-    with attempt(tmp_path) as run, pytest.raises(RayActorError):
+    with attempt(tmp_path) as run, pytest.raises(type(fault)):
         checkpointing.resume(config, run, ranks, load)
     assert len(loads) == 1
 

@@ -33,6 +33,7 @@ def test_losses_are_a_mean_over_tokens_not_a_mean_of_micro_batch_means():
     assert metrics["opd/entropy"] == pytest.approx(5 / 10)
     assert metrics["opd/num_tokens"] == 10
     assert metrics["opd/batch_size"] == 4
+    assert reduce(_raw(), loss_agg_mode="seq-mean-token-sum")["opd/loss"] == pytest.approx(10 / 4)
     assert metrics["opd/divergence_max"] == 3.0
     assert metrics["opd/grad_norm"] == 2.0
 
@@ -56,6 +57,11 @@ def test_sums_that_are_no_number_are_said_so_and_raise_nothing(values):
 @pytest.mark.parametrize("values", [[math.nan, 3.0], [3.0, math.nan]])
 def test_no_order_hides_a_nan_from_the_largest(values):
     assert math.isnan(reduce(_raw(**{"max/divergence": [values]}))["opd/divergence_max"])
+
+
+def test_the_rate_of_the_updates_stands_beside_the_one_that_the_schedule_has_set_since():
+    metrics = reduce(_raw(lr=[2e-6], lr_used=[[1e-6], [1e-6]]))
+    assert (metrics["opd/lr_used"], metrics["opd/lr"]) == (1e-6, 2e-6)
 
 
 def test_skipped_updates_are_named_as_the_original_named_them():

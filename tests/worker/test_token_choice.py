@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
-from tests.worker.workers import Case, run_cases
+from tests.worker.workers import NOT_COMPARED, Case, run_cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOKENS = "opd.importance.tokens"
 SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
 READ_BY_HEAD = ["entropy", "divergence"]  # whose order no scale changes: a micro-batch's choice is that of all
+SHOWN = (0, 2, 5, 7)  # of which 5 has no trained token
 SHARED_VOCABULARY = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]
+_PLAIN_ADAM = ["actor.weight_decay=0", "actor.grad_clip=1e9"]
 SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 
 
 def _choosing(score: str, ratio: float = 0.5, **more: object) -> list[str]:
     options = {"score": score, "ratio": ratio, **more}
     return [f"{TOKENS}.{name}={value}" for name, value in options.items()]
+
+
+def _stages(*stages: str) -> list[str]:
+    return [f"opd.stages=[{', '.join(stages)}]"]
+
+
+def _cut(row: dict, place: slice) -> dict:
+    """The row with only these of its trained tokens."""
+    places = [i for i, trained in enumerate(row["mask"]) if trained][place]
+    return row | {"mask": [int(i in places) for i in range(len(row["mask"]))]}
 
 
 def _half(row: dict) -> dict:
@@ -43,20 +56,32 @@ def one_rank(folders) -> dict[str, dict]:
     def case(overrides, rows=None, **cut) -> Case:
         return Case(**folders, rows=uneven_rows() if rows is None else rows, overrides=overrides, **cut)
 
-    cases = {score: case(_choosing(score)) for score in SCORES}
+    cases = {score: case(_choosing(score), shown=SHOWN) for score in SCORES}
     cases |= {
-        f"{score}, in the head": case(_choosing(score, normalize="micro"), micro_batch=2)
+        f"{score}, in the head": case(_choosing(score, normalize="micro"), micro_batch=2, shown=SHOWN)
         for score in [*READ_BY_HEAD, "soft_or"]
     }
     cases |= {
         "all": case([]),
-        "none": case(_choosing("none", 0.1)),
+        "none": case(_choosing("none", 0.1), shown=SHOWN),
         "ratio 1": case(_choosing("soft_or", 1.0)),
         "ratio 0": case(_choosing("entropy", 0.0)),
         "soft_or, 8 micro-batches": case(_choosing("soft_or"), micro_batch=1),
         "sampled": case(_choosing("entropy", mode="sample", scope="batch")),
         "2 mini-batches": case(_choosing("soft_or"), mini_batch=4, micro_batch=2),
         "first halves by hand": case([], rows=[_half(row) for row in uneven_rows()]),
+        "horizon of 3": case([], sets=["opd.horizon.tokens=3"], micro_batch=2),
+        "first 3 by hand": case([], rows=[_cut(row, slice(3)) for row in uneven_rows()]),
+        "last 2, half of them": case(_choosing("position"), sets=["opd.horizon.tokens=2", "opd.horizon.part=last"]),
+        "second last by hand": case([], rows=[_cut(row, slice(-2, -1)) for row in uneven_rows()]),
+        "grown horizon": case([], sets=["opd.horizon.tokens=3", "opd.horizon.grow_until=4"], first_step=4),
+        "forward KL": case([], sets=["opd.loss_type=forward_kl"]),
+        "first stage": case([], sets=_stages("{until: 3}", "{loss_type: forward_kl}"), first_step=3),
+        "second stage": case([], sets=_stages("{until: 3}", "{loss_type: forward_kl}"), first_step=4),
+        "optimizer kept": case([], sets=[*_stages("{until: 1}", "{}"), *_PLAIN_ADAM], first_step=1, num_steps=2),
+        "optimizer reset": case(
+            [], sets=[*_stages("{until: 1}", "{optimizer: reset}"), *_PLAIN_ADAM], first_step=1, num_steps=2
+        ),
         "nan from the teacher": case(_choosing("soft_or", 0.1), nan_teacher=True),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
@@ -65,7 +90,7 @@ def one_rank(folders) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def two_ranks(folders) -> dict[str, dict]:
     def case(*overrides, micro_batch=2) -> Case:
-        return Case(**folders, rows=uneven_rows(), overrides=list(overrides), micro_batch=micro_batch)
+        return Case(**folders, rows=uneven_rows(), overrides=list(overrides), micro_batch=micro_batch, shown=SHOWN)
 
     in_head = _choosing("entropy", normalize="micro")
     cases = {
@@ -73,16 +98,19 @@ def two_ranks(folders) -> dict[str, dict]:
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
         "soft_or, shared vocabulary": case(*_choosing("soft_or"), *SHARED_VOCABULARY),
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
+        "none, shared sequence": case(SHARED_SEQUENCE),
         "entropy, shared sequence": case(*_choosing("entropy"), SHARED_SEQUENCE),
         "entropy, in the head": case(*in_head),
         "in the head, shared sequence": case(*in_head, SHARED_SEQUENCE),
+        "horizon of 3": case("opd.horizon.tokens=3"),
+        "horizon of 3, shared sequence": case("opd.horizon.tokens=3", SHARED_SEQUENCE),
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
 
 
 def _same(result: dict, reference: dict) -> None:
     for key, value in reference["metrics"].items():
-        if not key.startswith(("timing/", "perf/")) and key in result["metrics"]:
+        if not key.startswith(("timing/", "perf/", *NOT_COMPARED)) and key in result["metrics"]:
             assert result["metrics"][key] == pytest.approx(value, rel=1e-4, abs=1e-7, nan_ok=True), key
     for key, gradient in reference["gradients"].items():
         error = float((result["gradients"][key] - gradient).norm() / gradient.norm().clamp_min(1e-12))
@@ -108,6 +136,37 @@ def test_a_choice_of_no_token_is_a_zero_loss_and_a_finite_step(one_rank):
     metrics = one_rank["ratio 0"]["metrics"]
     assert metrics["opd/num_tokens"] == metrics["opd/loss"] == metrics["opd/grad_norm"] == 0
     assert metrics["opd/skipped"] == 0
+
+
+def test_tokens_beyond_the_horizon_are_left_out_as_if_they_were_masked(one_rank, two_ranks):
+    by_hand = one_rank["first 3 by hand"]
+    assert by_hand["metrics"]["opd/num_tokens"] == sum(min(sum(row["mask"]), 3) for row in uneven_rows())
+    for result in (one_rank["horizon of 3"], two_ranks["horizon of 3"], two_ranks["horizon of 3, shared sequence"]):
+        _same(result, by_hand)
+
+
+def test_tokens_are_chosen_among_those_within_the_horizon(one_rank):
+    _same(one_rank["last 2, half of them"], one_rank["second last by hand"])
+
+
+def test_a_horizon_that_has_grown_to_whole_responses_and_the_first_stage_train_what_a_plain_run_trains(one_rank):
+    _identical(one_rank["grown horizon"], one_rank["all"])
+    _identical(one_rank["first stage"], one_rank["all"])
+
+
+def test_a_later_stage_trains_its_own_divergence(one_rank):
+    _identical(one_rank["second stage"], one_rank["forward KL"])
+    assert one_rank["forward KL"]["metrics"]["opd/loss"] != one_rank["all"]["metrics"]["opd/loss"]
+
+
+def test_a_stage_that_resets_the_optimizer_takes_adams_first_step_from_where_the_weights_are(one_rank):
+    reset, kept = one_rank["optimizer reset"], one_rank["optimizer kept"]
+    for name, gradient in reset["gradients"].items():
+        assert torch.equal(reset["weights_before"][name], kept["weights_before"][name])
+        # With moments at zero the bias-corrected step is lr g / (|g| + eps).
+        expected = reset["weights_before"][name] - 1e-3 * gradient / (gradient.abs() + 1e-8)
+        torch.testing.assert_close(reset["weights"][name], expected, rtol=0, atol=2e-6)
+    assert any(not torch.equal(weight, kept["weights"][name]) for name, weight in reset["weights"].items())
 
 
 def test_chosen_tokens_are_trained_as_if_the_others_were_masked(one_rank):
@@ -188,3 +247,61 @@ def test_a_token_that_is_not_finite_is_chosen_and_skips_the_update(one_rank):
 
 def test_ranks_that_share_sequences_cannot_choose_in_the_head(two_ranks):
     assert "normalize=micro" in two_ranks["in the head, shared sequence"]["error"]
+
+
+def _all_known(view) -> bool:
+    return not np.isnan([view.entropy, view.divergence]).any()
+
+
+def test_without_a_choice_every_trained_token_of_the_rows_is_told_as_the_loss_saw_it(one_rank):
+    seen, metrics = one_rank["none"]["seen"], one_rank["none"]["metrics"]
+    rows = uneven_rows()
+    assert list(seen.rows) == [0, 2, 7]
+    for row, view in seen.rows.items():
+        assert view.trained.tolist() == [bool(trained) for trained in rows[row]["mask"]]
+        assert view.kept.all()
+        assert _all_known(view)
+    assert seen.covers_all
+    assert seen.density.sum(axis=(0, 1)).tolist() == [metrics["opd/num_tokens"]] * 2
+    assert 0 < max(view.divergence.max() for view in seen.rows.values()) <= metrics["opd/divergence_max"] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("case", ["soft_or", "divergence", "soft_or, in the head", "divergence, in the head"])
+def test_a_choice_by_both_tells_all_tokens_and_which_are_in_the_loss(one_rank, case):
+    seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
+    counts = {row: sum(uneven_rows()[row]["mask"]) for row in seen.rows}
+    for row, view in seen.rows.items():
+        np.testing.assert_allclose(view.entropy, every.rows[row].entropy, rtol=1e-4)
+        np.testing.assert_allclose(view.divergence, every.rows[row].divergence, rtol=1e-4, atol=1e-6)
+        assert view.kept.sum() == counts[row] // 2
+    assert seen.covers_all
+    assert seen.density[..., 0].sum() == every.density[..., 0].sum()
+    assert seen.density[..., 1].sum() == one_rank[case]["metrics"]["opd/num_tokens"]
+
+
+@pytest.mark.parametrize("case", ["random", "position", "entropy", "entropy, in the head"])
+def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in_the_loss(one_rank, case):
+    seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
+    for row, view in seen.rows.items():
+        assert (np.isfinite(view.divergence) == view.kept).all()
+        assert (np.isfinite(view.entropy) == (view.kept | ("entropy" in case))).all()
+        known = every.rows[row].divergence[view.kept]
+        np.testing.assert_allclose(view.divergence[view.kept], known, rtol=1e-4, atol=1e-6)
+    assert not seen.covers_all
+    assert seen.density.sum(axis=(0, 1)).tolist() == [one_rank[case]["metrics"]["opd/num_tokens"]] * 2
+
+
+@pytest.mark.parametrize(
+    "case", ["none, shared sequence", "soft_or", "soft_or, shared vocabulary", "soft_or, shared sequence",
+             "entropy, shared sequence", "entropy, in the head"],
+)  # fmt: skip
+def test_ranks_tell_together_what_one_rank_tells(one_rank, two_ranks, case):
+    found, alone = two_ranks[case]["seen"], one_rank[case.partition(",")[0]]["seen"]
+    assert found.rows.keys() == alone.rows.keys()
+    for row, view in alone.rows.items():
+        for name in ("trained", "kept", "entropy", "divergence"):
+            np.testing.assert_allclose(
+                getattr(found.rows[row], name), getattr(view, name), rtol=1e-4, atol=1e-6, err_msg=name
+            )
+    assert found.covers_all == alone.covers_all
+    assert found.density.sum(axis=(0, 1)).tolist() == alone.density.sum(axis=(0, 1)).tolist()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
-from tests.worker.workers import Case, run_cases
+from tests.worker.workers import NOT_COMPARED, Case, run_cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -51,8 +51,18 @@ DYNAMIC = [
 ]
 MODEL = "actor_rollout_ref.model"
 CHECKPOINTING = [f"{MODEL}.enable_gradient_checkpointing=True"]
+PER_ROW = ["seq-mean-token-mean", "seq-mean-token-sum"]
 LEFT_TO_THE_PLAN = ["teacher.offload=auto", "actor.param_offload=auto", "actor.optimizer_offload=auto"]
 ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
+
+
+def _as_token_mean(mode: str) -> list[dict]:
+    """The rows with weights by which a mean over all tokens is a mean over rows, of which one has no trained token."""
+    rows = uneven_rows()
+    counts = [sum(row["mask"]) for row in rows]
+    tokens_a_row = sum(counts) / sum(count > 0 for count in counts)
+    parts = [max(count, 1) if mode == "seq-mean-token-mean" else 1 for count in counts]
+    return [row | {"weight": row["weight"] * tokens_a_row / part} for row, part in zip(rows, parts, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +76,8 @@ def one_rank(folders) -> dict[str, dict]:
     }
     cases |= {
         "8 micro-batches": _case(folders, rows=uneven_rows(), micro_batch=1),
+        **{mode: _case(folders, rows=uneven_rows(), overrides=[f"opd.loss_agg_mode={mode}"]) for mode in PER_ROW},
+        **{f"{mode} by hand": _case(folders, rows=_as_token_mean(mode)) for mode in PER_ROW},
         "twice the weights": _case(folders, rows=[r | {"weight": 2 * r["weight"]} for r in uneven_rows()]),
         "token budget": _case(folders, rows=uneven_rows(), overrides=DYNAMIC),
         "chunk of 3": _case(folders, rows=uneven_rows(), overrides=["opd.chunk_size=3"]),
@@ -75,6 +87,7 @@ def one_rank(folders) -> dict[str, dict]:
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
         "second step": _case(folders, rows=uneven_rows(), num_steps=2),
+        "warm-up": _case(folders, rows=uneven_rows(), sets=["trainer.monitor=false", "actor.num_warmup_steps=2"]),
         "one key head": _case(folders, "one key head", "one key head", rows=uneven_rows()),
         "half masked": _case(folders, rows=HALF_MASKED, micro_batch=4),
         "all masked": _case(folders, rows=[r | {"mask": [0] * len(r["mask"])} for r in uneven_rows()]),
@@ -115,6 +128,12 @@ def two_ranks(folders) -> dict[str, dict]:
         f"shared sequence {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=ULYSSES)
         for s, t in HEADS
     }
+    for mode in PER_ROW:
+        over_rows = [f"opd.loss_agg_mode={mode}"]
+        cases[mode] = _case(folders, rows=uneven_rows(), micro_batch=1, overrides=over_rows)
+        cases[f"{mode}, shared sequence"] = _case(
+            folders, rows=uneven_rows(), micro_batch=2, overrides=[*over_rows, *ULYSSES]
+        )
     # Rows are cut elsewhere for the teacher than for the student, and the last ranks' tokens may all be untrained.
     other_cuts = [*ULYSSES, *DYNAMIC, *CHECKPOINTING]
     cases |= {
@@ -160,7 +179,7 @@ def _same_gradients(result: dict, reference: dict) -> None:
 def _same_counts(result: dict, reference: dict) -> None:
     """Everything that a step counts, its times and memory apart."""
     for key, value in reference["metrics"].items():
-        if not key.startswith(("timing/", "perf/")):
+        if not key.startswith(("timing/", "perf/", *NOT_COMPARED)):
             assert result["metrics"][key] == pytest.approx(value, rel=1e-5, nan_ok=True), key
 
 
@@ -173,6 +192,19 @@ def test_rows_count_by_their_weights_in_loss_and_gradient(one_rank):
     once, twice = one_rank["heads untied-untied"]["metrics"], one_rank["twice the weights"]["metrics"]
     for key in ("opd/loss", "opd/grad_norm"):
         assert twice[key] == pytest.approx(2 * once[key], rel=1e-5), key
+
+
+@pytest.mark.parametrize("mode", PER_ROW)
+def test_a_loss_per_response_is_that_of_token_weights_made_by_hand(one_rank, mode):
+    _same(one_rank[mode], one_rank[f"{mode} by hand"])
+    _same_gradients(one_rank[mode], one_rank[f"{mode} by hand"])
+
+
+@pytest.mark.parametrize("cut", ["", ", shared sequence"])
+@pytest.mark.parametrize("mode", PER_ROW)
+def test_ranks_and_micro_batches_do_not_change_a_loss_per_response(one_rank, two_ranks, mode, cut):
+    _same_counts(two_ranks[f"{mode}{cut}"], one_rank[mode])
+    _same_gradients(two_ranks[f"{mode}{cut}"], one_rank[mode])
 
 
 def test_rollout_and_actor_are_compared_before_the_first_update_of_a_step_only(one_rank):
@@ -189,6 +221,17 @@ def test_a_second_step_on_one_worker_begins_with_no_hidden_states_of_the_first(o
     assert "error" not in second
     assert second["metrics"]["perf/teacher_cache_mb"] == first["metrics"]["perf/teacher_cache_mb"]
     assert second["metrics"]["opd/num_tokens"] == first["metrics"]["opd/num_tokens"]
+
+
+def test_a_step_tells_the_rate_of_its_updates_and_without_the_monitor_nothing_of_its_signs(one_rank):
+    warming, usual = one_rank["warm-up"], one_rank["heads untied-untied"]
+    _same(warming, usual)
+    assert usual["metrics"]["opd/lr_used"] == pytest.approx(1e-3)
+    assert (warming["metrics"]["opd/lr_used"], warming["metrics"]["opd/lr"]) == (0.0, pytest.approx(5e-4))
+    assert not warming["has_moved"]
+    signs = {"opd/surprise", "opd/teacher_entropy_std", "opd/teacher_prefers_neighbour", "opd/weight_change"}
+    assert signs <= usual["metrics"].keys()
+    assert not signs & warming["metrics"].keys()
 
 
 @pytest.mark.parametrize("heads", HEADS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pickle
 import subprocess
@@ -26,6 +27,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import opd
 
 ROOT = Path(__file__).resolve().parents[2]
+# Metrics of a part of the tokens or weights, which depends on how many ranks there are, or of a difference of near numbers.
+NOT_COMPARED = (
+    "opd/weight_change", "opd/teacher_prefers_neighbour", "opd/teacher_pairs", "opd/teacher_preference", "opd/surprise_gap",
+    "opd/teacher_entropy_std",
+)  # fmt: skip
 
 
 class NoRollout:
@@ -64,6 +70,10 @@ class Case:
     device: str = "cpu"
     method: str = "update"
     num_steps: int = 1
+    first_step: int | None = None
+    """The training step of the first of them; None: as for a worker that is not told."""
+    shown: tuple[int, ...] = ()
+    """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
     nan_teacher: bool = False
     """The teacher answers nan for the rows of the last rank."""
 
@@ -162,7 +172,8 @@ def run_case(case: Case) -> dict[str, Any]:
     from verl.utils import tensordict_utils as tu
 
     from opd.worker import step_metrics as step_counts
-    from opd.worker.worker import OPDWorker
+    from opd.worker.opd_worker import OPDWorker
+    from opd.worker.token_view import Seen
 
     torch.manual_seed(0)
     worker = OPDWorker(config=config(case), role="actor_rollout_ref")
@@ -171,21 +182,29 @@ def run_case(case: Case) -> dict[str, Any]:
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank], index * per_rank)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
+    tu.assign_non_tensor(data, shown_rows=case.shown)
     gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
-    for _ in range(case.num_steps - 1):
+    for number in range(case.num_steps - 1):
+        _tell_step(data, case, number)
         worker.update_opd(data.clone())
+    _tell_step(data, case, case.num_steps - 1)
     before = _weights(worker)
     with Collectives() as collectives, _nan_from_teacher(case):
         output = worker.update_opd(data)
     nonfinite_rows = [worker.read_nonfinite_rows()] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(nonfinite_rows, nonfinite_rows[0])
+    seen: list = [worker.read_token_view() if case.shown else Seen()] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(seen, seen[0])
     weights = _weights(worker)
     # Of the ranks that share a sequence one speaks for all.
-    metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"))}
+    mode = worker.opd.loss_agg_mode
+    metrics = {} if output is None else {"metrics": step_counts.reduce(tu.get(output, "metrics"), loss_agg_mode=mode)}
     return metrics | {
         "weights": weights,
+        "weights_before": before,
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
         "nonfinite_rows": nonfinite_rows,
+        "seen": Seen.of_ranks(seen),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
         "activation_budget": functorch.activation_memory_budget,
@@ -209,6 +228,13 @@ def _note_places(worker) -> dict[str, dict[str, str]]:
     for name, engine in (("teacher", worker.teacher_engine), ("student", worker.student_engine)):
         engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
     return noted
+
+
+def _tell_step(data: TensorDict, case: Case, number: int) -> None:
+    from verl.utils import tensordict_utils as tu
+
+    if case.first_step is not None:
+        tu.assign_non_tensor(data, training_step=case.first_step + number)
 
 
 def _weights(worker) -> dict[str, torch.Tensor]:
@@ -263,6 +289,33 @@ def run_policy_case(case: Case) -> dict[str, Any]:
     return {"log_probs": found, "gradients": gradients}
 
 
+def run_answer_case(case: Case) -> dict[str, Any]:
+    """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
+    from verl.utils import tensordict_utils as tu
+
+    from opd.worker.answer_loss import sums
+    from opd.worker.answer_worker import AnswerWorker
+
+    torch.manual_seed(0)
+    worker = AnswerWorker(config=config(case), role="actor")
+    worker.init_model()
+    engine = worker.actor.engine
+    per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    data = tensordict(case.rows[index * per_rank : (index + 1) * per_rank])
+    asked = data.clone()
+    tu.assign_non_tensor(asked, temperature=1.0)
+    measured = worker.measure_loss(asked)
+    cut_into_mini_batches(data, case.mini_batch or len(case.rows))
+    gradients = _keep_gradients(engine)
+    output = worker.update_actor(data)
+    found: dict[str, Any] = {"gradients": gradients, "has_rollout": worker.rollout is not None}
+    if output is not None:  # of the ranks that share a sequence one speaks for all
+        loss, num_tokens = sums(tu.get(measured, "metrics"))
+        metrics = {name: tu.get(output, "metrics")[name] for name in ("loss", "num_tokens", "num_updates", "skipped")}
+        found |= {"measured": loss / num_tokens, "update": {name: value[0] for name, value in metrics.items()}}
+    return found
+
+
 def _keep_gradients(engine) -> dict[str, torch.Tensor]:
     """Filled with the last update's whole gradients, as they are before clipping and the optimizer."""
     kept: dict[str, torch.Tensor] = {}
@@ -288,6 +341,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     )
     import verl  # noqa: F401
 
+    gc.freeze()  # what was imported outlives every case; each worker's start collects all garbage twice
     if cases[0].device == "cuda":
         from verl.workers.rollout import base
 
@@ -296,7 +350,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     results = []
     for case in cases:
         try:
-            results.append(run_policy_case(case) if case.method == "policy" else run_case(case))
+            results.append({"policy": run_policy_case, "answers": run_answer_case}.get(case.method, run_case)(case))
         except ValueError as error:
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")
@@ -334,7 +388,7 @@ def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) ->
         results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
     for mine, other in zip(results[0], results[-1], strict=True):
         if "metrics" in mine and "metrics" in other:
-            timing = ("timing", "perf")
-            a, b = ({k: v for k, v in r["metrics"].items() if not k.startswith(timing)} for r in (mine, other))
+            own = ("timing", "perf", "opd/weight_change")  # each rank watches its own part of the weights
+            a, b = ({k: v for k, v in r["metrics"].items() if not k.startswith(own)} for r in (mine, other))
             assert a == pytest.approx(b, rel=0, abs=0, nan_ok=True), "ranks disagree about the global metrics"
     return results[0]

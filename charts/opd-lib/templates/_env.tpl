@@ -18,6 +18,7 @@
   "OPD_SAVE_SECONDS" (dict "value" ($cluster.stop.saveSeconds | int64 | toString))
   "OPD_STARTS_PER_CLUSTER" (dict "value" ($cluster.retries.startsPerCluster | int64 | toString))
   "OPD_CHART_VERSION" (dict "value" .Chart.Version)
+  "OPD_IMAGE" (dict "value" $cluster.image.ref)
 -}}
 {{- if hasKey $cluster.deadlines "activeSeconds" -}}
 {{- $_ := set $env "OPD_ACTIVE_DEADLINE_SECONDS" (dict "value" ($cluster.deadlines.activeSeconds | int64 | toString)) -}}

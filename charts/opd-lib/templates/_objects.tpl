@@ -89,6 +89,10 @@ spec:
   podMetricsEndpoints:
     - port: metrics
       interval: {{ .interval | quote }}
+      # What alerts and dashboard know a run by; Ray's own metrics do not name it.
+      relabelings:
+        - sourceLabels: [__meta_kubernetes_pod_label_opd_run_id]
+          targetLabel: run
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -83,7 +83,7 @@ terminationGracePeriodSeconds: {{ add (int64 $stop.saveSeconds) (int64 $stop.mar
 {{- end }}
 containers:
   - name: ray-{{ $role }}
-    {{- include "opd.rayContainer" (list $root $group (index . 3)) | nindent 4 }}
+    {{- include "opd.rayContainer" (list $root $group (index . 3) $role) | nindent 4 }}
     ports:
       {{- if eq $role "head" }}
       - {name: gcs-server, containerPort: 6379}
@@ -95,9 +95,12 @@ containers:
   {{- end }}
 volumes:
   {{- include "opd.volumes" (list $root $group) | nindent 2 }}
+  {{- if include "opd.writesProgress" (list $root $role) }}
+  {{- include "opd.progressVolume" $root | nindent 2 }}
+  {{- end }}
 {{- end -}}
 
-{{- /* (list $ group ipcLock): the container that KubeRay gives `ray start`; it must be the first of its pod. */ -}}
+{{- /* (list $ group ipcLock "head"): the container that KubeRay gives `ray start`; it must be the first of its pod. */ -}}
 {{- define "opd.rayContainer" -}}
 {{- $root := index . 0 -}}{{- $group := index . 1 -}}
 {{- include "opd.container" $root }}
@@ -111,9 +114,18 @@ resources:
     {{- toYaml $group.limits | nindent 4 }}
 env:
   {{- include "opd.env" (list $root (hasKey $group.limits (dig "gpu" "resource" "" $root.Values.cluster))) | nindent 2 }}
+  {{- $writesProgress := include "opd.writesProgress" (list $root (index . 3)) }}
+  {{- if $writesProgress }}
+  {{- include "opd.progressEnv" $root | nindent 2 }}
+  {{- end }}
 {{- include "opd.envFrom" $root }}
 volumeMounts:
   {{- include "opd.volumeMounts" $root | nindent 2 }}
+  {{- if $writesProgress }}
+  - name: progress-token
+    mountPath: {{ include "opd.progressFolder" $root }}
+    readOnly: true
+  {{- end }}
 {{- /* The trainer saves, then Ray ends: bash as process 1 would ignore the SIGTERM that follows. */}}
 lifecycle:
   preStop:

@@ -3,23 +3,29 @@
 {{- /* The values as JSON, with the defaults that follow from device and recipe, and the rules' own names. */ -}}
 {{- define "opd.filled" -}}
 {{- $v := set (deepCopy .Values) "kind" .Chart.Name -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if kindIs "invalid" ($v.data).num_workers -}}{{- $_ := set $v.data "num_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
-{{- if kindIs "invalid" ($v.rollout).name -}}{{- $_ := set $v.rollout "name" (ternary "cpu" "vllm" (eq (toString $v.device) "cpu")) -}}{{- end -}}
-{{- if kindIs "invalid" ($v.rollout).num_agent_workers -}}{{- $_ := set $v.rollout "num_agent_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).log_prob_micro_batch_size_per_gpu -}}{{- $_ := set $v.actor "log_prob_micro_batch_size_per_gpu" ($v.actor).ppo_micro_batch_size_per_gpu -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_dynamic_bsz -}}{{- $_ := set $v.actor "use_dynamic_bsz" (and (eq (toString $v.kind) "grpo") (eq (toString $v.recipe) "grpo")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_remove_padding -}}{{- $_ := set $v.actor "use_remove_padding" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).gradient_checkpointing -}}{{- $_ := set $v.actor "gradient_checkpointing" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).torch_compile -}}{{- $_ := set $v.actor "torch_compile" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).dtype -}}{{- $_ := set $v.actor "dtype" (ternary "fp32" "bf16" (eq (toString $v.device) "cpu")) -}}{{- end -}}
-{{- if kindIs "invalid" ($v.reward).num_workers -}}{{- $_ := set $v.reward "num_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.trainer).gpus_per_node -}}{{- $_ := set $v.trainer "gpus_per_node" (ternary 1 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if kindIs "invalid" ($v.rollout).name -}}{{- $_ := set $v.rollout "name" (ternary "cpu" "vllm" (eq (toString $v.device) "cpu")) -}}{{- end -}}
+{{- if kindIs "invalid" ($v.rollout).logprobs_every -}}{{- $_ := set $v.rollout "logprobs_every" (ternary 1 10 (eq (toString $v.device) "cpu")) -}}{{- end -}}
+{{- if kindIs "invalid" ($v.rollout).num_agent_workers -}}{{- $_ := set $v.rollout "num_agent_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
+{{- if kindIs "invalid" ($v.reward).num_workers -}}{{- $_ := set $v.reward "num_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- $_ := set $v "row_length" (addf ($v.data).max_prompt_length ($v.data).max_response_length) -}}
 {{- $_ := set $v "num_sharing" ($v.actor).ulysses_sequence_parallel_size -}}
 {{- $_ := set $v "num_ranks" (mulf ($v.trainer).nnodes ($v.trainer).gpus_per_node) -}}
 {{- $_ := set $v "num_groups" (maxf 1 (div $v.num_ranks $v.num_sharing)) -}}
-{{- $_ := set $v "mini_rows" (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) -}}
+{{- $_ := set $v "num_samples" (ternary 1 ($v.rollout).num_samples (kindIs "invalid" ($v.rollout).num_samples)) -}}
+{{- $_ := set $v "mini_rows" (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) -}}
 {{- end -}}
 {{- toJson $v -}}
 {{- end -}}
@@ -28,7 +34,7 @@
 {{- define "opd.checkRules" -}}
 {{- $v := include "opd.filled" . | fromJson -}}
 {{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
 {{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
   "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
@@ -69,11 +75,6 @@
   "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
   "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
 {{- end -}}
-{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
 {{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
 {{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
@@ -99,21 +100,28 @@
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent") -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
 {{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
 {{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.rollout).num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size ($v.rollout).num_samples) $v.num_groups)))) -}}
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
 {{- if mod $v.mini_rows $v.num_groups -}}
 {{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "a mini-batch's rows (x rollout.num_samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
+  "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
   "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
+{{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
@@ -147,13 +155,89 @@
   "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
   "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
+{{- if and (ne (toString ((($v.opd).importance).problems).weights) "none") (kindIs "invalid" ((($v.opd).importance).problems).pass_rates) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
+  "rule" (printf "weights %s follow from the prompts' pass rates" (include "opd.text" ((($v.opd).importance).problems).weights))
+  "fix" "name the file: `pass_rates.parquet` of a run of kind passrate") -}}
+{{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).problems).weights) "none") (not (kindIs "invalid" ((($v.opd).importance).problems).pass_rates)) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
+  "rule" "pass rates are read for weights only, and opd.importance.problems.weights is none"
+  "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
+{{- end -}}
+{{- if and (ne (toString ((($v.opd).importance).problems).weights) "competence") (ne (float64 ((($v.opd).importance).problems).alpha) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.alpha" "value" ((($v.opd).importance).problems).alpha
+  "rule" (printf "an exponent is given for weights: competence only; they are %s" (include "opd.text" ((($v.opd).importance).problems).weights))
+  "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
+{{- end -}}
+{{- if and (ne (toString ((($v.opd).importance).problems).weights) "competence") (ne (float64 ((($v.opd).importance).problems).beta) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.beta" "value" ((($v.opd).importance).problems).beta
+  "rule" (printf "an exponent is given for weights: competence only; they are %s" (include "opd.text" ((($v.opd).importance).problems).weights))
+  "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
+{{- end -}}
+{{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (eq (toString ((($v.opd).importance).problems).weights) "none") -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.weights" "value" ((($v.opd).importance).problems).weights
+  "rule" "pass rates are measured again for weights only"
+  "fix" "set opd.importance.problems.weights: competence, or remove opd.importance.problems.recompute") -}}
+{{- end -}}
+{{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) ((($v.opd).importance).problems).drop -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.drop" "value" ((($v.opd).importance).problems).drop
+  "rule" "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
+  "fix" "set drop: false, or remove opd.importance.problems.recompute") -}}
+{{- end -}}
+{{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (ne (toString ((($v.opd).importance).problems).weights) "moment_matched") (lt (float64 (((($v.opd).importance).problems).recompute).num_samples) 2.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
+  "rule" "no weight could follow from pass rates of so few answers"
+  "fix" "set opd.importance.problems.recompute.num_samples: 8, or at least 2") -}}
+{{- end -}}
+{{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (eq (toString ((($v.opd).importance).problems).weights) "moment_matched") (lt (float64 (((($v.opd).importance).problems).recompute).num_samples) 3.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
+  "rule" "no weight could follow from pass rates of so few answers"
+  "fix" "set opd.importance.problems.recompute.num_samples: 8, or at least 3") -}}
+{{- end -}}
+{{- if and (((($v.opd).importance).problems).recompute).at_stages (lt (float64 (len ($v.opd).stages)) 2.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.at_stages" "value" (((($v.opd).importance).problems).recompute).at_stages
+  "rule" "the run has no second stage"
+  "fix" "give opd.stages, or use opd.importance.problems.recompute.every") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (kindIs "invalid" ($item).until) (lt (float64 (addf $index 1)) (float64 (len ($v.opd).stages))) -}}
+{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
+  "rule" "a stage that another follows has an end"
+  "fix" "give its last step, or below 1 the share of the run's steps: until: 0.5") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).until)) (ge (float64 (addf $index 1)) (float64 (len ($v.opd).stages))) -}}
+{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
+  "rule" "the last stage ends with the run"
+  "fix" "remove the key, or add the stage that follows") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if ne (not (kindIs "invalid" ($item).beta)) (eq (toString ($item).loss_type) "jsd") -}}
+{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.beta" (include "opd.text" $index)) "value" ($item).beta
+  "rule" "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
+  "fix" "set beta: 0.5 with loss_type: jsd, and none with another") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (toString (($v.opd).horizon).applies) "generate") (eq (toString (($v.opd).horizon).part) "last") -}}
+{{- include "opd.refuse" (dict "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+  "rule" "the last tokens of a response are known once it has been generated whole"
+  "fix" "use part: first, or applies: train") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" (($v.opd).horizon).grow_until)) (kindIs "invalid" (($v.opd).horizon).tokens) -}}
+{{- include "opd.refuse" (dict "key" "opd.horizon.grow_until" "value" (($v.opd).horizon).grow_until
+  "rule" "a horizon grows from its tokens in the first step"
+  "fix" "set opd.horizon.tokens, or remove the key") -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
 {{- end -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "eval") -}}
+{{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
 {{- if eq (toString ($v.actor).param_offload) "auto" -}}
 {{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
   "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
@@ -163,6 +247,29 @@
 {{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
   "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
   "fix" "use true or false") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd") -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (eq (toString ($item).rollouts) "teacher") (kindIs "invalid" ($v.opd).teacher_answers) -}}
+{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+  "rule" "the teacher's answers are read from files, nothing samples them in the run"
+  "fix" "set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd-agent") -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if eq (toString ($item).rollouts) "teacher" -}}
+{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+  "rule" "a file of answers holds no conversations with tools"
+  "fix" "use rollouts: student, or kind: opd") -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (toString (($v.opd).horizon).applies) "generate" -}}
+{{- include "opd.refuse" (dict "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+  "rule" "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"
+  "fix" "use applies: train") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -308,7 +415,7 @@
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval") -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
   "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" ($v.trainer).nnodes))

@@ -12,10 +12,12 @@ from opd.agent.dialogue import Dialogue, DialogueRunner, Reply
 from opd.agent.parsing import CallParser
 from opd.agent.settings import TOOL_SELECTION, AgentSettings
 from opd.agent.tool_pool import ToolPool
-from opd.agent.toolset import tool_schemas
+from opd.agent.toolset import load_toolset, tool_schemas
 from opd.agent.truncation import truncate_reply
 
 EPISODE_SEED = "episode_seed"
+CASE_ID = "case_id"
+"""Keys of a row's `extra_info`: its prices; its part of a database that has one for each task."""
 
 Schema = Mapping[str, Any]
 
@@ -27,9 +29,10 @@ class EpisodeTools:
     pool: ToolPool
     names: Collection[str]
     episode_seed: int | None
+    case_id: str | None = None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        return await self.pool.call(name, arguments, episode_seed=self.episode_seed)
+        return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
 
 
 class Runners:
@@ -118,6 +121,7 @@ class Environment(Runners):
     ):
         found = tool_schemas(settings.toolset) if schemas is None else schemas
         super().__init__(settings, tokenizer, schemas=found, make_parser=make_parser)
+        self._needs_case = schemas is None and load_toolset(settings.toolset).needs_case
         truncate_reply("", tokenizer=tokenizer, max_tokens=settings.max_reply_tokens)
         self._pool = (
             ToolPool(
@@ -129,12 +133,25 @@ class Environment(Runners):
         )  # fmt: skip
 
     def tools(self, extra_info: Mapping[str, Any]) -> EpisodeTools:
-        """Our tools in a row's episode."""
+        """Our tools in a row's episode and case.
+
+        Raises:
+            ValueError: the row selects a tool that there is not, or names no case and the tools need one.
+        """
         if self._pool is None:
             raise ValueError("this run has tools of its own (agent.tool_config_path): there is no pool")
         seed = extra_info.get(EPISODE_SEED)
+        case_id = extra_info.get(CASE_ID) if self._needs_case else None
+        if self._needs_case and case_id is None:
+            raise ValueError(
+                f"extra_info.{CASE_ID} is not set: agent.toolset = {self.settings.toolset} has a database for each task; "
+                "give data of opd.data.prepare_agent_data --sources deepplanning"
+            )
         return EpisodeTools(
-            pool=self._pool, names=self.tool_names(extra_info), episode_seed=None if seed is None else int(seed)
+            pool=self._pool,
+            names=self.tool_names(extra_info),
+            episode_seed=None if seed is None else int(seed),
+            case_id=case_id,
         )
 
     def final_text(self, dialogue: Dialogue) -> str:
@@ -142,13 +159,15 @@ class Environment(Runners):
         if not dialogue.turns or dialogue.turns[-1].calls:
             return ""
         last = dialogue.turns[-1].num_tokens
-        return self._tokenizer.decode(
+        text: str = self._tokenizer.decode(
             dialogue.response_ids[len(dialogue.response_ids) - last :], skip_special_tokens=True
         )
+        return text
 
     def text(self, dialogue: Dialogue) -> str:
         """The whole response as verl hands it to a reward function."""
-        return self._tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
+        text: str = self._tokenizer.decode(dialogue.response_ids, skip_special_tokens=True)
+        return text
 
     def close(self) -> None:
         """End the tool processes."""

@@ -15,6 +15,8 @@ class ToolCall(NamedTuple):
     arguments: str | Mapping[str, Any]
     episode_seed: int | None
     timeout_s: float
+    case_id: str | None = None
+    """Of a toolset whose database holds a part of its own for each task."""
 
 
 class WorkerReply(NamedTuple):

@@ -69,7 +69,12 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
         super().__init__(num_processes=num_processes, name="tool")
 
     async def call(
-        self, name: str, arguments: str | Mapping[str, Any], *, episode_seed: int | None = None
+        self,
+        name: str,
+        arguments: str | Mapping[str, Any],
+        *,
+        episode_seed: int | None = None,
+        case_id: str | None = None,
     ) -> ToolReply:
         """Runs one tool.
 
@@ -77,18 +82,24 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             name: as the model wrote it; an unknown one is an answer with error `unknown_tool`.
             arguments: JSON text as the model wrote it, or parsed.
             episode_seed: the row's `extra_info["episode_seed"]`: whose prices the tools tell.
+            case_id: the row's `extra_info["case_id"]`: whose entries they see (`Toolset.needs_case`).
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.
             TypeError | AttributeError: arguments that cannot be pickled; none that came as JSON.
         """
-        return await asyncio.wrap_future(self.submit(name, arguments, episode_seed=episode_seed))
+        return await asyncio.wrap_future(self.submit(name, arguments, episode_seed=episode_seed, case_id=case_id))
 
     def submit(
-        self, name: str, arguments: str | Mapping[str, Any], *, episode_seed: int | None = None
+        self,
+        name: str,
+        arguments: str | Mapping[str, Any],
+        *,
+        episode_seed: int | None = None,
+        case_id: str | None = None,
     ) -> "Future[ToolReply]":
         """`call` for threads; cancelling the future before a process takes it up drops the call."""
-        call = ToolCall(str(name), arguments, episode_seed, self._timeout_s)
+        call = ToolCall(str(name), arguments, episode_seed, self._timeout_s, case_id)
         return self._submit(_Request(call, time.monotonic()))
 
     def _spawn(self) -> ChildProcess:

@@ -21,15 +21,15 @@ MAX_FAULT_CHARS = 500
 
 def main(connection_fd: int, database_dir: str, toolset: str) -> None:
     """Serves the connection until it closes."""
-    tools, open_database, _ = load_toolset(toolset)
-    database = open_database(database_dir)
+    found = load_toolset(toolset)
+    database = found.open_database(database_dir)
     _confine()
     with Connection(connection_fd) as connection:
         connection.send(Ready())
         for request in requests(connection):
             call: ToolCall = pickle.loads(request)
             with orphan_alarm(call.timeout_s):
-                reply = _answer(tools, database, call)
+                reply = _answer(found.tools, database, call)
             connection.send(reply)
 
 
@@ -55,8 +55,7 @@ def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerR
         return WorkerReply(error_text("unknown_tool", message), "unknown_tool")
     try:
         arguments = parse_arguments(tool, call.arguments)
-        view = database.in_episode(call.episode_seed) if hasattr(database, "in_episode") else database
-        text = render(tool.run(view, arguments))
+        text = render(tool.run(_view(database, call), arguments))
     except BadJson as error:
         return WorkerReply(error_text("bad_json", str(error)), "bad_json")
     except BadArguments as error:
@@ -67,6 +66,13 @@ def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerR
             error_text("crashed", message), "crashed", f"{type(error).__name__}: {error}"[:MAX_FAULT_CHARS]
         )
     return WorkerReply(text[:MAX_REPLY_CHARS], None)
+
+
+def _view(database: Any, call: ToolCall) -> Any:
+    """What of the database this row's tools see."""
+    if call.case_id is not None and hasattr(database, "in_case"):
+        return database.in_case(call.case_id)
+    return database.in_episode(call.episode_seed) if hasattr(database, "in_episode") else database
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -32,9 +32,13 @@ class Tool(NamedTuple):
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Any, Any], Mapping[str, Any]]
+    run: Callable[[Any, Any], "Reply"]
     """Takes the database (`opd.envs.travel.database.Database` in the call's episode, or the toolset's own) and an instance of
     `arguments`; returns what JSON can hold."""
+
+
+Reply = Mapping[str, Any] | Sequence[Any]
+"""What a tool answers: a JSON object or array."""
 
 
 class BadArguments(ValueError):
@@ -51,7 +55,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
 
 
-def render(reply: Mapping[str, Any]) -> str:
+def render(reply: Reply) -> str:
     """A reply as the model reads it: JSON on one line, in its own script.
 
     No `<` survives as such: replies quote what the model wrote, and tokenizers read `<|im_end|>` or `<tool_call>` in a
@@ -119,6 +123,8 @@ class Toolset(NamedTuple):
     """Its own `open_database(folder)`, else the default toolset's: what a tool gets first, after `.in_episode(seed)` where it has that."""
     verify_database: Callable[[Path], object] | None
     """Of the toolset that opens the database; None where that defines none."""
+    needs_case: bool
+    """Its module says `NEEDS_CASE = True`: each row names its case, and tools get the database's `.in_case(case_id)`."""
 
 
 @lru_cache(maxsize=8)
@@ -134,9 +140,10 @@ def load_toolset(toolset: str = DEFAULT_TOOLSET) -> Toolset:
         isinstance(tool, Tool) and tool.name == name for name, tool in tools.items()
     ):
         raise ImportError(f"toolset = {toolset}: must define TOOLS, a mapping from each tool's name to its Tool")
+    needs_case = bool(getattr(module, "NEEDS_CASE", False))
     if not hasattr(module, "open_database"):
         module = _module(DEFAULT_TOOLSET)
-    return Toolset(tools, module.open_database, getattr(module, "verify_database", None))
+    return Toolset(tools, module.open_database, getattr(module, "verify_database", None), needs_case)
 
 
 def _module(toolset: str) -> ModuleType:

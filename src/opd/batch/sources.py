@@ -117,7 +117,8 @@ def _attention_mask(batch: Batch) -> Tensor:
 def _tensor(batch: Batch, name: str) -> Tensor:
     if not has_field(batch, name):
         raise ValueError(f"{name} is missing: the batch has {sorted(map(str, batch.keys()))}")
-    return batch[name]
+    tensor: Tensor = batch[name]
+    return tensor
 
 
 def _column(batch: Batch, name: str) -> list[Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from omegaconf import DictConfig
 from verl.experimental.reward_loop import reward_loop
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import hf_tokenizer as _hf_tokenizer
@@ -34,13 +35,13 @@ def _replaced(module: ModuleType = trainer_base, **names: Any) -> Iterator[None]
 class InProcessClient(LLMServerClient):
     """verl's client with its routing rule (sticky by request id, else fewest requests in flight) in this process."""
 
-    def __init__(self, config, servers: dict[str, Any]):
+    def __init__(self, config: DictConfig, servers: dict[str, Any]):
         super().__init__(config, load_balancer_handle=None)
         self._servers = servers
         self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
         self._sticky: dict[str, str] = {}
 
-    async def _acquire_server(self, request_id: str, **extra) -> tuple[str, Any]:
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
         self._sticky[request_id] = server
         self._in_flight[server] += 1
@@ -56,7 +57,7 @@ class _InProcessServers(LLMServerManager):
     async def _init_global_load_balancer(self) -> None:
         self.global_load_balancer = None
 
-    def get_client(self, client_cls=None, **kwargs) -> LLMServerClient:
+    def get_client(self, client_cls: type | None = None, **kwargs: Any) -> LLMServerClient:
         if client_cls is not None or kwargs:
             raise ValueError("a client of another class needs verl's load balancer: set rollout.agent.num_workers >= 1")
         return InProcessClient(self.config, dict(zip(self.server_addresses, self.server_handles, strict=True)))
@@ -69,6 +70,29 @@ def routing_in_process() -> contextlib.AbstractContextManager[None]:
     conversations run in the trainer's process, a counter does.
     """
     return _replaced(LLMServerManager=_InProcessServers)
+
+
+class _NoServers:
+    """What the trainer asks of its servers' manager, where there are none."""
+
+    @classmethod
+    def create_empty(cls, config: DictConfig) -> _NoServers:
+        return cls()
+
+    def get_replicas(self) -> list[Any]:
+        return []
+
+    def start_profile(self) -> None: ...
+
+    def stop_profile(self) -> None: ...
+
+
+def no_servers() -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs, for a trainer that makes no replicas: no rollout server's class is loaded either.
+
+    verl 0.9.1's own manager without replicas loads it (vLLM's) and starts a load balancer.
+    """
+    return _replaced(LLMServerManager=_NoServers)
 
 
 class RewardWorker(reward_loop.RewardLoopWorker):
@@ -98,6 +122,19 @@ def rendezvous_at(port: int) -> contextlib.AbstractContextManager[None]:
     verl 0.9.1 takes a port range only as an argument of its worker group, which its trainer does not pass.
     """
     return _replaced(RayWorkerGroup=functools.partial(trainer_base.RayWorkerGroup, master_port_range=[port, port + 1]))
+
+
+def training_data(see: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._init_dataloader` runs: `see` gets the training data set before a loader counts its rows."""
+    create = trainer_base.create_rl_dataset
+
+    def seen(*args: Any, is_train: bool = True, **kwargs: Any) -> Any:
+        dataset = create(*args, is_train=is_train, **kwargs)
+        if is_train:
+            see(dataset)
+        return dataset
+
+    return _replaced(create_rl_dataset=seen)
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

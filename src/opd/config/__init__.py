@@ -11,13 +11,17 @@ from opd.config.errors import Problem, SpecError
 from opd.config.kinds import (
     SPEC_CLASSES,
     AnyRunSpec,
+    AnySamplingSpec,
     AnySpec,
     ConvertSpec,
     EvalSpec,
     GrpoSpec,
     OpdAgentSpec,
     OpdSpec,
+    PassRateSpec,
     RunSpec,
+    SamplingSpec,
+    SftSpec,
 )
 from opd.config.load import Loaded, load_spec, load_text
 from opd.config.parse import Parsed, parse_tree
@@ -28,6 +32,7 @@ __all__ = [
     "SPEC_CLASSES",
     "VARIABLES",
     "AnyRunSpec",
+    "AnySamplingSpec",
     "AnySpec",
     "Applied",
     "ConvertSpec",
@@ -38,9 +43,12 @@ __all__ = [
     "OpdAgentSpec",
     "OpdSpec",
     "Parsed",
+    "PassRateSpec",
     "Problem",
     "Recipe",
     "RunSpec",
+    "SamplingSpec",
+    "SftSpec",
     "SpecError",
     "Variable",
     "canonical_json",

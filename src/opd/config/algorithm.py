@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from opd.config.base import Count, Dtype, Natural, Offload, Section, Text, _as_tuple
+from opd.config.base import Count, Dtype, Natural, Offload, Paths, Section, Text, _as_tuple
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Quantile = Annotated[float, Field(ge=0, le=1)]
@@ -18,6 +18,7 @@ Betas = Annotated[
 LossAggregation = Literal[
     "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
+Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"]
 
 
 class Actor(Section):
@@ -132,18 +133,123 @@ class TokenImportance(Section):
         return self.score in _NEED_DIVERGENCE
 
 
+class Recompute(Section):
+    """When the run measures its prompts' pass rates again, with the student as it is then."""
+
+    every: Count | None = Field(default=None, description="After every so many steps; unset: not by steps.")
+    at_stages: bool = Field(default=False, description="Before the first step of each stage but the first.")
+    num_samples: Count = Field(
+        default=8,
+        description="Answers to each prompt, sampled as in training; the pass rate is the share of right ones.",
+    )
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the pass rates change in the course of a run."""
+        return self.every is not None or self.at_stages
+
+
+class ProblemImportance(Section):
+    """How much each training prompt counts; src/opd/importance/README.md has the weights."""
+
+    weights: Literal["none", "competence", "moment_matched", "hard_filter"] = Field(
+        default="none",
+        description="A prompt's weight by its pass rate p: `none` weighs all alike, `competence` p^alpha (1 - p)^beta, "
+        "`moment_matched` the same with exponents from the spread of the rates, `hard_filter` 1 where 0.2 <= p <= 0.8, else 0.",
+    )
+    pass_rates: Text | None = Field(
+        default=None, description="File or store URL of the pass rates, `pass_rates.parquet` of a run of kind passrate."
+    )
+    alpha: float = Field(default=1.0, ge=0, description="Exponent of the pass rate, for `competence`.")
+    beta: float = Field(default=1.0, ge=0, description="Exponent of the failure rate, for `competence`.")
+    drop: bool = Field(
+        default=True,
+        description="Leave prompts of weight 0 out of the data; the others keep their weights. False: they are answered too.",
+    )
+    recompute: Recompute = Field(
+        default_factory=Recompute, description="When the run measures the pass rates again; by default never."
+    )
+
+
 class Importance(Section):
     """How much of a step's responses counts."""
 
     tokens: TokenImportance = Field(default_factory=TokenImportance, description="Which tokens are trained on.")
+    problems: ProblemImportance = Field(
+        default_factory=ProblemImportance, description="How much each training prompt counts."
+    )
+
+
+LossType = Literal["reverse_kl", "forward_kl", "jsd"]
+
+
+def _share_or_step(value: float) -> float:
+    if value >= 1 and not value.is_integer():
+        raise ValueError("from 1 on it is the number of a step, a whole number; a share of the steps is below 1")
+    return value
+
+
+RunPoint = Annotated[
+    float,
+    Field(gt=0),
+    AfterValidator(_share_or_step),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, {"type": "integer", "minimum": 1}]}
+    ),
+]
+"""A place in a run: below 1 a share of its steps, rounded down; from 1 on the number of a step."""
+
+
+class Stage(Section):
+    """A part of a run with a loss and rollouts of its own; src/opd/importance/README.md has an example."""
+
+    until: RunPoint | None = Field(
+        default=None,
+        description="Its last step: a number, or below 1 a share of the run's steps; the last stage has none.",
+    )
+    loss_type: LossType | None = Field(default=None, description="Divergence a token; unset: opd.loss_type.")
+    beta: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Weight of the teacher in the JSD's mixture, given with loss_type jsd only.",
+    )
+    rollouts: Literal["student", "teacher"] = Field(
+        default="student",
+        description="Whose answers are trained on: the student's, sampled in the step, or the teacher's of opd.teacher_answers.",
+    )
+    optimizer: Literal["keep", "reset"] = Field(
+        default="keep", description="AdamW's moments at the stage's first step: as they are, or zero."
+    )
+    lr_schedule: Literal["keep", "restart"] = Field(
+        default="keep",
+        description="The learning rate goes on along its schedule, or begins one over this and the following steps, warm-up "
+        "included.",
+    )
+
+
+class Horizon(Section):
+    """How much of each response counts, from its start or its end."""
+
+    tokens: Count | None = Field(
+        default=None, description="Tokens of a response that are trained on, in the first step; unset: all."
+    )
+    part: Literal["first", "last"] = Field(default="first", description="End of the response that they are of.")
+    applies: Literal["train", "generate"] = Field(
+        default="train",
+        description="Leave the others out of the loss, or do not generate them either (in training; validation is whole).",
+    )
+    grow_until: RunPoint | None = Field(
+        default=None,
+        description="Step, or below 1 share of the run's steps, by which it has grown evenly from `tokens` to "
+        "data.max_response_length; unset: it stays.",
+    )
 
 
 class Opd(Section):
     """The divergence that is distilled."""
 
-    loss_type: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
-        default="reverse_kl", description="Divergence a token."
-    )
+    loss_type: LossType = Field(default="reverse_kl", description="Divergence a token.")
     beta: float | None = Field(
         default=None, description="Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only."
     )
@@ -187,7 +293,44 @@ class Opd(Section):
         gt=0,
         description="Weight responses by n * softmax(reward / reward_beta) within a prompt; unset: equally.",
     )
+    loss_agg_mode: Reduction = Field(
+        default="token-mean",
+        description="How an update's weighted token divergences become one number: their mean over all tokens, the mean over "
+        "responses of each one's mean, or of each one's sum.",
+    )
     importance: Importance = Field(default_factory=Importance, description="How much of a step's responses counts.")
+    stages: tuple[Stage, ...] = Field(
+        default=(),
+        description="Parts of the run with a loss and rollouts of their own: `until`, `loss_type`, `beta`, `rollouts`, "
+        "`optimizer`, `lr_schedule` of each, as src/opd/importance/README.md says; empty: one.",
+    )
+    teacher_answers: Paths | None = Field(
+        default=None,
+        description="Parquet files of the teacher's answers to the training prompts: `eval/generations.parquet` of its evaluation.",
+    )
+    horizon: Horizon = Field(default_factory=Horizon, description="How much of each response counts.")
+    num_kept_rollouts: Natural = Field(
+        default=4,
+        description="Rollouts kept token by token for `opdctl report`, with the density of the step's tokens: of the first step, "
+        "of the last, and every trainer.save_freq steps; 0: none.",
+    )
+
+
+MESSAGES = "messages"
+"""The column of whole conversations, answers included; supervised fine-tuning on given answers needs no other."""
+
+TOOLS = "tools"
+"""The column beside it that names the tools of a conversation: their list as JSON text, or null."""
+
+
+class Sft(Section):
+    """The answers that supervised fine-tuning learns."""
+
+    teacher_answers: Paths | None = Field(
+        default=None,
+        description="Parquet files of a teacher's answers to the prompts of data.train and data.val, "
+        "`eval/generations.parquet` of its evaluation; unset: the data are conversations (column `messages`).",
+    )
 
 
 class Eval(Section):
@@ -199,7 +342,9 @@ class Eval(Section):
     checkpoint: Text | None = Field(
         default=None, description="Checkpoint folder (global_step_N) to load over `model.path`."
     )
-    save_generations: bool = Field(default=True, description="Keep every answer as parquet.")
+    save_generations: bool = Field(
+        description="Keep the texts of every prompt and answer beside its score; false: the scores only."
+    )
 
 
 class Convert(Section):

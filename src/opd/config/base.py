@@ -12,11 +12,11 @@ MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to
 KEY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"  # a key that Hydra's dotted override grammar can carry
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
-Kind = Literal["grpo", "opd", "opd-agent", "eval", "convert"]
+Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert"]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
-KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval", "convert")
+KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert")
 
 
 class Section(BaseModel):

@@ -26,6 +26,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "rollout.enforce_eager",
     "rollout.max_num_seqs",
     "rollout.max_num_batched_tokens",
+    "rollout.logprobs_every",
     "rollout.num_agent_workers",
     "actor.gradient_checkpointing",
     "actor.param_offload",
@@ -43,6 +44,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.gpu_memory_gib",
     "opd.vocab_parallel_size",
     "opd.max_unshared_mass",
+    "opd.num_kept_rollouts",
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",
@@ -60,6 +62,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "trainer.max_skipped_updates",
     "trainer.stall_floor_s",
     "trainer.stall_factor",
+    "trainer.monitor",
     "trainer.resume",
 )
 
@@ -73,6 +76,16 @@ ADDED_SINCE: dict[str, Any] = {
     "opd.importance.tokens.position": "first",
     "opd.importance.tokens.normalize": "global",
     "opd.importance.tokens.entropy_clip_q": 0.98,
+    "opd.importance.problems.weights": "none",
+    "opd.importance.problems.alpha": 1.0,
+    "opd.importance.problems.beta": 1.0,
+    "opd.importance.problems.drop": True,
+    "opd.importance.problems.recompute.at_stages": False,
+    "opd.importance.problems.recompute.num_samples": 8,
+    "opd.loss_agg_mode": "token-mean",
+    "opd.stages": [],
+    "opd.horizon.part": "first",
+    "opd.horizon.applies": "train",
 }
 
 

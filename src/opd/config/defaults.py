@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
@@ -17,11 +17,14 @@ from opd.config.expressions import evaluate, parse
 from opd.config.naming import joined
 from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
 
+_T = TypeVar("_T")
 UNSET = object()
 _CHECKPOINT_FOLDERS = ("", "checkpoints", "actor")
-RUNS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval")
-TRAINS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent")
+SAMPLES: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "eval", "passrate")
+RUNS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate")
+TRAINS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft")
 DISTILS: tuple[Kind, ...] = ("opd", "opd-agent")
+ASKS: tuple[Kind, ...] = ("eval", "passrate")
 
 
 class Unresolvable(Exception):
@@ -40,7 +43,7 @@ class Lookup:
         """Whether the tree has the path."""
         return get_path(self.tree, path) is not MISSING
 
-    def get(self, path: str, type_: type) -> Any:
+    def get(self, path: str, type_: type[_T]) -> _T:
         """The value at path, which must be of `type_`, else `Unresolvable`."""
         value = get_path(self.tree, path)
         if value is MISSING:
@@ -118,7 +121,10 @@ def _in_dir(look: Lookup, folder: str, *names: str) -> list[str]:
     return [f"{root}/{folder}/{name}.parquet" for name in names]
 
 
-def _val_files(look: Lookup) -> list[str]:
+def _val_files(look: Lookup) -> Any:
+    if look.kind == "passrate":
+        given = get_path(look.tree, "data.train")
+        return given if isinstance(given, list | str) else _training_file(look)
     if look.uses_tools:
         return _in_dir(look, "agent_processed", "val_travel_en", "val_travel_zh")
     if look.kind == "eval":
@@ -131,11 +137,15 @@ def _val_files(look: Lookup) -> list[str]:
 
 
 def _train_files(look: Lookup) -> Any:
-    if look.kind == "eval":  # verl builds a training set even for validation only
+    if look.kind in ASKS:  # verl builds a training set even for validation only
         val = get_path(look.tree, "data.val")
         if not isinstance(val, list | str):
             raise Unresolvable("data.val")
         return val
+    return _training_file(look)
+
+
+def _training_file(look: Lookup) -> list[str]:
     return _in_dir(look, "agent_processed" if look.uses_tools else "grpo_processed", "train")
 
 
@@ -144,7 +154,7 @@ def _reward_function(look: Lookup) -> str:
         return "custom"
     if look.uses_tools:
         return "agent_plan"
-    if look.kind == "eval":
+    if look.kind in ASKS:
         variant = look.get("eval.instruction_variant", str)
         return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
     return "math_reward"
@@ -162,7 +172,9 @@ def _run_name(look: Lookup) -> str:
     if look.kind == "convert":
         folders = [part for part in look.get("convert.checkpoint", str).split("/") if part not in _CHECKPOINT_FOLDERS]
         return joined([look.kind, *folders[-2:]])
-    algorithm = {"grpo": "recipe", "eval": "eval.instruction_variant"}.get(look.kind, "opd.loss_type")
+    if look.kind == "sft":
+        return joined([look.kind, look.get("model.name", str)])
+    algorithm = {"grpo": "recipe", **dict.fromkeys(ASKS, "eval.instruction_variant")}.get(look.kind, "opd.loss_type")
     return joined([look.kind, look.get("model.name", str), look.get(algorithm, str)])
 
 
@@ -171,6 +183,13 @@ def _offload(look: Lookup) -> bool | str:
     if not look.on_gpu:
         return False
     return "auto" if look.kind in DISTILS else True
+
+
+def _val_temperature(look: Lookup) -> float:
+    """Pass rates are those of the answers that training samples."""
+    if look.kind == "passrate":
+        return 1.0
+    return 0.6 if look.kind in DISTILS and look.get("data.enable_thinking", bool) else 0.7
 
 
 _OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
@@ -187,23 +206,33 @@ def _attention(look: Lookup) -> str:
 
 DEFAULTS: tuple[Default, ...] = (
     Default("model.name", RUNS, _basename, "last part of model.path"),
-    _per_kind("data.train_batch_size", grpo=512, opd=256, opd_agent=256, eval=64),
-    _per_kind("data.max_prompt_length", grpo=2048, opd=2048, opd_agent=4096, eval=2048),
-    _per_kind("data.max_response_length", grpo=8192, opd=8192, opd_agent=24576, eval=16384),
-    Default("data.val", RUNS, _val_files, "the kind's (and recipe's or variant's) validation sets below data.dir"),
-    Default("data.train", RUNS, _train_files, "the kind's training file below data.dir; eval: data.val"),
+    _per_kind("data.train_batch_size", grpo=512, opd=256, opd_agent=256, sft=256, eval=64, passrate=512),
+    _per_kind("data.max_prompt_length", grpo=2048, opd=2048, opd_agent=4096, sft=2048, eval=2048, passrate=2048),
+    _per_kind("data.max_response_length", grpo=8192, opd=8192, opd_agent=24576, sft=8192, eval=16384, passrate=8192),
+    Default(
+        "data.val",
+        SAMPLES,
+        _val_files,
+        "the kind's (and recipe's or variant's) validation sets below data.dir; passrate: data.train",
+    ),
+    Default("data.train", SAMPLES, _train_files, "the kind's training file below data.dir; eval: data.val"),
     _per_device("data.num_workers", 8, 0),
-    _per_device("rollout.name", "vllm", "cpu"),
-    _per_kind("rollout.num_samples", grpo=8, opd=1, opd_agent=1, eval=8),
-    _per_device("rollout.num_agent_workers", 8, 0),
+    _per_device("rollout.name", "vllm", "cpu", SAMPLES),
+    _per_kind("rollout.num_samples", grpo=8, opd=1, opd_agent=1, eval=8, passrate=8),
+    _per_device("rollout.logprobs_every", 10, 1, SAMPLES),
+    _per_device("rollout.num_agent_workers", 8, 0, SAMPLES),
     Default(
         "rollout.val.temperature",
-        RUNS,
-        lambda look: 0.6 if look.kind in DISTILS and look.get("data.enable_thinking", bool) else 0.7,
-        "0.7; opd, opd-agent with data.enable_thinking: 0.6",
+        SAMPLES,
+        _val_temperature,
+        "0.7; opd, opd-agent with data.enable_thinking: 0.6; passrate: 1",
     ),
-    _per_kind("actor.ppo_mini_batch_size", grpo=128, opd=64, opd_agent=64, eval=16),
-    _per_kind("actor.ppo_micro_batch_size_per_gpu", grpo=4, opd=4, opd_agent=4, eval=2),
+    _per_kind("rollout.val.num_samples", passrate=8),
+    _per_kind("rollout.val.top_p", passrate=1.0),
+    _per_kind("rollout.val.top_k", passrate=-1),
+    _per_kind("eval.save_generations", eval=True, passrate=False),
+    _per_kind("actor.ppo_mini_batch_size", grpo=128, opd=64, opd_agent=64, sft=64, eval=16, passrate=16),
+    _per_kind("actor.ppo_micro_batch_size_per_gpu", grpo=4, opd=4, opd_agent=4, sft=4, eval=2, passrate=2),
     _expression(
         "actor.log_prob_micro_batch_size_per_gpu",
         "actor.ppo_micro_batch_size_per_gpu",
@@ -237,10 +266,10 @@ DEFAULTS: tuple[Default, ...] = (
     _per_recipe("grpo.clip_ratio_high", 0.28, 0.2, 0.2),
     _per_recipe("grpo.clip_ratio_c", 10.0, 3.0, 3.0),
     _per_recipe("grpo.kl_loss_coef", 0.0, 0.001, 0.0),
-    Default("reward.function", RUNS, _reward_function, "math_reward; eval: the variant's; with tools: agent_plan"),
-    _per_device("reward.num_workers", 8, 0),
+    Default("reward.function", SAMPLES, _reward_function, "math_reward; eval: the variant's; with tools: agent_plan"),
+    _per_device("reward.num_workers", 8, 0, SAMPLES),
     _per_device("trainer.gpus_per_node", 8, 1),
-    _per_kind("trainer.val_before_train", grpo=True, opd=False, opd_agent=False),
+    _per_kind("trainer.val_before_train", grpo=True, opd=False, opd_agent=False, sft=True),
     Default("name", KINDS, _run_name, "kind, model.name and recipe, opd.loss_type or eval.instruction_variant"),
     Default("store.url", KINDS, lambda look: f"{look.get('output.root', str).rstrip('/')}/store", "output.root/store"),
 )
@@ -250,7 +279,9 @@ REQUIRED_SECTIONS: dict[Kind, tuple[str, ...]] = {
     "grpo": ("model",),
     "opd": ("model", "teacher"),
     "opd-agent": ("model", "teacher", "agent"),
+    "sft": ("model", "data"),
     "eval": ("model",),
+    "passrate": ("model",),
     "convert": ("convert",),
 }
 

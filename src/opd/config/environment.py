@@ -8,13 +8,12 @@ from typing import Any
 
 from opd.config.base import KINDS, Kind, Section
 from opd.config.coerce import parse_value
-from opd.config.defaults import DISTILS, RUNS, TRAINS
+from opd.config.defaults import ASKS, DISTILS, RUNS, SAMPLES, TRAINS
 from opd.config.errors import Problem
 from opd.config.tree import field_at, set_path
 
 _GRPO: tuple[Kind, ...] = ("grpo",)
 _AGENT: tuple[Kind, ...] = ("opd-agent",)
-_EVAL: tuple[Kind, ...] = ("eval",)
 _CONVERT: tuple[Kind, ...] = ("convert",)
 
 
@@ -51,17 +50,17 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SAVE_FREQ", "trainer.save_freq", TRAINS),
     Variable("TEST_FREQ", "trainer.test_freq", TRAINS),
     Variable("VAL_BEFORE_TRAIN", "trainer.val_before_train", TRAINS),
-    Variable("TP_SIZE", "rollout.tensor_parallel_size", RUNS),
-    Variable("ROLLOUT_NTP_SIZE", "rollout.tensor_parallel_size", RUNS),
-    Variable("GPU_MEMORY_UTIL", "rollout.gpu_memory_utilization", RUNS),
-    Variable("ROLLOUT_N", "rollout.num_samples", RUNS),
-    Variable("TEMPERATURE", "rollout.temperature", RUNS),
-    Variable("TOP_P", "rollout.top_p", RUNS),
-    Variable("TOP_K", "rollout.top_k", RUNS),
-    Variable("VAL_N", "rollout.val.num_samples", RUNS),
-    Variable("VAL_TEMPERATURE", "rollout.val.temperature", RUNS),
-    Variable("VAL_TOP_P", "rollout.val.top_p", RUNS),
-    Variable("VAL_TOP_K", "rollout.val.top_k", RUNS),
+    Variable("TP_SIZE", "rollout.tensor_parallel_size", SAMPLES),
+    Variable("ROLLOUT_NTP_SIZE", "rollout.tensor_parallel_size", SAMPLES),
+    Variable("GPU_MEMORY_UTIL", "rollout.gpu_memory_utilization", SAMPLES),
+    Variable("ROLLOUT_N", "rollout.num_samples", SAMPLES),
+    Variable("TEMPERATURE", "rollout.temperature", SAMPLES),
+    Variable("TOP_P", "rollout.top_p", SAMPLES),
+    Variable("TOP_K", "rollout.top_k", SAMPLES),
+    Variable("VAL_N", "rollout.val.num_samples", SAMPLES),
+    Variable("VAL_TEMPERATURE", "rollout.val.temperature", SAMPLES),
+    Variable("VAL_TOP_P", "rollout.val.top_p", SAMPLES),
+    Variable("VAL_TOP_K", "rollout.val.top_k", SAMPLES),
     Variable("RUN_ID", "name", KINDS),
     Variable("OUTPUT_ROOT", "output.root", KINDS),
     Variable("MASTER_PORT", "trainer.master_port", RUNS),
@@ -89,8 +88,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("AGENT_NUM_WORKERS", "rollout.num_agent_workers", _AGENT),
     Variable("TRAIN_RATIO", "data.train_ratio", _AGENT),
     Variable("REWARD_FN_PATH", "reward.path", _AGENT),
-    Variable("INSTRUCTION_VARIANT", "eval.instruction_variant", _EVAL),
-    Variable("REWARD_FUNCTION", "reward.function", _EVAL),
+    Variable("INSTRUCTION_VARIANT", "eval.instruction_variant", ASKS),
+    Variable("REWARD_FUNCTION", "reward.function", ASKS),
     Variable("CHECKPOINT_PATH", "convert.checkpoint", _CONVERT),
 )
 

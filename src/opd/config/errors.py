@@ -46,7 +46,7 @@ class SpecError(ValueError):
 
     exit_code = 2
 
-    def __init__(self, problems: Iterable[Problem], *, origin: str = "") -> None:
+    def __init__(self, problems: Iterable[Problem], origin: str = "") -> None:  # by place: so pickle makes it again
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.origin = origin
         super().__init__(self.problems, origin)

@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil_div": lambda number, by: -(-number // by),
     "contains": lambda text, part: part in text,
     "keys": sorted,
+    "len": len,
     "matches": lambda text, pattern: re.search(pattern, text) is not None,
     "max": max,
     "older": lambda version, than: [int(part) for part in version.split(".")] < [int(part) for part in than.split(".")],

@@ -37,13 +37,17 @@ class Key:
     @property
     def says(self) -> str:
         """What it is for; ends with its default where that follows from other keys."""
-        return self.node.get("description", "")
+        return str(self.node.get("description", ""))
 
 
-def spec_keys(kind: Kind) -> dict[str, Key]:
-    """Every key of a kind's experiment file by its path, but for those of `cluster`."""
-    schema = json_schema(kind)
-    del schema["properties"]["cluster"]
+def spec_keys(kind: Kind, *, only: str | None = None) -> dict[str, Key]:
+    """Every key of a kind's experiment file by its path, but for those of `cluster`.
+
+    Args:
+        only: one section, or one key outside of any.
+    """
+    schema = json_schema(kind, only=only)
+    schema["properties"].pop("cluster", None)
     return {key.path: key for key in keys(schema, static_defaults(kind))}
 
 

@@ -1,4 +1,4 @@
-"""Defines the five kinds of experiment and the sections that each one has."""
+"""Defines the kinds of experiment and the sections that each one has."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd
+from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
 from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
 from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
 from opd.config.sections import Agent, Data, Model, Reward, Rollout, Teacher
 
 EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
+Update = Annotated[Actor, Field(description="Optimizer, batch split, memory.")]
+RawOverrides = Annotated[
+    tuple[Text, ...], Field(description="Raw Hydra overrides for verl keys that the spec does not name.")
+]
 MAX_SEED = 2**31 - 1
 
 
@@ -45,16 +49,30 @@ class RunSpec(BaseSpec):
     device: Literal["cuda", "cpu"] = Field(default="cuda", description="Device of trainer and rollout.")
     model: Model = Field(description="The student, or the model that is trained or evaluated.")
     data: Data = Field(description="Prompts, lengths, batch size.")
+
+
+class SamplingSpec(RunSpec):
+    """What every kind has whose model answers prompts."""
+
     rollout: Rollout = Field(description="How responses are sampled.")
-    actor: Actor = Field(description="Optimizer, batch split, memory.")
+    actor: Update
     reward: Reward = Field(description="The function that scores a response.")
     trainer: RunTrainer = Field(description="Resources and logging.")
-    overrides: tuple[Text, ...] = Field(
-        default=(), description="Raw Hydra overrides for verl keys that the spec does not name."
-    )
+    overrides: RawOverrides = ()
 
 
-class GrpoSpec(RunSpec):
+class SftSpec(RunSpec):
+    """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
+
+    actor: Update
+    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
+    overrides: RawOverrides = ()
+    kind: Literal["sft"] = Field(description="Kind of experiment.")
+    sft: Sft = Field(default_factory=Sft, description="Where the answers come from.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+
+
+class GrpoSpec(SamplingSpec):
     """GRPO in three recipes, through verl's own trainer."""
 
     kind: Literal["grpo"] = Field(description="Kind of experiment.")
@@ -68,7 +86,7 @@ class GrpoSpec(RunSpec):
     agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
 
 
-class OpdSpec(RunSpec):
+class OpdSpec(SamplingSpec):
     """On-policy distillation, single turn."""
 
     kind: Literal["opd"] = Field(description="Kind of experiment.")
@@ -78,7 +96,7 @@ class OpdSpec(RunSpec):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
 
 
-class OpdAgentSpec(RunSpec):
+class OpdAgentSpec(SamplingSpec):
     """On-policy distillation over multi-turn rollouts with tools."""
 
     kind: Literal["opd-agent"] = Field(description="Kind of experiment.")
@@ -89,12 +107,18 @@ class OpdAgentSpec(RunSpec):
     agent: Agent = Field(description="Multi-turn rollouts with tools.")
 
 
-class EvalSpec(RunSpec):
+class EvalSpec(SamplingSpec):
     """Validation only: every data set, several answers a problem."""
 
     kind: Literal["eval"] = Field(description="Kind of experiment.")
-    eval: Eval = Field(default_factory=Eval, description="What the evaluation asks.")
+    eval: Eval = Field(description="What the evaluation asks.")
     agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
+
+
+class PassRateSpec(EvalSpec):
+    """An evaluation of the training prompts, as the student samples them in training."""
+
+    kind: Literal["passrate"] = Field(description="Kind of experiment.")  # type: ignore[assignment]  # an evaluation else
 
 
 class ConvertSpec(BaseSpec):
@@ -104,13 +128,16 @@ class ConvertSpec(BaseSpec):
     convert: Convert = Field(description="Which checkpoint, to where.")
 
 
-AnyRunSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
-AnySpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec | ConvertSpec
+AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
+AnyRunSpec = AnySamplingSpec | SftSpec
+AnySpec = AnyRunSpec | ConvertSpec
 
 SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
     "grpo": GrpoSpec,
     "opd": OpdSpec,
     "opd-agent": OpdAgentSpec,
+    "sft": SftSpec,
     "eval": EvalSpec,
+    "passrate": PassRateSpec,
     "convert": ConvertSpec,
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from opd.config.kinds import AnySpec, ConvertSpec, RunSpec
+from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, SftSpec
 from opd.config.raw import parse_raw
 
 # verl's ResourcePoolManager.max_colocate_count: CPUs of a rank's bundle in its node's placement group.
@@ -141,7 +141,7 @@ def worker_needs(sizes: Sizes) -> NodeNeeds:
     return NodeNeeds(gpus=sizes.gpus_per_node, parts=tuple((part, sizes.counts[part.per]) for part in WORKER_PARTS))
 
 
-def sizes_of(spec: RunSpec) -> Sizes:
+def sizes_of(spec: AnyRunSpec) -> Sizes:
     """The sizes that a spec gives, a raw override of the queue's storage units included."""
     trainer = spec.trainer
     return Sizes(
@@ -149,8 +149,8 @@ def sizes_of(spec: RunSpec) -> Sizes:
         num_nodes=trainer.nnodes,
         gpus_per_node=trainer.gpus_per_node,
         num_storage_units=_given_storage_units(spec.overrides) or num_storage_units(spec.device, trainer.nnodes),
-        num_rollout_workers=spec.rollout.num_agent_workers,
-        num_reward_workers=spec.reward.num_workers,
+        num_rollout_workers=0 if isinstance(spec, SftSpec) else spec.rollout.num_agent_workers,
+        num_reward_workers=0 if isinstance(spec, SftSpec) else spec.reward.num_workers,
     )
 
 

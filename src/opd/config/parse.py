@@ -137,9 +137,13 @@ def _field_problems(error: ValidationError, cls: type[Section], unresolved: set[
 
 
 def explain_unknown(path: str, value: object, cls: type[Section], source: str = "") -> Problem:
-    """A problem for a key that the kind does not have, with the nearest key that it has."""
+    """A problem for a key that the kind does not have, with the nearest key that it has; a section takes no value either."""
     key = path.rpartition(".")[2]
     value = redact({key: value})[key]
+    field = field_at(cls, path)
+    if inner := section_of(field) if field else None:
+        fix = f"set its keys one by one: {', '.join(f'{path}.{name}' for name in inner.model_fields)}"
+        return Problem(path=path, value=value, rule="it is a section of keys, not a key", fix=fix, source=source)
     reason = refused_key(path, value)
     if reason:
         return Problem(path=path, value=value, rule=reason, fix="remove the key", source=source)

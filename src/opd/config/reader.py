@@ -231,7 +231,7 @@ class _Builder:
             if type(event).__name__ != "AliasEvent":
                 self.value(event, events, where)
             return None
-        text = event.value
+        text: str = event.value
         if event.style is not None:
             return text
         if text == "<<":

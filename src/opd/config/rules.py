@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
-from opd.config.defaults import DISTILS, TRAINS
+from opd.config.defaults import ASKS, DISTILS, SAMPLES, TRAINS
 from opd.config.errors import Problem
 from opd.config.kinds import AnySpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
@@ -14,15 +14,17 @@ SIZES = {
     "num_sharing": "actor.ulysses_sequence_parallel_size",
     "num_ranks": "trainer.nnodes * trainer.gpus_per_node",
     "num_groups": "max(1, num_ranks // num_sharing)",
-    "mini_rows": "actor.ppo_mini_batch_size * rollout.num_samples",
+    "num_samples": "1 if rollout.num_samples is None else rollout.num_samples",
+    "mini_rows": "actor.ppo_mini_batch_size * num_samples",
 }
 """Names that the rules use beside the keys: tokens of the longest row, ranks that share a sequence, all ranks, data-parallel
-ranks, rows of a mini-batch."""
+ranks, answers of a prompt, rows of a mini-batch."""
 
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
 
 _IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
+_RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.importance.problems.recompute.at_stages)"
 _UNPACKED = "num_sharing > 1 and not actor.use_remove_padding"
 _UNEVEN = "data.train_batch_size % actor.ppo_mini_batch_size"
 
@@ -78,12 +80,12 @@ RULES = (
     *(
         Rule(
             key=key,
-            when=f"not ({_UNEVEN}) and not actor.use_dynamic_bsz and not {prompts} * rollout.num_samples % num_groups "
-            f"and {prompts} * rollout.num_samples // num_groups % {key}",
+            when=f"not ({_UNEVEN}) and not actor.use_dynamic_bsz and not {prompts} * num_samples % num_groups "
+            f"and {prompts} * num_samples // num_groups % {key}",
             rule=f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({{{prompts}}} prompts x "
-            f"{{rollout.num_samples}} samples / {{num_groups}} data-parallel ranks = "
-            f"{{{prompts} * rollout.num_samples // num_groups}})",
-            fix=f"use a divisor of {{{prompts} * rollout.num_samples // num_groups}}, or use_dynamic_bsz: true",
+            f"{{num_samples}} samples / {{num_groups}} data-parallel ranks = "
+            f"{{{prompts} * num_samples // num_groups}})",
+            fix=f"use a divisor of {{{prompts} * num_samples // num_groups}}, or use_dynamic_bsz: true",
             kinds=TRAINS,
         )
         for key, prompts in (
@@ -97,18 +99,18 @@ RULES = (
             when=f"num_ranks % {key}",
             rule="it must divide the number of ranks (nnodes x gpus_per_node = {num_ranks})",
             fix="use a divisor",
-            kinds=DISTILS if key.startswith("opd.") else KINDS,
+            kinds=kinds,
         )
-        for key in (
-            "rollout.tensor_parallel_size",
-            "actor.ulysses_sequence_parallel_size",
-            "opd.vocab_parallel_size",
+        for key, kinds in (
+            ("rollout.tensor_parallel_size", SAMPLES),
+            ("actor.ulysses_sequence_parallel_size", KINDS),
+            ("opd.vocab_parallel_size", DISTILS),
         )
     ),
     Rule(
         key="actor.ppo_mini_batch_size",
         when="mini_rows % num_groups",
-        rule="a mini-batch's rows (x rollout.num_samples = {mini_rows}) must divide evenly over the {num_groups} "
+        rule="a mini-batch's rows (x {num_samples} samples = {mini_rows}) must divide evenly over the {num_groups} "
         "data-parallel ranks",
         fix="use a multiple of {num_groups}",
         kinds=TRAINS,
@@ -133,7 +135,7 @@ RULES = (
             when=f'{key} == "auto"',
             rule="only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks",
             fix="use true or false",
-            kinds=("grpo", "eval"),
+            kinds=("grpo", "sft", *ASKS),
         )
         for key in ("actor.param_offload", "actor.optimizer_offload")
     ),
@@ -182,6 +184,127 @@ RULES = (
         when=f"{_IN_HEAD} and num_sharing > 1",
         rule="a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch",
         fix="use normalize: global, or actor.ulysses_sequence_parallel_size: 1",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.problems.pass_rates",
+        when='opd.importance.problems.weights != "none" and opd.importance.problems.pass_rates is None',
+        rule="weights {opd.importance.problems.weights} follow from the prompts' pass rates",
+        fix="name the file: `pass_rates.parquet` of a run of kind passrate",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.problems.pass_rates",
+        when='opd.importance.problems.weights == "none" and opd.importance.problems.pass_rates is not None',
+        rule="pass rates are read for weights only, and opd.importance.problems.weights is none",
+        fix="set opd.importance.problems.weights: competence, or remove the key",
+        kinds=DISTILS,
+    ),
+    *(
+        Rule(
+            key=f"opd.importance.problems.{key}",
+            when=f'opd.importance.problems.weights != "competence" and opd.importance.problems.{key} != 1',
+            rule="an exponent is given for weights: competence only; they are {opd.importance.problems.weights}",
+            fix="set opd.importance.problems.weights: competence, or remove the key",
+            kinds=DISTILS,
+        )
+        for key in ("alpha", "beta")
+    ),
+    Rule(
+        key="opd.importance.problems.weights",
+        when=f'{_RECOMPUTED} and opd.importance.problems.weights == "none"',
+        rule="pass rates are measured again for weights only",
+        fix="set opd.importance.problems.weights: competence, or remove opd.importance.problems.recompute",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.problems.drop",
+        when=f"{_RECOMPUTED} and opd.importance.problems.drop",
+        rule="prompts of weight 0 that have left the data could not come back when pass rates are measured again",
+        fix="set drop: false, or remove opd.importance.problems.recompute",
+        kinds=DISTILS,
+    ),
+    *(
+        Rule(
+            key="opd.importance.problems.recompute.num_samples",
+            when=f"{_RECOMPUTED} and opd.importance.problems.weights {weights} and opd.importance.problems.recompute.num_samples < {least}",
+            rule="no weight could follow from pass rates of so few answers",
+            fix=f"set opd.importance.problems.recompute.num_samples: 8, or at least {least}",
+            kinds=DISTILS,
+        )
+        for weights, least in (('!= "moment_matched"', 2), ('== "moment_matched"', 3))
+    ),
+    Rule(
+        key="opd.importance.problems.recompute.at_stages",
+        when="opd.importance.problems.recompute.at_stages and len(opd.stages) < 2",
+        rule="the run has no second stage",
+        fix="give opd.stages, or use opd.importance.problems.recompute.every",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.until",
+        value="item.until",
+        when="item.until is None and index + 1 < len(opd.stages)",
+        rule="a stage that another follows has an end",
+        fix="give its last step, or below 1 the share of the run's steps: until: 0.5",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.until",
+        value="item.until",
+        when="item.until is not None and index + 1 >= len(opd.stages)",
+        rule="the last stage ends with the run",
+        fix="remove the key, or add the stage that follows",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.beta",
+        value="item.beta",
+        when='(item.beta is not None) != (item.loss_type == "jsd")',
+        rule="beta weighs the mixture of the stage's own loss_type jsd, and is given with it",
+        fix="set beta: 0.5 with loss_type: jsd, and none with another",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.rollouts",
+        value="item.rollouts",
+        when='item.rollouts == "teacher" and opd.teacher_answers is None',
+        rule="the teacher's answers are read from files, nothing samples them in the run",
+        fix="set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train",
+        kinds=("opd",),
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.rollouts",
+        value="item.rollouts",
+        when='item.rollouts == "teacher"',
+        rule="a file of answers holds no conversations with tools",
+        fix="use rollouts: student, or kind: opd",
+        kinds=("opd-agent",),
+    ),
+    Rule(
+        key="opd.horizon.applies",
+        when='opd.horizon.applies == "generate" and opd.horizon.part == "last"',
+        rule="the last tokens of a response are known once it has been generated whole",
+        fix="use part: first, or applies: train",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.horizon.applies",
+        when='opd.horizon.applies == "generate"',
+        rule="a conversation with tools has a length for each of its turns, and is ended by data.max_response_length",
+        fix="use applies: train",
+        kinds=("opd-agent",),
+    ),
+    Rule(
+        key="opd.horizon.grow_until",
+        when="opd.horizon.grow_until is not None and opd.horizon.tokens is None",
+        rule="a horizon grows from its tokens in the first step",
+        fix="set opd.horizon.tokens, or remove the key",
         kinds=DISTILS,
     ),
     Rule(

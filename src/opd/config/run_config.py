@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from opd.config.canonical import canonical_json, dump_spec
-from opd.config.kinds import SPEC_CLASSES, AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
+from opd.config.kinds import SPEC_CLASSES, AnyRunSpec, AnySamplingSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.config.running import Checkpoint, Trainer
 from opd.config.sections import Agent
 
@@ -73,6 +73,12 @@ class RunConfig:
         return self.spec if isinstance(self.spec, OpdSpec | OpdAgentSpec) else None
 
     @property
+    def sampling(self) -> AnySamplingSpec:
+        """The spec of a run that samples answers."""
+        assert not isinstance(self.spec, SftSpec)  # nothing that rolls out is started for it
+        return self.spec
+
+    @property
     def trainer(self) -> Trainer | None:
         """Length and rhythm where the run trains."""
         return self.spec.trainer if isinstance(self.spec.trainer, Trainer) else None
@@ -85,7 +91,7 @@ class RunConfig:
     @property
     def agent(self) -> Agent | None:
         """The conversations where the run has tools."""
-        return None if isinstance(self.spec, OpdSpec) else self.spec.agent
+        return None if isinstance(self.spec, OpdSpec | SftSpec) else self.spec.agent
 
     @property
     def teacher_path(self) -> str | None:

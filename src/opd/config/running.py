@@ -59,6 +59,7 @@ class Trainer(RunTrainer):
         default=20,
         description="End the run after this many updates in a row without finite loss and gradient; 0: never.",
     )
+    monitor: bool = Field(default=True, description="Name faults that a run survives without an error.")
     resume: Literal["auto", "never"] = Field(
         default="auto", description="Continue from the newest complete checkpoint."
     )

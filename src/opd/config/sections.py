@@ -42,7 +42,9 @@ class Data(Section):
     dir: Text = Field(default="data", description="Folder or store URL that holds the prepared files.")
     train: Paths = Field(description="Parquet files with the training prompts.", examples=[["train.parquet"]])
     val: Paths = Field(description="Parquet files with the validation prompts.", examples=[["val.parquet"]])
-    train_batch_size: Count = Field(description="Prompts a training step draws.")
+    train_batch_size: Count = Field(
+        description="Prompts a training step draws; passrate: prompts whose answers are stored together."
+    )
     max_prompt_length: Count = Field(description="Longest prompt in tokens.")
     max_response_length: Count = Field(description="Longest response in tokens, tool replies included.")
     enable_thinking: bool = Field(
@@ -52,8 +54,12 @@ class Data(Section):
     truncation: Literal["error", "left"] = Field(default="left", description="What an overlong prompt that stays gets.")
     shuffle: bool = Field(default=True, description="Shuffle the training prompts, by `seed`.")
     num_workers: Natural = Field(description="Data loader processes; 0 loads in the trainer itself.")
-    max_train_samples: Count | None = Field(default=None, description="Use only this many training prompts.")
-    max_val_samples: Count | None = Field(default=None, description="Use only this many validation prompts.")
+    max_train_samples: Count | None = Field(
+        default=None, description="Use only this many training prompts; sft: conversations, before they become rows."
+    )
+    max_val_samples: Count | None = Field(
+        default=None, description="Use only this many validation prompts; sft: conversations, before they become rows."
+    )
     train_ratio: Probability = Field(
         default=0.8, description="Recorded only: the share in the train file that `opd.data`'s commands were given."
     )
@@ -83,8 +89,17 @@ class Rollout(Section):
     enforce_eager: bool = Field(default=False, description="vLLM without CUDA graphs: starts faster, samples slower.")
     max_num_seqs: Count = Field(default=256, description="Sequences the server decodes at once.")
     max_num_batched_tokens: Count = Field(default=8192, description="Tokens the server processes in one forward.")
+    logprobs_every: Count = Field(
+        description="Steps from one whose rollouts come with the probability of each token, for the check that rollout and "
+        "actor agree, to the next; the first step is one. vLLM decodes up to three times slower in those."
+    )
     num_agent_workers: Natural = Field(description="Processes that drive the conversations; 0: the trainer itself.")
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether training answers are sampled among the likeliest tokens only."""
+        return self.top_p < 1.0 or self.top_k > 0
 
 
 class Reward(Section):

@@ -26,9 +26,10 @@ _NOT_COPIED = ("config.json", "README.md")
 def empty_model(merger: ShardMerger, dtype: torch.dtype) -> PreTrainedModel:
     """The checkpoint's model with parameters on the meta device and its real buffers."""
     with init_empty_weights():
-        return merger.get_transformers_auto_model_class().from_config(
+        model: PreTrainedModel = merger.get_transformers_auto_model_class().from_config(
             merger.model_config, dtype=dtype, trust_remote_code=merger.config.trust_remote_code
         )
+    return model
 
 
 def merge(merger: ShardMerger, dtypes: Mapping[str, torch.dtype], reporter: Reporter) -> dict[str, torch.Tensor]:

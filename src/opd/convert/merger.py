@@ -77,11 +77,13 @@ class ShardMerger(FSDPModelMerger):
             ConvertError: the ranks' parts do not make up the tensor.
         """
         parts: list[Any] = [shard[name] for shard in self._group]
+        whole: torch.Tensor
         if not isinstance(parts[0], DTensor):
             try:
-                return merge_non_dtensor_shards(name, parts)
+                whole = merge_non_dtensor_shards(name, parts)
             except ValueError as error:
                 raise ConvertError(str(error)) from error
+            return whole
         *outer, placement = parts[0].placements
         if not all(part.is_replicate() for part in outer) or any(p.placements != parts[0].placements for p in parts):
             raise ConvertError(f"{name}: placements {[p.placements for p in parts]} are not one sharding of all ranks")
@@ -94,7 +96,9 @@ class ShardMerger(FSDPModelMerger):
 
     def _extract_device_mesh_info(self, state_dict: dict[str, Any], world_size: int) -> tuple[Any, tuple[str, ...]]:
         sharded = self._sharded()
-        return super()._extract_device_mesh_info({name: state_dict[name] for name in sharded} or state_dict, world_size)
+        some = {name: state_dict[name] for name in sharded} or state_dict
+        mesh: tuple[Any, tuple[str, ...]] = super()._extract_device_mesh_info(some, world_size)
+        return mesh
 
     def _sharded(self) -> list[str]:
         return [name for name, value in self._shards[0].items() if isinstance(value, DTensor)]
@@ -102,7 +106,7 @@ class ShardMerger(FSDPModelMerger):
     def _load(self, rank: int) -> dict[str, torch.Tensor]:
         path = Path(self.config.local_dir) / shard_name(self.world_size, rank)
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise ConvertError(
                 f"{path} cannot be loaded as plain weights (truncated, or not verl's): {error}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from opd.convert.errors import ConvertError, incomplete
 from opd.convert.reporter import Reporter
@@ -74,7 +75,7 @@ def find_source(checkpoint: str, reporter: Reporter) -> Source:
         reporter.warn(f"{store.url} was not saved by the run around it: {RUN_FILE} has another spec hash")
         run = record = None
     spec = run.get_json(SPEC_FILE) if run is not None and record is not None else None
-    model: Mapping = (spec or {}).get("model") or {}
+    model: Mapping[str, Any] = (spec or {}).get("model") or {}
     origin = Origin(
         checkpoint=store.url,
         step=manifest.step if manifest is not None else step_of(name),

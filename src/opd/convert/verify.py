@@ -149,7 +149,8 @@ def _reference(
     state = {name: merger.tensor(name).to(dtypes[name]).to(loaded_dtypes[name]) for name in merger.names()}
     model.load_state_dict(state, strict=False, assign=True)  # names were checked; a tied one may be there once
     model.tie_weights()
-    return model.eval()
+    model.eval()
+    return model
 
 
 @torch.no_grad()

@@ -27,17 +27,21 @@ class UnfitTemplate(SpecError):
         return cls([Problem(path="model.path", value=tokenizer.name_or_path or None, rule=rule, fix=fix)])
 
 
-def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> str:
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, is_finished: bool = False, **kwargs: Any) -> str:
     """The messages as the template writes them, with the header of the model's next turn.
 
     Args:
+        is_finished: no turn follows, so there is no header.
         kwargs: what the template reads besides: `tools`, `enable_thinking` and the like.
 
     Raises:
         UnfitTemplate: there is no template, or it fails.
     """
     try:
-        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **kwargs)
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=not is_finished, **kwargs
+        )
+        return text
     except Exception as error:  # a template is a program of the model author: it may raise anything
         # `raise_exception` in a template raises this very class with the author's own words.
         name = "" if type(error) is TemplateError else f"{type(error).__name__}: "

@@ -127,8 +127,8 @@ def _user_message(raw: RawFile, row: int) -> str:
         return prompt
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], dict):
         message = prompt[0]
-        if message.get("role") == "user" and isinstance(message.get("content"), str):
-            return message["content"]
+        if message.get("role") == "user" and isinstance(content := message.get("content"), str):
+            return content
     raise raw.error(row, "prompt", "must be a text or a list of one message {role: user, content: text}")
 
 

@@ -14,6 +14,8 @@ from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, write_files
+from opd.envs.database_folder import kind_of, read_manifest
+from opd.envs.deepplanning import database as benchmark_database
 from opd.envs.travel.data import deepplanning
 from opd.envs.travel.data.filters import filter_rows, length_rule
 from opd.envs.travel.data.generate import GRADES, GeneratedTask, generate_task
@@ -36,7 +38,8 @@ EXAMPLE = """\
   python -m opd.data.prepare_agent_data --database-dir databases/travel --grades 0 --languages en --num-cities 8
     the simplest grade alone: one price of one place, another in every episode
   python -m opd.data.prepare_agent_data --sources deepplanning
-    reads   data/DeepPlanning/{travelplanning,shoppingplanning}/data/*.json; writes val_shopping.parquet as well"""
+    reads   data/DeepPlanning/{travelplanning,shoppingplanning}/data/*.json; writes val_shopping.parquet as well
+    with --database-dir databases/deepplanning: only queries whose case is in it (python -m opd.envs.deepplanning import)"""
 
 Tables = dict[str, list[Row]]
 
@@ -52,11 +55,12 @@ def prepare(arguments: argparse.Namespace) -> None:
     output_dir = arguments.output_dir or arguments.data_dir / "agent_processed"
     tables: Tables = {}
     reports: list[SetReport] = []
+    left_out: list[str] = []
     solutions: list[dict[str, object]] = []
     if "generated" in arguments.sources:
         reports += _generated(arguments, console, tables, solutions)
     if "deepplanning" in arguments.sources:
-        reports += _published(arguments, tables)
+        reports += _published(arguments, tables, left_out)
     tables = _filter(arguments, tables, reports)
     for name, rows in tables.items():
         if not rows:
@@ -75,11 +79,14 @@ def prepare(arguments: argparse.Namespace) -> None:
             "tools",
         )
     }
+    options["left_out"] = left_out
     texts = {output_dir / command_line.SUMMARY_FILE: command_line.summary_json(reports, options)}
     if arguments.solutions:
         texts[output_dir / SOLUTIONS_FILE] = "".join(json.dumps(s, ensure_ascii=False) + "\n" for s in solutions)
     write_files({output_dir / name: rows for name, rows in tables.items()}, texts, schema=AGENT_SCHEMA)
     command_line.print_reports(reports, output_dir, Console())
+    for what in left_out:
+        print(f"left out: {what}")
 
 
 def _generated(
@@ -142,25 +149,55 @@ def _database(arguments: argparse.Namespace) -> Database:
         raise RawFileError(str(error)) from error
 
 
-def _published(arguments: argparse.Namespace, tables: Tables) -> list[SetReport]:
-    """Reads DeepPlanning's files into `tables`."""
+def _published(arguments: argparse.Namespace, tables: Tables, left_out: list[str]) -> list[SetReport]:
+    """Reads those of DeepPlanning's files that are there into `tables`; what is not prepared goes to `left_out`, with why."""
     reports = []
+    left_out += [f"{path}: no such file" for path in deepplanning.absent_files(arguments.data_dir, arguments.languages)]
     first_index = sum(len(rows) for rows in tables.values())
     ratio, seed = arguments.train_ratio, arguments.seed
-    sets = list(deepplanning.travel(arguments.data_dir, train_ratio=ratio, seed=seed, first_index=first_index))
+    sets = list(
+        deepplanning.travel(
+            arguments.data_dir,
+            languages=arguments.languages,
+            train_ratio=ratio,
+            seed=seed,
+            first_index=first_index,
+            cases=_cases(arguments),
+        )
+    )
     first_index += sum(len(rows) for _, prepared in sets for rows in prepared.rows.values())
     sets += deepplanning.shopping(arguments.data_dir, first_index=first_index)
+    if not sets:
+        raise RawFileError(
+            f"{arguments.data_dir / deepplanning.FOLDER}: no query file is there. Get them from "
+            f"{deepplanning.PUBLISHED_AT}, or leave them out with --sources generated"
+        )
     for name, prepared in sets:
         language: Language = "zh" if name.endswith("zh") else "en"
         validation = SHOPPING_FILE if "shopping" in name else val_file(language)
         num_written = {}
         for split, rows in prepared.rows.items():
             file = TRAIN_FILE if split == "train" else validation
+            if not rows and file == SHOPPING_FILE:
+                left_out.append(f"{name}: none of its queries has a right cart")
+                continue
             tables.setdefault(file, []).extend(rows)
             num_written[file] = len(rows)
         raw = prepared.raw
         reports.append(SetReport(name, raw.path, len(raw.records), prepared.dropped, num_written, prepared.notes))
     return reports
+
+
+def _cases(arguments: argparse.Namespace) -> deepplanning.Cases | None:
+    """The benchmark's database that --database-dir names; None where it names another, or nothing."""
+    folder = arguments.database_dir
+    if folder is None or kind_of(folder) != benchmark_database.Manifest.KIND:
+        return None
+    try:
+        manifest = read_manifest(folder, benchmark_database.Manifest)
+    except ManifestError as error:
+        raise RawFileError(str(error)) from error
+    return deepplanning.Cases(manifest, manifest.case_names)
 
 
 def _filter(arguments: argparse.Namespace, tables: Tables, reports: list[SetReport]) -> Tables:
@@ -187,7 +224,7 @@ def main(argv: list[str] | None = None) -> None:
         type=Path,
         default=None if database_dir is None else Path(database_dir),
         metavar="DIR",
-        help="the tool database that tasks are generated from (default: $DATABASE_DIR)",
+        help="the tool database that tasks are generated from, or that the benchmark was imported to (default: $DATABASE_DIR)",
     )
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: DATA_DIR/agent_processed")
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=["generated"], help="default: generated")

@@ -89,7 +89,8 @@ def require_columns(raw: RawFile, layouts: Sequence[Iterable[str]]) -> None:
 
 def _parquet_records(path: Path) -> list[Record]:
     try:
-        return pq.read_table(path).to_pylist()
+        records: list[Record] = pq.read_table(path).to_pylist()
+        return records
     except (pa.ArrowInvalid, OSError) as error:
         raise RawFileError(f"{path}: not a readable Parquet file ({error})") from error
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opd.config.algorithm import MESSAGES
 from opd.data.instructions import Variant, with_instruction
 from opd.data.math_sources import MathSource, Problem
 
@@ -34,6 +35,8 @@ SCHEMA = pa.schema(
         ),
     ]
 )
+
+CONVERSATIONS = pa.schema([(MESSAGES, SCHEMA.field("prompt").type)])
 
 
 def prompt_row(problem: Problem, *, data_source: str, split: Split, variant: Variant) -> Row:

@@ -40,6 +40,6 @@ def build_tiny_qwen3(
         **special,
     )
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(config).float()
+    model: Qwen3ForCausalLM = Qwen3ForCausalLM(config).float()
     model.generation_config = GenerationConfig(do_sample=False, **special)
     return model

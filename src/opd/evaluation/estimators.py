@@ -19,6 +19,11 @@ class Estimate(NamedTuple):
     standard_error: float
     """NaN for fewer than two problems: one problem says nothing about how problems vary."""
 
+    def interval(self, freedom: int) -> tuple[float, float]:
+        """Both ends of the two-sided 95 % interval by Student's t; NaN without degrees of freedom or without an error."""
+        half = critical_t(freedom) * self.standard_error if freedom > 0 else math.nan
+        return self.value - half, self.value + half
+
 
 def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     """Unbiased pass@k of one problem for k = 1 ... n: the chance that k of its n samples hold a correct one.
@@ -32,7 +37,8 @@ def pass_at_every_k(num_correct: int, num_samples: int) -> Floats:
     _check_counts(num_correct, num_samples)
     draws = np.arange(num_samples, dtype=np.float64)
     still_wrong = np.clip((num_samples - num_correct - draws) / (num_samples - draws), 0.0, None)
-    return np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
+    rates: Floats = np.subtract(1.0, np.cumprod(still_wrong), dtype=np.float64)
+    return rates
 
 
 def best_at_every_k(values: Sequence[float] | Floats) -> Floats:
@@ -91,7 +97,8 @@ def majority_at_every_k(
     for winning in range(1, max(votes, default=0) + 1):
         expected += _accuracy_with_winner_at(winning, votes, accuracies, num_samples)
     subsets = np.array([float(comb(num_samples, k)) for k in range(num_samples + 1)])
-    return (expected / subsets)[1:]
+    best: Floats = (expected / subsets)[1:]
+    return best
 
 
 def _accuracy_with_winner_at(
@@ -172,6 +179,18 @@ def chance_beyond(t: float, freedom: int) -> float:
         term *= cosine**2 * power / (power + 1)
     inside = math.sin(angle) * total * (cosine if freedom % 2 else 1)
     return 1 - (2 / math.pi * (angle + inside) if freedom % 2 else inside)
+
+
+@lru_cache(maxsize=256)
+def critical_t(freedom: int, level: float = 0.05) -> float:
+    """The t that |T| exceeds with chance `level` (0 < level < 1), by bisection of `chance_beyond`."""
+    low, high = 0.0, 1.0
+    while chance_beyond(high, freedom) > level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance_beyond(middle, freedom) > level else (low, middle)
+    return high
 
 
 def _check_counts(num_part: int, num_samples: int) -> None:

@@ -14,9 +14,6 @@ from opd.evaluation.results import SetResult, shown_ks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Z_95 = 1.96
-"""Half the width of a 95 % interval in standard errors, for the bands."""
-
 
 def result_table(results: Sequence[SetResult]) -> Table:
     """A column for each data set: accuracies in percent with their standard errors, and what did not go well."""
@@ -95,7 +92,7 @@ def _draw_curves(axes: "Axes", results: Sequence[SetResult]) -> None:
         color = f"C{number}"
         ks = range(1, result.num_samples + 1)
         values = [100 * estimate.value for estimate in result.pass_at]
-        errors = [_half_band(estimate) for estimate in result.pass_at]
+        errors = [_half_band(estimate, result.num_problems) for estimate in result.pass_at]
         axes.plot(ks, values, color=color, marker="o", markersize=3)
         lower = [max(0.0, value - error) for value, error in zip(values, errors, strict=True)]
         upper = [min(100.0, value + error) for value, error in zip(values, errors, strict=True)]
@@ -118,15 +115,16 @@ def _draw_bars(axes: "Axes", results: Sequence[SetResult]) -> None:
     """mean@1 of each data set with its 95 % interval."""
     positions = range(len(results))
     values = [100 * result.mean.value for result in results]
-    errors = [_half_band(result.mean) for result in results]
+    errors = [_half_band(result.mean, result.num_problems) for result in results]
     axes.bar(positions, values, yerr=errors, width=0.5, capsize=4, color=[f"C{number}" for number in positions])
     axes.set_xticks(positions, [_label(result) for result in results])
     axes.set_xlim(-0.75, len(results) - 0.25)
 
 
-def _half_band(estimate: Estimate) -> float:
+def _half_band(estimate: Estimate, num_problems: int) -> float:
     """Half a 95 % interval in percent; nothing where one problem gives no error, rather than a guess."""
-    return 0.0 if math.isnan(estimate.standard_error) else 100 * Z_95 * estimate.standard_error
+    low, high = estimate.interval(num_problems - 1)
+    return 0.0 if math.isnan(low) else 50 * (high - low)
 
 
 def _label(result: SetResult) -> str:

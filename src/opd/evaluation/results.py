@@ -66,6 +66,8 @@ class SetResult(NamedTuple):
     """Per answer that came; NaN if none did."""
     accuracy_by_problem: Mapping[int, float]
     """For paired comparisons: the mean accuracy of each problem."""
+    num_right_by_problem: Mapping[int, int]
+    """Likewise: how many of each problem's n answers were right."""
 
     @property
     def mean(self) -> Estimate:
@@ -166,7 +168,8 @@ def _evaluate_set(
     answers = [by_index[index] for index in indices]
     came = [sample for group in answers for sample in group]
     means = [sum(sample.acc for sample in group) / num_samples for group in answers]
-    passes = [pass_at_every_k(sum(_is_right(sample) for sample in group), num_samples) for group in answers]
+    num_right = [sum(map(is_right, group)) for group in answers]
+    passes = [pass_at_every_k(right, num_samples) for right in num_right]
     return SetResult(
         data_source=source,
         num_problems=len(indices),
@@ -182,10 +185,11 @@ def _evaluate_set(
         num_truncated=sum(sample.truncated for sample in came),
         mean_num_tokens=sum(sample.num_tokens for sample in came) / len(came) if came else float("nan"),
         accuracy_by_problem=dict(zip(indices, means, strict=True)),
+        num_right_by_problem=dict(zip(indices, num_right, strict=True)),
     )
 
 
-def _is_right(sample: Sample) -> bool:
+def is_right(sample: Sample) -> bool:
     """pass@k knows right and wrong only: partial accuracy is wrong."""
     return sample.acc == 1.0
 

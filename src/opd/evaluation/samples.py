@@ -63,7 +63,11 @@ SCHEMA = pa.schema(
 def write_generations(path: Path, samples: Iterable[Sample]) -> None:
     """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete."""
     ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
-    table = pa.Table.from_pylist([asdict(sample) for sample in ordered], schema=SCHEMA)
+    write_table(path, pa.Table.from_pylist([asdict(sample) for sample in ordered], schema=SCHEMA))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Writes a Parquet file beside its place and renames it there when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

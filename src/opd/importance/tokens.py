@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from opd.config.algorithm import Mode, Scope, TokenImportance
+from opd.config.algorithm import LossType, Mode, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
 
 
@@ -92,6 +92,15 @@ def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
     return place, size
 
 
+def scored_divergence(score: Score, loss_type: LossType) -> LossType:
+    """The divergence that tokens are scored by: TIP's Q3 ranks by KL(p_T || p_S) whatever the loss is, the others by the loss's.
+
+    Args:
+        loss_type: of the step's stage.
+    """
+    return "forward_kl" if score == "q3" else loss_type
+
+
 def token_scores(
     selection: TokenImportance,
     *,
@@ -104,7 +113,7 @@ def token_scores(
 
     Args:
         entropy: [T] the student's, for the scores that need it (`entropy`, `entropy_length`, `soft_or`, `q3`).
-        divergence: [T], for the scores that need it; KL(p_T || p_S) for `q3`, the loss's own for the others.
+        divergence: [T], for the scores that need it, by `scored_divergence`.
 
     Raises:
         ValueError: the score needs what is not given.

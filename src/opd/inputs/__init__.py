@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opd.config.algorithm import MESSAGES
 from opd.config.errors import SpecError
-from opd.config.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec
-from opd.inputs.data import DataSet, data_problems
+from opd.config.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.inputs.data import PROMPT, DataSet, data_problems
 from opd.inputs.models import model_problems
 from opd.inputs.places import place_problems
 
@@ -35,24 +36,32 @@ class Inputs:
     def of(cls, spec: AnyRunSpec) -> Inputs:
         """The inputs of a spec."""
         models = [("model.path", spec.model.path)]
+        named = {} if isinstance(spec, SftSpec) else {"reward.path": spec.reward.path}
         if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
             models = []  # the checkpoint becomes the model
         if isinstance(spec, OpdSpec | OpdAgentSpec):
             models.append(("teacher.path", spec.teacher.path))
-        data = [DataSet(key="data.val", files=spec.data.val)]
+            named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
+        column = MESSAGES if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None else PROMPT
+        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column)]
         if not isinstance(spec, EvalSpec):
             train = DataSet(
                 key="data.train",
                 files=spec.data.train,
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
+                prompt_key=column,
             )
             data.insert(0, train)
-        agent = None if isinstance(spec, OpdSpec) else spec.agent
-        named = {"reward.path": spec.reward.path}
+        agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
         if agent is not None and agent.enable_tools:
             named |= {f"agent.{name}": getattr(agent, name) for name in ("database_dir", "toolset", "tool_config_path")}
-        return cls(models=models, data=data, places=[(key, path) for key, path in named.items() if path is not None])
+        places = [(key, path) for key, path in named.items() if path is not None]
+        if isinstance(spec, OpdSpec | OpdAgentSpec):
+            places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
+        if isinstance(spec, SftSpec):
+            places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
+        return cls(models=models, data=data, places=places)
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:

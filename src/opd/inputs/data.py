@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opd.config.algorithm import MESSAGES, TOOLS
 from opd.config.errors import Problem
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
 _PREPARE = "prepare it with `python -m opd.data.prepare_grpo_data`, `process_eval_data` or `prepare_agent_data`"
+PROMPT = "prompt"
 _NUM_SHOWN = 5
 _NULL = "null"  # the type of a column without a value, which goes with any other
 _BATCH_ROWS = 16_384
@@ -28,7 +30,7 @@ class DataSet:
     Attributes:
         key: of the spec, `data.train` or `data.val`.
         files: in their order; a URL, or a bundled name such as `toy://train`, is not looked at.
-        batch_size: prompts of a training step; None where any number of rows will do.
+        batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
         max_samples: rows that are used at most; None or -1: all.
         prompt_key: the column of the prompts.
     """
@@ -37,7 +39,7 @@ class DataSet:
     files: Sequence[str]
     batch_size: int | None = None
     max_samples: int | None = None
-    prompt_key: str = "prompt"
+    prompt_key: str = PROMPT
 
 
 def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
@@ -66,7 +68,8 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
         return
     yield from _disagreements(data.key, files)
     counts = [file.num_rows for file in files.values()]
-    if data.batch_size is None or None in counts:
+    # Conversations become rows of their turns, more or fewer; the trainer counts those.
+    if data.batch_size is None or None in counts or data.prompt_key == MESSAGES:
         return
     total = sum(files[path].num_rows or 0 for path in data.files)
     usable = total if not data.max_samples or data.max_samples < 0 else min(total, data.max_samples)
@@ -194,9 +197,15 @@ def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _
 def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, str]]:
     import pyarrow as pa
 
-    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in schema.names]
+    needed = (MESSAGES,) if prompt_key == MESSAGES else (prompt_key, "data_source", "reward_model")
+    missing = [name for name in needed if name not in schema.names]
     if missing:
-        yield f"it lacks the columns {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})", _PREPARE
+        fix = (
+            _PREPARE
+            if prompt_key != MESSAGES
+            else "[{role: user, content: ...}, {role: assistant, content: ...}] in every row"
+        )
+        yield f"it lacks the columns {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})", fix
     if prompt_key in schema.names:
         prompt = schema.field(prompt_key).type
         if not (
@@ -209,17 +218,28 @@ def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, 
                 f"its column {prompt_key!r} is {prompt}, and a prompt is a list of messages with role and content",
                 fix,
             )
-    if "reward_model" in schema.names:
+    if "reward_model" in needed and "reward_model" in schema.names:
         reward = schema.field("reward_model").type
         if not (pa.types.is_struct(reward) and "ground_truth" in _names(reward)):
             rule = f"its column 'reward_model' is {reward}, and the scorer reads its ground_truth"
             yield rule, f"{{style: rule, ground_truth: ...}} in every row; {_PREPARE}"
+    if prompt_key == MESSAGES and TOOLS in schema.names and not _may_be_text(schema.field(TOOLS).type):
+        rule = f"its column {TOOLS!r} is {schema.field(TOOLS).type}, and a conversation's tools are their list as JSON text"
+        yield rule, "json.dumps([...]) in every row with tools, null in the others"
+
+
+def _may_be_text(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    value = type_.value_type if pa.types.is_dictionary(type_) else type_
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    return any(test(value) for test in texts)
 
 
 def _is_list(type_: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    return any(test(type_) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _names(struct: Any) -> set[str]:

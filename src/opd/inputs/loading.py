@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from huggingface_hub.errors import (
-    GatedRepoError,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 from opd.config.errors import Problem, SpecError
 from opd.errors import RunError
-
-# The hub has answered, and will answer the same again.
-_FOR_GOOD = (GatedRepoError, RemoteEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
 
 
 class ModelUnreadable(RunError):
@@ -38,9 +28,24 @@ def reading(key: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         text = " ".join(str(error).split())
-        if isinstance(error.__cause__, _FOR_GOOD) or isinstance(error, _FOR_GOOD):
+        if _is_for_good(error) or _is_for_good(error.__cause__):
             fix = "a folder that is there, OWNER/NAME of a model that this HF_TOKEN may read, or a store URL"
             raise SpecError(
                 [Problem(path=key, value=path, rule=f"the model cannot be read: {text}", fix=fix)]
             ) from error
         raise ModelUnreadable(f"{key}={path}: the model cannot be read now: {text}") from error
+
+
+def _is_for_good(error: BaseException | None) -> bool:
+    """Whether the hub has answered, and will answer the same again."""
+    # Here, so that `--plan` and `--dry-run` need no more than the tool's own packages.
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    return isinstance(
+        error, GatedRepoError | RemoteEntryNotFoundError | RepositoryNotFoundError | RevisionNotFoundError
+    )

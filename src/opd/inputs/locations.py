@@ -6,9 +6,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
+from opd.config.algorithm import MESSAGES
 from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
-from opd.data.toy.task import write_parquet
+from opd.data.toy.task import write_conversations, write_parquet
 from opd.inputs.fetch import is_store_url, local_copy
 
 _DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
@@ -57,13 +58,14 @@ def _paths(value: str | ListConfig) -> list[str]:
 def resolve_toy(config: DictConfig, folder: Path) -> None:
     """Replace every `toy://` path of a composed config in place; data sets are written to `folder` first.
 
-    `toy://train` and `toy://heldout` are data, `toy://student` and `toy://teacher` models.
+    `toy://train` and `toy://heldout` are data (conversations where the run learns from these), `toy://student` and `toy://teacher` models.
 
     Raises:
         ValueError: an unknown name behind `toy://`.
     """
     role, ours = config.actor_rollout_ref, RunConfig.of(config)
     written: list[Path] = []
+    write = write_conversations if config.data.get("prompt_key") == MESSAGES else write_parquet
 
     def file_of(path: str) -> str:
         if path.startswith("toy://") and path not in _DATA:
@@ -71,7 +73,7 @@ def resolve_toy(config: DictConfig, folder: Path) -> None:
         if path not in _DATA:
             return path
         if not written:
-            written.extend(write_parquet(folder, seed=ours.spec.seed))
+            written.extend(write(folder, seed=ours.spec.seed))
         return str(written[_DATA[path]])
 
     with open_dict(config):

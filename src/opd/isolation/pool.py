@@ -127,6 +127,6 @@ class ProcessPool(ABC, Generic[Child, Request, Reply]):
             self._children.discard(child)
 
 
-def _close_own(pool: ProcessPool, pid: int) -> None:
+def _close_own(pool: ProcessPool[Child, Request, Reply], pid: int) -> None:
     if os.getpid() == pid:  # a forked child inherits the handler, not the processes
         pool.close()

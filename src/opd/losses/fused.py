@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 Backend = Literal["fused", "chunked"]
 # Estimated error of the logits' gradient beyond which logits are stored in fp32. With both products' own rounding the
 # gradients of hidden states and head were then at most 3.1e-3 off, in the worst case measured.
-MAX_RELATIVE_ERROR = 2.5e-3
+MAX_ESTIMATED_ERROR = 2.5e-3
 
 
 def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
@@ -68,7 +68,7 @@ def head_divergence(
     valid_vocab: int | None = None,
     token_ids: Tensor | None = None,
     precision: LogitsPrecision = "fp16",
-    max_relative_error: float = MAX_RELATIVE_ERROR,
+    max_estimated_error: float = MAX_ESTIMATED_ERROR,
     backend: Backend | None = None,
 ) -> DivergenceOutput:
     """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
@@ -82,7 +82,7 @@ def head_divergence(
     - keeps at most `workspace_gib` beside inputs, gradients and per-token outputs, whatever the number of tokens.
     - stores logits in 16 bits as distances below the maximum of their block of 256, rounded from fp32 sums, estimates
       the gradient's rounding error from its own numbers, and repeats with fp32 logits where it exceeds
-      `max_relative_error` (student and teacher nearly equal); `precision="fp32"` skips the first try, and
+      `max_estimated_error` (student and teacher nearly equal); `precision="fp32"` skips the first try, and
       `opd.losses.storage.StorageMemory` says when to.
     - multiplies gradients over the next multiple of 64 entries, where they are 0: an odd number of them, as
       Qwen's tokenizers have, costs no more than a rounded one. What a head holds behind the entries that count is not read.
@@ -121,14 +121,14 @@ def head_divergence(
         vocab=vocab,
         workspace_bytes=int(workspace_gib * 2**30),
         precision=precision,
-        max_relative_error=max_relative_error,
+        max_estimated_error=max_estimated_error,
         with_gradient=torch.is_grad_enabled(),
     )
     counted = torch.zeros(len(student_hidden), dtype=torch.int64, device=student_hidden.device)
     if token_ids is not None:
         counted = token_ids.clamp(0, vocab - 1)
     loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), counted, call)
-    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, relative_error=error)
+    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, estimated_error=error)
 
 
 def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None) -> Backend:

@@ -25,7 +25,7 @@ class DivergenceOutput(NamedTuple):
     """[T] bool: rows with a nan or an infinity on either side. But for the plain form, their outputs, loss and gradient are 0."""
     precision: str
     """How logits were stored: fp16, fp32 (fused form), or the computing dtype."""
-    relative_error: float
+    estimated_error: float
     """Of the logits' gradient from storing logits and gradient: an estimate of ||error|| / ||gradient|| over all tokens
     together, from every 16th of them; 0 without a gradient, and but for the fused form. It bounds nothing: 3.1e-3 was
     measured where it said 1.7e-3, and a token whose own gradient is tiny beside the others' (a nearly solved one) can be
@@ -46,7 +46,7 @@ class DivergenceOutput(NamedTuple):
         vocab: int,
         *,
         precision: str = "",
-        relative_error: float = 0.0,
+        estimated_error: float = 0.0,
     ) -> "DivergenceOutput":
         """From statistics [5, T], or [3, T] without ids (`row_statistics`).
 
@@ -68,5 +68,5 @@ class DivergenceOutput(NamedTuple):
             teacher_log_prob,
             nonfinite,
             precision or str(statistics.dtype).removeprefix("torch."),
-            relative_error,
+            estimated_error,
         )

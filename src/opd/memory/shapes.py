@@ -141,10 +141,16 @@ def _config_text(path: str, revision: str | None) -> str:
         from opd.store.access import open_url
 
         with open_url(f"{path.rstrip('/')}/config.json", "rt") as file:
-            return file.read()
+            text: str = file.read()
+        return text
     folder = Path(path)
     if not folder.is_dir():
-        from huggingface_hub import hf_hub_download
+        try:
+            from huggingface_hub import hf_hub_download
+        except ImportError as error:
+            raise FileNotFoundError(
+                "there is no such folder, and the hub needs huggingface_hub, which `make setup` installs"
+            ) from error
 
         return Path(hf_hub_download(path, "config.json", revision=revision)).read_text()
     return (folder / "config.json").read_text()

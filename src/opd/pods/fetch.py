@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError, verify_folder
+from opd.envs.database_folder import MANIFEST_FILE, FolderManifest, ManifestError, verify_folder
 from opd.store.access import open_url
 
 CHUNK_BYTES = 8 * 2**20
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         names = fetch(args.url, args.sha256, args.to)
         if MANIFEST_FILE in names:  # a database of our own making says itself what belongs to it
-            verify_folder(args.to)
+            verify_folder(args.to, FolderManifest)
     except (FetchError, ManifestError, OSError) as error:
         print(f"opd.pods.fetch: {error}", file=sys.stderr)
         return 1

@@ -108,11 +108,11 @@ def head_started_at_s() -> float:
     """When this container began: the start of its process 1, Unix seconds."""
     import psutil
 
-    return psutil.Process(1).create_time()
+    return float(psutil.Process(1).create_time())
 
 
 def watch(
-    child: subprocess.Popen,
+    child: subprocess.Popen[bytes],
     experiment: Experiment,
     ask_at_s: float | None,
     save_s: float,

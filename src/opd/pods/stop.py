@@ -14,11 +14,12 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opd.pods.experiment import read_experiment
+from opd.store.durable import fsync_file
 
 FOLDER = "stop"
 LISTENING = "listening"
@@ -139,7 +140,8 @@ def wait(run_dir: Path, request: Request, timeout_s: float) -> int | None:
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if answer.exists():
-            return json.loads(answer.read_text())["step"]
+            step: int = json.loads(answer.read_text())["step"]
+            return step
         if not is_listening(run_dir):
             return None
         time.sleep(POLL_INTERVAL_S)
@@ -165,11 +167,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(path: Path, record: dict) -> None:
-    """Write atomically: the other side may look at any time."""
+def _write(path: Path, record: Mapping[str, object]) -> None:
+    """Write atomically: the other side may look at any time, and must not find half a record after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{uuid.uuid4().hex}.part")
     part.write_text(json.dumps(record))
+    fsync_file(part)
     part.replace(path)
 
 

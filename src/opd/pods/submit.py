@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _client(url: str) -> Jobs:
     from ray.job_submission import JobSubmissionClient
 
-    return JobSubmissionClient(url)
+    client: Jobs = JobSubmissionClient(url)
+    return client
 
 
 def _say(text: str) -> None:

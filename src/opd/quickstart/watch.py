@@ -55,7 +55,8 @@ class MemoryPeak:
 
 def _pss(process: psutil.Process) -> int:
     try:
-        return process.memory_full_info().pss
+        num_bytes: int = process.memory_full_info().pss
+        return num_bytes
     except psutil.Error:
         return 0  # it ended while we looked
 

@@ -99,7 +99,7 @@ def _custom_function(name: str) -> Callable[..., Any]:
         module = load_file(Path(source), f"_opd_custom_reward_{Path(source).stem}")
     else:
         module = importlib.import_module(source)
-    function = getattr(module, attribute)
+    function: Callable[..., Any] = getattr(module, attribute)
     if not callable(function):
         raise TypeError(f"{name} is a {type(function).__name__}, not a function")
     return function

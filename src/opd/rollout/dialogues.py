@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from opd.agent.dialogue import Dialogue
 from opd.agent.metrics import AgentCounts
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
 from opd.config.run_config import RunConfig
-from opd.errors import StoreError
 from opd.rollout.seeds import TRAIN
+from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
-from opd.store.base import NO_RETRY
-
-logger = logging.getLogger(__name__)
 
 
 def num_kept(ours: RunConfig) -> int:
@@ -78,27 +73,14 @@ def segments(dialogue: Dialogue, tokenizer: Any) -> Iterator[Segment]:
 
 
 class DialogueLog:
-    """Writes kept conversations into the run directory; what the store does not take is offered again at the next batch."""
+    """Writes kept conversations into the run directory."""
 
     def __init__(self, num_kept: int) -> None:
         self._num_kept = num_kept
-        self._waiting: set[str] = set()
+        self._files = KeptFiles()
 
     def write(self, run: Run, trajectories: Iterable[Trajectory]) -> None:
         """One file for each partition and step among them; each rollout process kept as many as the run is to keep."""
         ordered = sorted(trajectories, key=lambda item: (item.partition, item.step, item.data_index, item.sample))
-        for (partition, step), group in groupby(ordered, key=lambda item: (item.partition, item.step)):
-            key = file_key(partition, step)
-            run.local.put(key, to_lines(list(group)[: self._num_kept]))
-            self._waiting.add(key)
-        if run.remote is None:
-            self._waiting.clear()
-            return
-        remote = run.remote.with_policy(NO_RETRY)
-        for key in sorted(self._waiting):
-            try:
-                remote.put_file(key, Path(run.handle.local_dir) / key)
-            except StoreError as error:
-                logger.warning("%d files of conversations wait for the store: %s", len(self._waiting), error)
-                return
-            self._waiting.discard(key)
+        batches = groupby(ordered, key=lambda item: (item.partition, item.step))
+        self._files.put(run, {file_key(*batch): to_lines(list(group)[: self._num_kept]) for batch, group in batches})

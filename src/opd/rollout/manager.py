@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import ray
+from omegaconf import DictConfig
+from ray.actor import ActorHandle
 from tensordict import TensorDict
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from opd.cluster.nodes import working_nodes
 from opd.rollout.worker import RolloutActor, RolloutReport, RolloutWorker
@@ -25,14 +28,14 @@ class RolloutManager:
     processes fewer to start, and no round trip a sample. One or more workers are Ray actors spread over the nodes.
     """
 
-    def __init__(self, config, llm_client, reward_handles):
+    def __init__(self, config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None):
         num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
         self._report = RolloutReport()
         self.on_report: Callable[[RolloutReport], None] | None = None
         """Told of each batch as soon as it is answered, before anything else can fail."""
         self._num_finished = 0
         self._local: RolloutWorker | None = None
-        self._actors: list = []
+        self._actors: list[ActorHandle] = []
         if num_workers == 0:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True).start()
@@ -47,7 +50,9 @@ class RolloutManager:
             self._actors.append(RolloutActor.options(**options).remote(config, llm_client, None, reward_handles))
 
     @staticmethod
-    async def _make_local(config, llm_client, reward_handles) -> RolloutWorker:
+    async def _make_local(
+        config: DictConfig, llm_client: LLMServerClient, reward_handles: list[ActorHandle] | None
+    ) -> RolloutWorker:
         # verl's classes take the running event loop in their constructors.
         return RolloutWorker(config, llm_client, None, reward_handles)
 
@@ -102,9 +107,10 @@ class RolloutManager:
         return report
 
 
-def _num_finished(actor) -> int:
+def _num_finished(actor: ActorHandle) -> int:
     """What a rollout actor has answered so far; nothing of one that is lost or does not answer."""
     try:
-        return ray.get(actor.finished.remote(), timeout=PROGRESS_POLL_S)
+        num: int = ray.get(actor.finished.remote(), timeout=PROGRESS_POLL_S)
+        return num
     except ray.exceptions.RayError:
         return 0

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 
 VALIDATION = "val"
 TRAIN = "train"
+PASS_RATES = "pass_rates"
 
 
 def request_seed(run_seed: int, partition: str, step: int, data_index: int, sample: int, turn: int) -> int:
     """A 63-bit seed for one generation request.
 
     Args:
-        run_seed: the run's seed. partition: `TRAIN` or `VALIDATION` (both number their rows from 0). step: global step.
+        run_seed: the run's seed. partition: `TRAIN`, `VALIDATION` (both number their rows from 0) or
+            `PASS_RATES` (training rows, asked a second time in a step). step: global step.
         data_index: row of the data set. sample: which of the `n` samples of the prompt. turn: assistant turn.
     """
     text = f"{run_seed}/{partition}/{step}/{data_index}/{sample}/{turn}"
@@ -36,7 +40,7 @@ class SeededRank:
 
     rank: int
 
-    def __init__(self, config, *args, **kwargs):
+    def __init__(self, config: DictConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the next class is verl's worker
         seed = process_seed(int(config.actor.fsdp_config.seed), self.rank)
         random.seed(seed)
@@ -47,15 +51,15 @@ class SeededRank:
 class SeededClient:
     """A verl LLM client for one trajectory that gives every assistant turn its own seed."""
 
-    def __init__(self, client, *, run_seed: int, partition: str, step: int, data_index: int, sample: int):
+    def __init__(self, client: Any, *, run_seed: int, partition: str, step: int, data_index: int, sample: int):
         self._client = client
         self._key = (run_seed, partition, step, data_index, sample)
         self._turn = 0
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    async def generate(self, request_id, *, sampling_params: dict, **kwargs):
+    async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
         seed = request_seed(*self._key, self._turn)
         self._turn += 1
         return await self._client.generate(request_id, sampling_params={**sampling_params, "seed": seed}, **kwargs)

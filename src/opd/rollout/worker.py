@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,12 @@ import hydra
 import ray
 import torch
 import transfer_queue as tq
+from omegaconf import DictConfig
+from ray.actor import ActorHandle
 from tensordict import NonTensorData, NonTensorStack, TensorDict
+from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
     AgentLoopOutput,
     DictConfigWrap,
     ToolListWrap,
@@ -21,23 +26,37 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
 
 from opd.agent.loop import ToolDialogueLoop, environment
 from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP
 from opd.agent.trajectories import Trajectory
 from opd.compat.verl_trainer import RewardWorker
+from opd.config import EvalSpec
 from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample
 from opd.rewards import worst_score
 from opd.rollout.dialogues import DialogueKeeper, num_kept
+from opd.rollout.log_probs import asks_log_probs
 from opd.rollout.reward_function import reward_function
-from opd.rollout.seeds import TRAIN, VALIDATION, SeededClient
+from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 
 logger = logging.getLogger(__name__)
 
 # The class behind verl's actor class: we subclass it and run it in this process or as an actor of our own.
 _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+Row = tuple[str, dict[str, Any], dict[str, Any]]
+"""(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
+
+GIVEN = "__given__"
+"""Field of a prompt: token ids of each of its answers, in the place of sampled ones."""
+MAX_TOKENS = "__max_tokens__"
+"""Field of a prompt: tokens that an answer may have, of those that `data.max_response_length` allows."""
+ONLY_SCORED = "__only_scored__"
+"""Field of a batch, true where its answers, sampled as in training, are wanted in the report and nowhere else."""
 
 
 @dataclass(kw_only=True)
@@ -50,7 +69,7 @@ class RolloutReport:
     first_error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
-    """Every answer, where the run is an evaluation; `problem_index` is the row's in the data set."""
+    """Every answer, where the run is an evaluation or nothing else is wanted of the batch; `problem_index` is the row's in the data set."""
     fault: Exception | None = None
     """What ends the run although these answers were given."""
     agent: AgentCounts = field(default_factory=AgentCounts)
@@ -86,11 +105,23 @@ class _LocalReward:
         def __init__(self, worker: RewardWorker):
             self._worker = worker
 
-        def remote(self, data):
-            return self._worker.compute_score(data)
+        async def remote(self, data: DataProto) -> dict[str, Any]:
+            score: dict[str, Any] = await self._worker.compute_score(data)
+            return score
 
-    def __init__(self, config):
+    def __init__(self, config: DictConfig):
         self.compute_score = self._Call(RewardWorker(config))
+
+
+class GivenAnswer:
+    """In the place of a rollout server's client: one answer that was given before, without its probabilities."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+
+    async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
+        """The answer, up to `max_tokens` of the sampling parameters."""
+        return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")])
 
 
 class RolloutWorker(_VerlWorker):
@@ -100,7 +131,13 @@ class RolloutWorker(_VerlWorker):
     makes mini-batches depend on timing. Synchronous training needs the whole batch anyway.
     """
 
-    def __init__(self, config, llm_client, teacher_client=None, reward_loop_worker_handles=None):
+    def __init__(
+        self,
+        config: DictConfig,
+        llm_client: LLMServerClient,
+        teacher_client: LLMServerClient | None = None,
+        reward_loop_worker_handles: list[ActorHandle] | None = None,
+    ):
         handles = reward_loop_worker_handles or [_LocalReward(config)]
         super().__init__(config, llm_client, teacher_client, handles)
         self.ours = RunConfig.of(config)
@@ -113,23 +150,23 @@ class RolloutWorker(_VerlWorker):
     async def generate(self, batch: TensorDict) -> RolloutReport:
         """Answer every prompt of `batch` `n` times; rows and statuses are stored when this returns."""
         started = time.perf_counter()
-        validate = bool(batch["validate"]) if "validate" in batch else False
-        batch.pop("validate", None)
+        validate, only_scored = _take(batch, "validate"), _take(batch, ONLY_SCORED)
+        partition = PASS_RATES if only_scored else VALIDATION if validate else TRAIN
         if "agent_name" not in batch:
             batch["agent_name"] = NonTensorData(self.config.actor_rollout_ref.rollout.agent.default_agent_loop)
         prompts = [_row(batch, i) for i in range(len(batch))]
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
         jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
-        self._keeper = DialogueKeeper(num_kept(self.ours), self.tokenizer, VALIDATION if validate else TRAIN)
+        self._keeper = DialogueKeeper(0 if only_scored else num_kept(self.ours), self.tokenizer, partition)
         results = await asyncio.gather(
-            *(self._trajectory(prompt, sample, validate=validate) for prompt, sample in jobs), return_exceptions=True
+            *(self._trajectory(prompt, sample, partition) for prompt, sample in jobs), return_exceptions=True
         )
         generated = time.perf_counter()
         report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
         report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
-        if validate and self.ours.spec.kind == "eval":
+        if only_scored or (validate and isinstance(self.ours.spec, EvalSpec)):
             finals = [
                 result.fields if isinstance(result, Unscored) else result[-1][1]
                 for result in results
@@ -137,38 +174,42 @@ class RolloutWorker(_VerlWorker):
             ]
             report.samples = [self._sample(fields) for fields in finals]
         try:
-            await self._store(prompts, rows, failed, VALIDATION if validate else TRAIN)
+            if not only_scored:
+                await self._store(prompts, rows, failed, partition)
         except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
             report.fault = error
         report.seconds = {"generate": generated - started, "store": time.perf_counter() - generated}
         return report
 
-    def _sampling(self, *, validate: bool) -> dict[str, Any]:
-        config = self.config.actor_rollout_ref.rollout
-        source = config.val_kwargs if validate else config
+    def _sampling(self, partition: str, step: int) -> dict[str, Any]:
+        config, every = self.config.actor_rollout_ref.rollout, self.ours.sampling.rollout.logprobs_every
+        source = config.val_kwargs if partition == VALIDATION else config
         return {
             "temperature": source.temperature,
             "top_p": source.top_p,
             "top_k": source.top_k,
             "repetition_penalty": 1.0,
-            "logprobs": config.calculate_log_probs,
+            "logprobs": partition == TRAIN and asks_log_probs(self.config, every=every, step=step),
         }
 
-    async def _trajectory(self, prompt: dict[str, Any], sample: int, *, validate: bool) -> list[tuple]:
-        """One agent loop from prompt to scored rows: a list of (key, fields, tag)."""
+    async def _trajectory(self, prompt: dict[str, Any], sample: int, partition: str) -> list[Row]:
+        """One agent loop from prompt to scored rows."""
         kwargs = {k: v for k, v in prompt.items() if not k.startswith("__")}
-        agent_name = kwargs.pop("agent_name")
+        agent_name, step = kwargs.pop("agent_name"), int(kwargs["global_steps"])
         client = SeededClient(
             self.llm_client,
             run_seed=self.ours.spec.seed,
-            partition=VALIDATION if validate else TRAIN,
-            step=int(kwargs["global_steps"]),
+            partition=partition,
+            step=step,
             data_index=int(kwargs["index"]),
             sample=sample,
         )
-        loop = self._agent_loop(agent_name, client)
+        loop = self._agent_loop(agent_name, GivenAnswer(prompt[GIVEN][sample]) if GIVEN in prompt else client)
+        sampling = self._sampling(partition, step)
+        if MAX_TOKENS in prompt:
+            sampling["max_tokens"] = min(prompt[MAX_TOKENS], self.rollout_config.response_length)
         try:
-            return await self._answered(loop, agent_name, sample, kwargs, validate=validate)
+            return await self._answered(loop, agent_name, sample, kwargs, sampling)
         finally:
             self.num_finished += 1
 
@@ -177,9 +218,9 @@ class RolloutWorker(_VerlWorker):
         return self.num_finished
 
     async def _answered(
-        self, loop: Any, agent_name: str, sample: int, kwargs: dict[str, Any], *, validate: bool
-    ) -> list[tuple]:
-        output = await loop.run(self._sampling(validate=validate), session_id=sample, **kwargs)
+        self, loop: Any, agent_name: str, sample: int, kwargs: dict[str, Any], sampling: dict[str, Any]
+    ) -> list[Row]:
+        output = await loop.run(sampling, session_id=sample, **kwargs)
         outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
         if not outputs or not outputs[-1].response_ids:
             raise RuntimeError(f"agent loop {agent_name} returned no response token")
@@ -194,7 +235,7 @@ class RolloutWorker(_VerlWorker):
             self._keeper.see(loop.dialogue, outputs[-1], kwargs, sample)
         return [self._row_of(output, kwargs, sample, turn) for turn, output in enumerate(outputs)]
 
-    def _agent_loop(self, name: str, client: SeededClient):
+    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer) -> AgentLoopBase:
         if name not in _agent_loop_registry:
             raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(_agent_loop_registry)}")
         cls = hydra.utils.get_class(_agent_loop_registry[name]["_target_"])
@@ -209,8 +250,7 @@ class RolloutWorker(_VerlWorker):
             tools=ToolListWrap(self.tools),
         )
 
-    def _row_of(self, output: AgentLoopOutput, kwargs: dict[str, Any], sample: int, turn: int) -> tuple:
-        """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
+    def _row_of(self, output: AgentLoopOutput, kwargs: dict[str, Any], sample: int, turn: int) -> Row:
         fields = output.as_dict() | kwargs | {"session_id": sample}
         fields.pop("multi_modal_data", None)
         input_ids = torch.cat([fields["prompts"], fields["responses"]])
@@ -233,7 +273,12 @@ class RolloutWorker(_VerlWorker):
         }
         return f"{kwargs['uid']}_{sample}_{turn}", fields, tag
 
-    def _collect(self, jobs, results, report: RolloutReport) -> tuple[list[tuple], set[str]]:
+    def _collect(
+        self,
+        jobs: Sequence[tuple[dict[str, Any], int]],
+        results: Sequence[list[Row] | BaseException],
+        report: RolloutReport,
+    ) -> tuple[list[Row], set[str]]:
         """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt."""
         rows, failed = [], set()
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -276,7 +321,9 @@ class RolloutWorker(_VerlWorker):
             and int(fields["responses"][-1]) != self.tokenizer.eos_token_id,
         )
 
-    async def _store(self, prompts, rows: list[tuple], failed: set[str], partition: str) -> None:
+    async def _store(
+        self, prompts: Sequence[dict[str, Any]], rows: Sequence[Row], failed: set[str], partition: str
+    ) -> None:
         if rows:
             keys, fields, tags = (list(column) for column in zip(*rows, strict=True))
             await tq.async_kv_batch_put(
@@ -285,6 +332,13 @@ class RolloutWorker(_VerlWorker):
         uids = [prompt["uid"] for prompt in prompts]
         tags = [{"status": "failure" if uid in failed else "finished"} for uid in uids]
         await tq.async_kv_batch_put(keys=uids, tags=tags, partition_id=partition)
+
+
+def _take(batch: TensorDict, name: str) -> bool:
+    """Take a flag out of the batch; one that is not there is false."""
+    is_set = name in batch and bool(batch[name])
+    batch.pop(name, None)
+    return is_set
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:

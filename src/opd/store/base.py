@@ -115,6 +115,9 @@ class Store(ABC):
     def _md5(self, key: str) -> str | None:
         return None
 
+    def _keep(self, key: str) -> None:  # noqa: B027 - a service shows only what it keeps
+        pass
+
     # ---- what callers use ----------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> None:
@@ -139,6 +142,7 @@ class Store(ABC):
         except AlreadyExists:
             if self._current(key) != data:
                 raise
+            self.keep(key)  # the call that wrote it may have failed before the store held it for good
 
     def get(self, key: str) -> bytes:
         return self._retrying(f"read {self.url}/{key}", lambda: self._get(key), may_be_missing=True)
@@ -165,6 +169,10 @@ class Store(ABC):
 
     def exists(self, key: str) -> bool:
         return self.info(key) is not None
+
+    def keep(self, key: str) -> None:
+        """Has the store hold an object for good that was found there: its writer may have been killed just before that."""
+        self._retrying(f"sync {self.url}/{key}", lambda: self._keep(key))
 
     def children(self, prefix: str) -> list[str]:
         """Names directly below a prefix, files and folders, sorted; empty where there is nothing."""
@@ -210,7 +218,7 @@ class Store(ABC):
             return None
         try:
             record = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter where it is nested too deeply
             raise CorruptRecord(f"{self.url}/{key} is not JSON: {error}") from error
         if not isinstance(record, dict):
             raise CorruptRecord(f"{self.url}/{key} holds {type(record).__name__}, expected a JSON object")

@@ -27,6 +27,7 @@ class LocalStore(Store):
     def __init__(self, root: Path, *, policy: RetryPolicy = DEFAULT_POLICY):
         self.root = Path(os.path.abspath(root))
         super().__init__(str(self.root), policy=policy)
+        self._synced_folders: set[Path] = set()
 
     def local_path(self, key: str) -> Path:
         return self.root / key
@@ -40,11 +41,13 @@ class LocalStore(Store):
                 path.unlink()
 
     def _child(self, key: str) -> Self:
-        return type(self)(self.root / key, policy=self.policy)
+        child = type(self)(self.root / key, policy=self.policy)
+        child._synced_folders = self._synced_folders
+        return child
 
     def _temporary(self, key: str) -> Path:
         folder = self.local_path(key).parent
-        make_folder(folder)
+        make_folder(folder, self._synced_folders)
         return folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
     def _put(self, key: str, data: bytes) -> None:
@@ -98,6 +101,11 @@ class LocalStore(Store):
         except FileNotFoundError:
             return None
         return ObjectInfo(key=key, size=status.st_size, modified_s=status.st_mtime)
+
+    def _keep(self, key: str) -> None:
+        path = self.local_path(key)
+        fsync_file(path)
+        fsync_folder(path.parent)
 
     def _children(self, prefix: str) -> list[str]:
         try:

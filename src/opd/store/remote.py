@@ -9,6 +9,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,7 +97,7 @@ class FsspecStore(Store):
         service = CREATE_ONLY_PROTOCOLS[self.protocol]
         # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
         self._one_request = {"max_concurrency": 1} if service == "s3" else {}
-        self.native_errors = (OSError, *ODD_ANSWERS, *map(_import_error, CLIENT_ERRORS[service]))
+        self.native_errors = (OSError, *ODD_ANSWERS, *_client_errors(service))
 
     def _child(self, key: str) -> Self:
         return type(self)(f"{self.url}/{key}", policy=self.policy, filesystem=self.filesystem)
@@ -150,7 +151,8 @@ class FsspecStore(Store):
             raise
 
     def _get(self, key: str) -> bytes:
-        return self._call("cat_file", self._path(key), **self._one_request)
+        data: bytes = self._call("cat_file", self._path(key), **self._one_request)
+        return data
 
     def _get_file(self, key: str, path: Path) -> None:
         info = self._info(key)
@@ -232,10 +234,11 @@ def _refusing_no_listing(call: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _import_error(name: str) -> type[Exception]:
-    """The class behind `module:name`."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+@cache
+def _client_errors(service: str) -> tuple[type[Exception], ...]:
+    """The classes behind CLIENT_ERRORS, of the packages that the service's file system has imported anyway."""
+    names = [name.split(":") for name in CLIENT_ERRORS[service]]
+    return tuple(getattr(importlib.import_module(module), attribute) for module, attribute in names)
 
 
 def _is_transient(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from opd.errors import RunError
+from opd.errors import RunError, StoreUnavailable
 from opd.store.base import Store
 from opd.store.durable import hash_file
 
@@ -33,16 +33,21 @@ OnDone = Callable[[ListedFile], object]
 
 def find_problem(folder: Path, file: ListedFile) -> str | None:
     """What is wrong with one file on disk, None if it is as listed."""
-    path = folder / file.path
     try:
-        if not path.is_file():
-            return f"{file.path} is missing"
-        if path.stat().st_size != file.size:
-            return f"{file.path} has {path.stat().st_size} bytes, the manifest says {file.size}"
-        if file.sha256 is not None and hash_file(path)[1] != file.sha256:
-            return f"{file.path} does not have the manifest's sha256"
+        return _compare(folder, file)
     except OSError as error:  # a bad sector: another copy may do
         return f"{file.path} cannot be read: {error}"
+
+
+def _compare(folder: Path, file: ListedFile) -> str | None:
+    """As `find_problem`; raises OSError for a file that cannot be read."""
+    path = folder / file.path
+    if not path.is_file():
+        return f"{file.path} is missing"
+    if path.stat().st_size != file.size:
+        return f"{file.path} has {path.stat().st_size} bytes, the manifest says {file.size}"
+    if file.sha256 is not None and hash_file(path)[1] != file.sha256:
+        return f"{file.path} does not have the manifest's sha256"
     return None
 
 
@@ -61,7 +66,8 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
         Why files are still not as listed, in order; empty if all are.
 
     Raises:
-        StoreError: the store went away; what has arrived whole stays.
+        StoreError: the store went away, or what came from it cannot be read here, which says nothing about the store's copy;
+            what has arrived whole stays.
     """
 
     def one(file: ListedFile) -> str | None:
@@ -71,7 +77,10 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
             store.get_file(file.path, folder / file.path)
         except FileNotFoundError:
             return f"{file.path} is missing in {store.url}"
-        return find_problem(folder, file)
+        try:
+            return _compare(folder, file)
+        except OSError as error:
+            raise StoreUnavailable(f"{file.path} of {store.url} has arrived and cannot be read: {error}") from error
 
     return _problems(one, files, on_done)
 

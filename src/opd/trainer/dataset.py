@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import datasets
 import numpy as np
@@ -14,6 +16,7 @@ from opd.agent.toolset import tool_schemas
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError, show
 from opd.data.chat_template import UnfitTemplate, render
+from opd.evaluation.pass_rates import prompt_id
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
 from opd.trainer.columns import aligned
 
@@ -24,7 +27,7 @@ _PARALLEL_FROM_ROWS = 20_000
 _PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
 
 
-def _offered(schemas: list[dict], row: dict) -> list[dict] | None:
+def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """The descriptions of the tools that a row is offered, as the agent loop gives them to the template."""
     selection = (row.get("extra_info") or {}).get(TOOL_SELECTION)
     return [schema for schema in schemas if selection is None or schema["function"]["name"] in selection] or None
@@ -36,7 +39,7 @@ def _read(path: str) -> datasets.Dataset:
     return datasets.load_dataset(kind, data_files=path)["train"]
 
 
-def _column(table: datasets.Dataset, name: str) -> list:
+def _column(table: datasets.Dataset, name: str) -> list[Any]:
     """A column's values; None for each row of a file without it."""
     return list(table[name]) if name in table.column_names else [None] * len(table)
 
@@ -52,8 +55,11 @@ class PromptDataset(RLHFDataset):
     prompt and the instruction first, silently.
     """
 
+    dataframe: datasets.Dataset
     places: list[int]
     dropped_places: list[int]
+    num_left_out: int = 0
+    """Rows that `keep` left out."""
 
     @property
     def num_overlong_dropped(self) -> int:
@@ -73,7 +79,19 @@ class PromptDataset(RLHFDataset):
             ]
         )
 
-    def _read_files_and_tokenize(self):
+    def prompt_ids(self) -> list[str]:
+        """What each row is called in a file of pass rates."""
+        rows = self.dataframe
+        truths = [(reward or {}).get("ground_truth") for reward in rows["reward_model"]]
+        return [prompt_id(messages, truth) for messages, truth in zip(rows[self.prompt_key], truths, strict=True)]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave out all but these rows, which are then numbered anew."""
+        self.num_left_out += len(self.dataframe) - len(rows)
+        self.dataframe = self.dataframe.select(rows)
+        self.places = [self.places[row] for row in rows]
+
+    def _read_files_and_tokenize(self) -> None:
         """All rows of all files, or verl's choice of `max_samples` of them, without the overlong prompts."""
         self._tables = [_read(path) for path in self.data_files]
         rows = datasets.concatenate_datasets(aligned(self._tables))
@@ -86,26 +104,49 @@ class PromptDataset(RLHFDataset):
         self.dropped_places = sorted(set(rows[_PLACE]) - set(self.places))
         self.dataframe = kept.remove_columns(_PLACE)
 
-    def maybe_filter_out_long_prompts(self, dataframe=None):
+    def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
         toolset = self.config.get("toolset")
         if toolset is not None:
             self.tool_schemas = tool_schemas(toolset)
-        kwargs = {
-            k: v
-            for k, v in self.apply_chat_template_kwargs.items()
-            if k not in ("tokenize", "return_dict", "return_tensors")
-        }
-        limit, tokenizer, key, schemas = self.max_prompt_length, self.tokenizer, self.prompt_key, self.tool_schemas
+        kwargs, tokenizer, key, schemas = self.template_kwargs, self.tokenizer, self.prompt_key, self.tool_schemas
 
-        def fits(row) -> bool:
-            offered = {} if schemas is None else {"tools": _offered(schemas, row)}
+        def num_tokens(row: Mapping[str, Any]) -> int:
+            offered: dict[str, Any] = {} if schemas is None else {"tools": _offered(schemas, row)}
             try:
                 text = render(tokenizer, row[key], **kwargs, **offered)
             except UnfitTemplate as error:
                 raise UnfitTemplate([replace(p, source=f"prompt {show(row[key])}") for p in error.problems]) from error
-            return len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= limit
+            return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-        workers = self.num_workers if len(dataframe) > _PARALLEL_FROM_ROWS else None
+        return self.without_overlong(dataframe, num_tokens)
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the chat template reads besides messages and tools."""
+        ours = ("tokenize", "return_dict", "return_tensors")
+        return {k: v for k, v in self.apply_chat_template_kwargs.items() if k not in ours}
+
+    def processes_for(self, num_rows: int) -> int | None:
+        """How many processes go over so many rows; None: this one."""
+        return self.num_workers if num_rows > _PARALLEL_FROM_ROWS else None
+
+    def without_overlong(
+        self, dataframe: datasets.Dataset, num_tokens: Callable[[Mapping[str, Any]], int]
+    ) -> datasets.Dataset:
+        """The rows whose prompt fits.
+
+        Args:
+            num_tokens: the length of a row's prompt.
+
+        Raises:
+            SpecError: no row fits, or one does not and the run is not to drop any.
+        """
+        limit = self.max_prompt_length
+
+        def fits(row: Mapping[str, Any]) -> bool:
+            return bool(num_tokens(row) <= limit)
+
+        workers = self.processes_for(len(dataframe))
         kept = dataframe.filter(fits, num_proc=workers, desc=f"prompts of at most {limit} tokens")
         dropped = len(dataframe) - len(kept)
         if dropped and not self.filter_overlong_prompts:
@@ -127,7 +168,7 @@ class PromptDataset(RLHFDataset):
     def _unfit(self, rule: str, fix: str) -> SpecError:
         return SpecError([Fault(path="data.max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)])
 
-    def __getitem__(self, item):
-        row = super().__getitem__(item)
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        row: dict[str, Any] = super().__getitem__(item)
         row["index"] = int(item)
         return row

@@ -19,14 +19,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
 from opd.compat.ray_start import patient_start
-from opd.config import AnyRunSpec, EvalSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
-from opd.runs import stacks
+from opd.runs import origin, stacks
 from opd.runs.run import Run
 from opd.trainer import tracking
 
@@ -60,7 +60,7 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
         SpecError: a raw override of ours cannot be used.
     """
     with hydra.initialize_config_dir(config_dir(), version_base=None):
-        config = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+        config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
     config[KEY] = settled(spec, facts).text()
     return config
 
@@ -88,6 +88,7 @@ def run(spec: AnyRunSpec, facts: RunFacts) -> int:
         )
         with claimed:
             tracking.write_into(claimed.handle.local_dir)
+            origin.tell(claimed.stores[0], claimed.handle.attempt)
             try:
                 result = _run_claimed(spec, config, claimed)
             except (Unfit, SpecError) as error:
@@ -145,6 +146,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.unplaced import look_for_unplaced_parts
     from opd.cluster.watch import Watch
+    from opd.trainer.gauges import RunGauges
     from opd.trainer.task_runner import TaskRunner
 
     ours = RunConfig.of(config)
@@ -156,8 +158,10 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
         try:
             wait_for_nodes(sizes, is_alone=embedded)
             fetch_on_nodes(models)
-            print("starting trainer, queue and rollout server", flush=True)
-            with Watch([look_for_lost_daemons(), look_for_lost_parts(), look_for_unplaced_parts(sizes)]):
+            server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
+            print(f"starting trainer, queue{server}", flush=True)
+            told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
+            with Watch([look_for_lost_daemons(), look_for_lost_parts(), look_for_unplaced_parts(sizes)]), told:
                 return TaskRunner().run(config, claimed)
         finally:
             if embedded:
@@ -216,7 +220,8 @@ def prepare(config: DictConfig) -> dict[str, str]:
     resolve_toy(config, data)
     resolve_agent(config, data)
     check_inputs(_inputs(config))
-    check_reward(config)
+    if not isinstance(RunConfig.of(config).spec, SftSpec):
+        check_reward(config)
     model = config.actor_rollout_ref.model
     check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)

@@ -1,41 +1,52 @@
-"""Kind `eval`: validation only; every answer kept, scored and turned into tables with standard errors."""
+"""Kinds `eval` and `passrate`: validation only; every answer scored, kept, and turned into tables and pass rates."""
 
 from __future__ import annotations
 
 import logging
 import math
+import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch.utils.data import Subset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from opd.config import EvalSpec
 from opd.errors import StoreError
 from opd.evaluation.estimators import Estimate
+from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.report import result_table, save_picture
-from opd.evaluation.results import SetResult, as_metrics, evaluate
-from opd.evaluation.samples import Sample, write_generations
+from opd.evaluation.results import SetResult, as_metrics, evaluate, is_right
+from opd.evaluation.samples import Sample, read_generations, write_generations
 from opd.rewards import worst_score
+from opd.rollout.manager import RolloutManager
 from opd.rollout.reward_function import reward_function
 from opd.rollout.worker import RolloutReport
+from opd.store.base import Store
 from opd.trainer.trainer import OrderedTrainer
 
 logger = logging.getLogger(__name__)
 
 GENERATIONS_FILE = "generations.parquet"
 PICTURE_FILE = "pass_at_k.png"
-FOLDER = "eval"
+FOLDER, _, PASS_RATES_FILE = PASS_RATES_KEY.partition("/")
 
 
 class EvalTrainer(OrderedTrainer):
-    """Answers every validation prompt `n` times with a fixed model; verl's own aggregates give way to ours."""
+    """Answers every validation prompt `n` times with a fixed model; verl's own aggregates give way to ours.
+
+    What an earlier attempt of the run has stored is not asked again.
+    """
 
     results: list[SetResult]
+    val_dataloader: StatefulDataLoader  # made by verl
 
-    def _init_dataloader(self):
+    def _init_dataloader(self) -> None:
         """Name every problem, before any worker starts."""
         super()._init_dataloader()
         problems = self.val_dataset.name_problems()
@@ -47,24 +58,71 @@ class EvalTrainer(OrderedTrainer):
                 f"no prompt of {', '.join(sorted(unasked))} fits data.max_prompt_length="
                 f"{self.config.data.max_prompt_length} tokens: raise the limit, or leave the data set out"
             )
+        self._samples = self._answered_before()
+        self._ask_the_others()
 
-    def fit(self, agent_loop_manager):
-        self._samples: list[Sample] = []
+    @property
+    def _spec(self) -> EvalSpec:
+        assert isinstance(self.ours.spec, EvalSpec)  # `TaskRunner` gives this trainer no other kind
+        return self.ours.spec
+
+    @property
+    def _num_samples(self) -> int:
+        return int(self.config.actor_rollout_ref.rollout.val_kwargs.n)
+
+    def _answered_before(self) -> list[Sample]:
+        """What earlier attempts have stored of the problems all of whose answers came and were scored."""
+        if self.run is None or self.run.handle.attempt == 1:
+            return []
+        stored = max((_read(store) for store in self.run.stores), key=len)
+        good = Counter(_problem_of(sample) for sample in stored if not sample.failed)
+        is_whole = {problem for problem in self._problems if good[problem] == self._num_samples}
+        return [sample for sample in stored if _problem_of(sample) in is_whole]
+
+    def _ask_the_others(self) -> None:
+        """Only problems without stored answers are asked; each keeps its number, and with it the seeds of its answers."""
+        if not self._samples:
+            return
+        answered = {_problem_of(sample) for sample in self._samples}
+        rows = [row for row, problem in enumerate(self._problems) if problem not in answered]
+        print(f"{len(answered)} of {len(self._problems)} prompts have their answers of an earlier attempt", flush=True)
+        loader = self.val_dataloader
+        self.val_dataloader = rows and StatefulDataLoader(
+            dataset=Subset(self.val_dataset, rows),
+            batch_size=loader.batch_size,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+        )
+
+    def fit(self, agent_loop_manager: RolloutManager | None) -> None:
+        assert agent_loop_manager is not None  # what is to be answered is
         self._not_uploaded: set[str] = set()
         agent_loop_manager.on_report = self._keep_answers
         super().fit(agent_loop_manager)
         if self.run is not None:
             folder = Path(self.run.handle.local_dir) / FOLDER
             save_picture(folder / PICTURE_FILE, self.results, title=self.run.handle.run_id)
+            write_pass_rates(folder / PASS_RATES_FILE, self._pass_rates())
             with self.run.storing_the_end():
-                for name in (PICTURE_FILE, *self._not_uploaded):
+                for name in (PICTURE_FILE, PASS_RATES_FILE, *self._not_uploaded):
                     self._upload(name)
+
+    def _pass_rates(self) -> list[PassRate]:
+        """Of every prompt that was asked, in the order of the data."""
+        num_right = Counter(_problem_of(sample) for sample in self._samples if is_right(sample))
+        k, checkpoint = self._num_samples, self._spec.eval.checkpoint or self._spec.model.path
+        return [
+            PassRate(prompt_id=name, pass_rate=num_right[problem] / k, k=k, checkpoint=checkpoint)
+            for name, problem in zip(self.val_dataset.prompt_ids(), self._problems, strict=True)
+        ]
 
     def _keep_answers(self, report: RolloutReport) -> None:
         """Every answer so far into the run directory and its store, as soon as it was given."""
-        self._samples += [_of_problem(sample, self._problems[sample.problem_index]) for sample in report.samples]
-        spec = self.ours.spec
-        if self.run is None or not self._samples or not (isinstance(spec, EvalSpec) and spec.eval.save_generations):
+        without: dict[str, Any] = {} if self._spec.eval.save_generations else {"prompt": "", "response": ""}
+        self._samples += [
+            replace(sample, **self._problems[sample.problem_index]._asdict(), **without) for sample in report.samples
+        ]
+        if self.run is None or not self._samples:
             return
         write_generations(Path(self.run.handle.local_dir) / FOLDER / GENERATIONS_FILE, self._samples)
         try:
@@ -78,14 +136,14 @@ class EvalTrainer(OrderedTrainer):
             key = f"{FOLDER}/{name}"
             self.run.remote.put_file(key, Path(self.run.handle.local_dir) / key)
 
-    def _val_metrics_update(self, *args, **kwargs) -> dict[str, float]:
+    def _val_metrics_update(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """verl's place for the metrics of a validation: ours, of the answers themselves."""
         asked: dict[str, list[int]] = {}
         for problem in self._problems:
             asked.setdefault(problem.data_source, []).append(problem.problem_index)
         self.results = evaluate(
             self._samples,
-            num_samples=int(self.config.actor_rollout_ref.rollout.val_kwargs.n),
+            num_samples=self._num_samples,
             problems=asked,
             num_dropped=self._num_dropped,
             worst_reward=min([worst_score(reward_function(self.config)), *(sample.score for sample in self._samples)]),
@@ -98,8 +156,23 @@ class EvalTrainer(OrderedTrainer):
         return {"eval": {result.data_source: _record(result) for result in self.results}}
 
 
-def _of_problem(sample: Sample, problem: Problem) -> Sample:
-    return replace(sample, data_source=problem.data_source, problem_index=problem.problem_index)
+def _problem_of(sample: Sample) -> Problem:
+    return Problem(sample.data_source, sample.problem_index)
+
+
+def _read(store: Store) -> Sequence[Sample]:
+    """The answers that a run's place holds; none where there is no file, or a damaged one."""
+    key = f"{FOLDER}/{GENERATIONS_FILE}"
+    if not store.exists(key):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / GENERATIONS_FILE
+        store.get_file(key, copy)
+        try:
+            return read_generations(copy)
+        except ValueError as error:  # pyarrow's own among them
+            logger.warning("%s of %s cannot be read, so its answers are asked for again: %s", key, store, error)
+            return []
 
 
 def _record(result: SetResult) -> dict[str, Any]:

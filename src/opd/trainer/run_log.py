@@ -5,9 +5,21 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
+from opd.runs.headline import (
+    ENTROPY_KEYS,
+    GRAD_NORM_KEYS,
+    LOSS_KEYS,
+    STEP_SECONDS_KEYS,
+    THROUGHPUT_KEYS,
+    VALIDATION_LOSS,
+    first_of,
+    rollout_score,
+)
+from opd.runs.run import Run
 from opd.trainer import tracking
+from opd.trainer.fault_watch import FaultWatch
 from opd.trainer.tracking import MlflowRun
 
 
@@ -27,18 +39,17 @@ def progress_bar(done: int, total: int, width: int = 16) -> str:
 
 # (label, metric names of which the first present is shown, format)
 _LINE = (
-    ("loss", ("opd/loss", "actor/pg_loss"), "{:.4f}"),
-    ("acc", ("opd/accuracy", "critic/score/mean"), "{:.3f}"),
-    ("entropy", ("opd/entropy", "actor/entropy"), "{:.3f}"),
-    ("grad", ("opd/grad_norm", "actor/grad_norm"), "{:.3f}"),
-    ("tok/s", ("perf/throughput",), "{:.0f}"),
-    ("s", ("timing/step_s", "timing_s/step"), "{:.2f}"),
+    ("loss", LOSS_KEYS, "{:.4f}"),
+    ("entropy", ENTROPY_KEYS, "{:.3f}"),
+    ("grad", GRAD_NORM_KEYS, "{:.3f}"),
+    ("tok/s", THROUGHPUT_KEYS, "{:.0f}"),
+    ("s", STEP_SECONDS_KEYS, "{:.2f}"),
 )
 
 
 def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
-    """`val-core` means by data source: {source: accuracy or reward}."""
-    scores = {}
+    """`val-core` means by data source: {source: accuracy or reward}; of supervised fine-tuning {"loss": loss}."""
+    scores = {"loss": float(metrics[VALIDATION_LOSS])} if VALIDATION_LOSS in metrics else {}
     for key, value in metrics.items():
         parts = key.split("/")
         if parts[0] == "val-core" and parts[-1].startswith("mean@"):
@@ -46,26 +57,47 @@ def validation_scores(metrics: dict[str, Any]) -> dict[str, float]:
     return scores
 
 
+class _Steps(Protocol):
+    """What the logger needs of a trainer."""
+
+    total_training_steps: int
+
+    def on_step_logged(self) -> None: ...
+
+
 class StepLogger:
     """Stands where verl's `Tracking` stands: everything it gets goes to the backends, the run directory and stdout."""
 
-    def __init__(self, trackers, *, trainer, run=None, mlflow: MlflowRun | None = None):
+    def __init__(
+        self,
+        trackers: Any,
+        *,
+        trainer: _Steps,
+        run: Run | None = None,
+        mlflow: MlflowRun | None = None,
+        monitor: FaultWatch | None = None,
+    ):
         self._trackers, self._trainer, self._run, self._mlflow = trackers, trainer, run, mlflow
         self._tracked_until = tracking.last_logged_step(run) if run is not None else -1
         self._first_step: int | None = None
         self._first_time = 0.0
+        self._monitor = monitor
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._trackers, name)
 
     def log(self, data: dict[str, Any], step: int) -> None:
+        faults: list[str] = []
+        if self._monitor is not None:
+            found, faults = self._monitor.see(step, data)
+            data = data | found
         if self._run is not None:
             self._run.log(step, data)
         is_repeated = step <= self._tracked_until
         tracking.log(self._trackers, data, step, is_repeated=is_repeated)
         if self._mlflow is not None and not is_repeated:
             self._mlflow.log(data, step)
-        for line in self._lines(data, step):
+        for line in [*self._lines(data, step), *(f"opd.monitor: {fault}" for fault in faults)]:
             print(line, flush=True)
         self._trainer.on_step_logged()
 
@@ -84,14 +116,16 @@ class StepLogger:
         now = time.monotonic()
         if self._first_step is None:
             self._first_step, self._first_time = step, now
-            eta = float(data.get("timing/step_s", data.get("timing_s/step", math.nan))) * (total - step)
+            eta = float(first_of(data, STEP_SECONDS_KEYS) or math.nan) * (total - step)
         else:
             eta = (now - self._first_time) / (step - self._first_step) * (total - step)
         cells = [f"{progress_bar(step, total)} step {step:>{len(str(total))}}/{total}"]
         for label, names, form in _LINE:
-            value = next((data[name] for name in names if name in data), None)
+            value = first_of(data, names)
             if value is not None:
                 cells.append(f"{label} {form.format(float(value))}")
+            if label == "loss" and (score := rollout_score(data)) is not None:
+                cells.append(f"{'acc' if score.is_share else 'score'} {score.value:.3f}")
         problems = {
             k: data[k] for k in ("rollout/failed", "reward/failed", "opd/skipped", "actor/skipped") if data.get(k)
         }

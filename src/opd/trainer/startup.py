@@ -41,7 +41,8 @@ class Background(Generic[T]):
         self.wait()
         if self._error is not None:
             raise self._error
-        return self._value
+        value: T = self._value
+        return value
 
 
 def start_cpu_servers(config: DictConfig) -> list[Any]:

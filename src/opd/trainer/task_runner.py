@@ -12,6 +12,7 @@ from opd.rollout.manager import RolloutManager
 from opd.runs.run import Run
 from opd.trainer.evaluation import EvalTrainer
 from opd.trainer.queue import RunQueue
+from opd.trainer.sft import SftTrainer
 from opd.trainer.startup import start_cpu_servers
 from opd.trainer.trainer import OPDTrainer, OrderedTrainer
 
@@ -20,8 +21,14 @@ _TRAINERS: dict[str, type[OrderedTrainer]] = {
     "grpo": OrderedTrainer,
     "opd": OPDTrainer,
     "opd-agent": OPDTrainer,
+    "sft": SftTrainer,
     "eval": EvalTrainer,
+    "passrate": EvalTrainer,
 }
+
+
+def _rollout_manager(config: DictConfig, trainer: OrderedTrainer) -> RolloutManager:
+    return RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
 
 
 class TaskRunner:
@@ -41,8 +48,7 @@ class TaskRunner:
             trainer = _TRAINERS[RunConfig.of(config).spec.kind](config=config, run=run)
             trainer.init()
             queue.wait_until_up()
-            manager = RolloutManager(config, trainer.get_llm_client(), trainer.get_reward_handles())
-            trainer.fit(manager)
+            trainer.fit(None if isinstance(trainer, SftTrainer) else _rollout_manager(config, trainer))
             succeeded = True
             return trainer.outcome()
         finally:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from opd.errors import RunError
 from opd.runs.identity import SPEC_FILE
@@ -84,6 +85,23 @@ def log(tracking: Any, data: Mapping[str, Any], step: int, *, is_repeated: bool)
         tensorboard.writer.flush()  # else every two minutes
 
 
+def links(tracking: Any, mlflow: MlflowRun | None) -> dict[str, str]:
+    """Where a browser finds this run, by tracker: of those that have a server, without credentials.
+
+    Args:
+        tracking: verl's.
+    """
+    wandb = tracking.logger.get("wandb")
+    found = {"wandb": str((wandb.run.url if wandb is not None else None) or ""), "mlflow": mlflow.url if mlflow else ""}
+    return {name: without_credentials(url) for name, url in found.items() if url.startswith(("http://", "https://"))}
+
+
+def without_credentials(url: str) -> str:
+    """`http://user:password@host/path` without the user and the password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 class MlflowRun:
     """verl's MLflow backend, but for the run id: the first attempt stores it, later ones go on in that run.
 
@@ -97,23 +115,27 @@ class MlflowRun:
         from verl.utils.tracking import _MlflowLoggingAdapter
 
         self._adapter: Any = None
+        self.url = ""
+        """In MLflow's web interface, where its server has one; empty without a server that knows this run."""
         mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.handle.local_dir}/mlflow.db")
         try:
-            self.run_id = self._start(mlflow, run, project, params)
+            info = self._start(mlflow, run, project, params)
         except MlflowException as error:
             logger.warning("going on without MLflow (%s): %s", mlflow.get_tracking_uri(), error)
         else:
             self._adapter = _MlflowLoggingAdapter()
+            server = mlflow.get_tracking_uri().rstrip("/")
+            self.url = f"{server}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
     @staticmethod
-    def _start(mlflow: Any, run: Run, project: str, params: Mapping[str, Any]) -> str:
+    def _start(mlflow: Any, run: Run, project: str, params: Mapping[str, Any]) -> Any:
+        """MLflow's facts of the run, which goes on or is new."""
         from verl.utils.tracking import _compute_mlflow_params_from_objects
 
         record = run.stores[0].get_json(MLFLOW_RECORD) or {}
         run_id = os.environ.get("MLFLOW_RUN_ID") or record.get("run_id")
         if run_id:
-            mlflow.start_run(run_id=run_id)
-            return run_id
+            return mlflow.start_run(run_id=run_id).info
         experiment = mlflow.set_experiment(project)
         spec = run.stores[0].get_json(SPEC_FILE) or {}
         tags = {"kind": spec.get("kind"), "model": spec.get("model", {}).get("name")}
@@ -124,7 +146,7 @@ class MlflowRun:
         )
         run.stores[0].put_json(MLFLOW_RECORD, {"run_id": active.info.run_id, "experiment": project})
         mlflow.log_params(_compute_mlflow_params_from_objects(params))
-        return active.info.run_id
+        return active.info
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
         """Log what is a number; MLflow takes nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
+from verl.utils.tracking import Tracking
 
 from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.cluster.shutdown import GracefulStop
@@ -26,18 +28,29 @@ from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.config.run_config import KEY, RunConfig
 from opd.losses import reward_weights
+from opd.monitor import monitor
 from opd.pods import stop
 from opd.rollout.dialogues import DialogueLog, num_kept
+from opd.rollout.log_probs import asks_log_probs
+from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import RolloutReport
+from opd.runs import origin
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
+from opd.trainer.dataset import PromptDataset
+from opd.trainer.fault_watch import FaultWatch
+from opd.trainer.measured_rates import weigh_again
+from opd.trainer.problem_weights import ProblemWeights
+from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.run_log import StepLogger, validation_scores
-from opd.trainer.tracking import MlflowRun
+from opd.trainer.stages import Stages
+from opd.trainer.token_log import TokenLog, row_id
+from opd.trainer.tracking import MlflowRun, links
 from opd.worker import checkpointing, nonfinite, step_metrics
 from opd.worker.nonfinite import SkippedUpdates
+from opd.worker.opd_worker import OPDWorker
 from opd.worker.policy_worker import PPOWorker
 from opd.worker.unshared_tokens import check_unshared
-from opd.worker.worker import OPDWorker
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +58,7 @@ logger = logging.getLogger(__name__)
 class OrderedTrainer(PPOTrainerSync):
     """verl's synchronous trainer made reproducible and countable; trains with verl's own losses (GRPO)."""
 
-    def __init__(self, config, run=None):
+    def __init__(self, config: DictConfig, run: Run | None = None):
         self.run = run
         self.ours = RunConfig.of(config)
         self._step_logger: StepLogger | None = None
@@ -74,11 +87,11 @@ class OrderedTrainer(PPOTrainerSync):
         PROGRESS.enter("start", 0)
 
     @property
-    def logger(self):
+    def logger(self) -> StepLogger | None:
         return self._step_logger
 
     @logger.setter
-    def logger(self, tracking) -> None:
+    def logger(self, tracking: Tracking) -> None:
         # verl assigns its Tracking in `fit`, before the first validation.
         mlflow = None
         if self.run is not None and self._has_mlflow:
@@ -87,9 +100,15 @@ class OrderedTrainer(PPOTrainerSync):
             mlflow = MlflowRun(self.run, project=self.config.trainer.project_name, params=params)
         if (wandb := tracking.logger.get("wandb")) is not None:  # verl gave it our part as one text
             wandb.config.update({KEY: self.ours.tree()}, allow_val_change=True)
-        self._step_logger = StepLogger(tracking, trainer=self, run=self.run, mlflow=mlflow)
+        ours = self.ours.trainer
+        watch = FaultWatch(self.run) if ours is not None and ours.monitor else None
+        self._step_logger = StepLogger(tracking, trainer=self, run=self.run, mlflow=mlflow, monitor=watch)
+        if self.run is not None:
+            store, attempt = self.run.stores[0], self.run.handle.attempt
+            devices = self.actor_rollout_wg.tell_device()
+            origin.add(store, attempt, devices=devices, trackers=links(tracking, mlflow))
 
-    def _setup(self):
+    def _setup(self) -> None:
         in_process = int(self.config.actor_rollout_ref.rollout.agent.num_workers) == 0
         port = self.ours.spec.trainer.master_port
         with contextlib.ExitStack() as patches:
@@ -100,15 +119,31 @@ class OrderedTrainer(PPOTrainerSync):
                 patches.enter_context(verl_trainer.rendezvous_at(port))
             super()._setup()
 
-    def fit(self, agent_loop_manager):
+    def pace(self, tags: Sequence[Mapping[str, Any]], step_s: float) -> dict[str, float]:
+        """Tokens of a step's rows, prompts included, and their number a second and GPU.
+
+        Args:
+            tags: of the rows.
+            step_s: seconds that the step took.
+        """
+        num_tokens = sum(tag["seq_len"] for tag in tags)
+        a_second = num_tokens / max(step_s, 1e-9)
+        return {
+            "perf/total_num_tokens": float(num_tokens),
+            "perf/throughput": a_second / self._get_n_gpus_for_throughput(),
+        }
+
+    def fit(self, agent_loop_manager: RolloutManager | None) -> None:
         with verl_trainer.quiet(), self._stop:
             super().fit(agent_loop_manager)
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if self.run is not None:
             checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
 
-    def _init_dataloader(self):
+    def _init_dataloader(self) -> None:
         super()._init_dataloader()
+        if self.run is not None and not self.config.trainer.get("val_only", False):
+            self.run.reporter.total_steps = int(self.total_training_steps)
         num, batch = len(self.train_dataset), int(self.config.data.train_batch_size)
         if num < batch and not self.config.trainer.get("val_only", False):
             dropped = self.train_dataset.num_overlong_dropped
@@ -116,10 +151,12 @@ class OrderedTrainer(PPOTrainerSync):
                 f"a step draws that many prompts, and {num} are left of the training data: {dropped} are longer than "
                 f"data.max_prompt_length={self.config.data.max_prompt_length} tokens"
             )
+            if self.train_dataset.num_left_out:
+                rule += f", and {self.train_dataset.num_left_out} have weight 0 by opd.importance.problems"
             fix = f"at most {num}, a larger data.max_prompt_length, or more prompts"
             raise SpecError([Problem(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
 
-    def _init_resource_pool_mgr(self):
+    def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self._set_worker(next(iter(self.role_worker_mapping)), PPOWorker)
 
@@ -138,12 +175,18 @@ class OrderedTrainer(PPOTrainerSync):
             "validation_before": scores[0] if scores else {},
             "validation_after": scores[-1] if scores else {},
             **nonfinite.summary(history),
+            **monitor.summary(history),
         }
 
-    def _load_checkpoint(self):
+    def _load_checkpoint(self) -> None:
         def load() -> None:
             with plain_loads():
                 super(OrderedTrainer, self)._load_checkpoint()
+            if self.global_steps:
+                if self.run is not None:
+                    self.run.reporter.go_on_from(self.global_steps)
+                named = self.config.trainer.resume_mode == "resume_path"
+                self._load_more(Path(self.config.trainer.resume_from_path) if named else self._step_folder)
 
         # The workers exist and nothing is loaded yet: each can bring its files to the disk that it reads.
         if self.run is not None and self.ours.trainer is not None and self.ours.trainer.resume == "auto":
@@ -151,20 +194,36 @@ class OrderedTrainer(PPOTrainerSync):
         else:
             load()
 
-    def _save_checkpoint(self):
+    def _save_checkpoint(self) -> None:
         step = self.global_steps
         PROGRESS.enter("save", step)
-        if self.run is None:
-            super()._save_checkpoint()
-        elif self.run.checkpoints.begin(step):
-            super()._save_checkpoint()
+        if self.run is not None and not self.run.checkpoints.begin(step):
+            return
+        super()._save_checkpoint()
+        self._save_more(self._step_folder)
+        if self.run is not None:
             self._unsealed_step = step
+
+    @property
+    def _step_folder(self) -> Path:
+        """Where verl saves the step."""
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _save_more(self, folder: Path) -> None:
+        """What the driver saves in a step's checkpoint besides the state of its data."""
+
+    def _load_more(self, folder: Path) -> None:
+        """Load what `_save_more` saved."""
 
     def on_step_logged(self) -> None:
         """Seal what the step saved, now that its metrics are written: a resume from it has lost no row."""
         PROGRESS.enter("seal", self.global_steps)
         self._seal_saved()
         self._check_step()
+        self._serve_requests()
+
+    def _serve_requests(self) -> None:
+        """Save for pods that have to go, and end a run that is asked to; `global_steps` is the step that has ended."""
         if self.run is not None:
             self._serve_pods(self.run)
         if self._stop.requested and self.global_steps < self.total_training_steps:
@@ -193,7 +252,17 @@ class OrderedTrainer(PPOTrainerSync):
             checkpointing.take_back(run)
         PROGRESS.enter("next step", self.global_steps)
 
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        # Where they are configured, verl reads the rollout's log-probabilities in every step.
+        rollout, every = self.config.actor_rollout_ref.rollout, self.ours.sampling.rollout.logprobs_every
+        configured = rollout.calculate_log_probs
+        rollout.calculate_log_probs = asks_log_probs(self.config, every=every, step=self.global_steps)
+        try:
+            return super()._compute_old_log_prob(batch, metrics)
+        finally:
+            rollout.calculate_log_probs = configured
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         batch = super()._update_actor(batch, metrics)
         made, skipped = (round(metrics.get(f"actor/{name}", 0)) for name in ("num_updates", "skipped"))
         self._skipped.see(made, skipped if skipped == made else 0)  # their order is not known here
@@ -213,7 +282,7 @@ class OrderedTrainer(PPOTrainerSync):
             self._saved_step = self.global_steps
         return self._saved_step
 
-    def prepare_step(self) -> dict:
+    def prepare_step(self) -> dict[str, float]:
         """Generate the step's rollouts (all of `gen`), and report what failed."""
         PROGRESS.enter("rollout", self.global_steps)
         with marked_timer("gen", self.timing_raw):
@@ -225,6 +294,7 @@ class OrderedTrainer(PPOTrainerSync):
             "reward/failed": float(report.num_reward_failed),
             "data/num_overlong_dropped": float(self.train_dataset.num_overlong_dropped),
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
+            **({"rollout/truncated": 1.0} if self.ours.sampling.rollout.is_truncated else {}),
             **self._keep_dialogues(report),
         }
 
@@ -236,7 +306,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _validate(self) -> dict[str, float]:
         PROGRESS.enter("validation", self.global_steps)
-        metrics = super()._validate()
+        metrics: dict[str, float] = super()._validate()
         self.last_report = report = self.agent_loop_manager.take_report()
         return metrics | {
             "val-aux/rollout/failed": float(report.num_failed),
@@ -245,7 +315,7 @@ class OrderedTrainer(PPOTrainerSync):
             **{f"val-aux/{name}": value for name, value in self._keep_dialogues(report).items()},
         }
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Rows in the order of the data before verl balances them: completion order must not decide mini-batches."""
         PROGRESS.enter("update", self.global_steps)
         order = sorted(range(len(batch.keys)), key=lambda i: batch.tags[i]["order"])
@@ -257,48 +327,121 @@ class OPDTrainer(OrderedTrainer):
     """On-policy distillation: the ref worker is the teacher, the update is two-phase, no PPO passes."""
 
     _update_metrics: dict[str, float] | None = None
+    _problem_weights: ProblemWeights | None = None
+    """None: all prompts count alike."""
+    _stages: Stages
+    _row_signs: RowSigns | None = None
+    """None: faults are not looked for."""
+
+    def __init__(self, config: DictConfig, run: Run | None = None):
+        super().__init__(config, run)
+        self._tokens = TokenLog(self._spec, run)
 
     @property
     def _spec(self) -> OpdSpec | OpdAgentSpec:
         assert self.ours.distillation is not None  # `TaskRunner` gives this trainer no other kind
         return self.ours.distillation
 
-    def _init_resource_pool_mgr(self):
+    def _weigh(self, dataset: PromptDataset) -> None:
+        """Weights of the training prompts; those of weight 0 may leave the data set."""
+        self._problem_weights = ProblemWeights.of(dataset, self._spec.opd.importance.problems, self.run)
+
+    def prepare_step(self) -> dict[str, float]:
+        return self._weigh_again() | super().prepare_step()
+
+    def _weigh_again(self) -> dict[str, float]:
+        """Weigh the prompts by what the student can do before this step, if it is time to; the metrics of it."""
+        step, weights = self.global_steps, self._problem_weights
+        if weights is None or not weights.are_due(step, self._stages.schedule):
+            return {}
+        PROGRESS.enter("pass rates", step)
+        with marked_timer("pass_rates", self.timing_raw):
+            return weigh_again(
+                weights,
+                self.train_dataset,
+                self.agent_loop_manager,
+                spec=self._spec,
+                run_id=self.ours.run.run_id,
+                step=step,
+                between=self._serve_while_measuring,
+            )
+
+    def _serve_while_measuring(self) -> None:
+        """As after the step before, for nothing has changed since: who resumes from it measures again."""
+        self.global_steps -= 1
+        try:
+            self._serve_requests()
+        finally:
+            self.global_steps += 1
+        PROGRESS.enter("pass rates", self.global_steps)
+
+    def _save_more(self, folder: Path) -> None:
+        if self._problem_weights is not None:
+            self._problem_weights.save(folder)
+
+    def _load_more(self, folder: Path) -> None:
+        if self._problem_weights is not None:
+            self._problem_weights.load(folder)
+
+    def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         # One worker object holds student and teacher, whatever the KL settings say.
         self._set_worker(Role.ActorRolloutRef, OPDWorker)
         self.use_reference_policy = False  # no stock ref pass; the worker uses its ref as the teacher
         OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
 
-    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        return batch  # OPD has no importance ratio; rollout-vs-actor is checked in the first update
+    def _init_dataloader(self) -> None:
+        with verl_trainer.training_data(self._weigh):
+            super()._init_dataloader()
+        total_steps = self.total_training_steps
+        self._stages = Stages(self._spec, self.train_dataset, self.tokenizer, total_steps=total_steps)
+        if self._spec.trainer.monitor:
+            header = generation_header(self.tokenizer, self.train_dataset.template_kwargs)
+            self._row_signs = RowSigns(header, num_prompts=len(self.train_dataset))
 
-    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        """The step's prompts, with what its stage trains on."""
+        batch = super()._next_train_batch(num_prompts)
+        self._stages.put(batch, self.global_steps)
         return batch
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics, **kwargs) -> KVBatchMeta:
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        return batch  # OPD has no importance ratio; rollout-vs-actor is checked in the first update
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        return batch
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Weigh and name the surviving rows of each prompt, then order, pad and balance."""
         self._put_row_facts(batch, metrics)
         return super()._balance_batch(batch, metrics, **kwargs)
 
-    def _put_row_facts(self, batch: KVBatchMeta, metrics: dict) -> None:
+    def _put_row_facts(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
         fields = ["uid", "rm_scores"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
         beta = self._spec.opd.reward_beta
         weights = torch.ones(len(batch.keys)) if beta is None else reward_weights(rewards, list(data["uid"]), beta=beta)
-        row_ids = torch.tensor([row_id(*tag["order"]) for tag in batch.tags])
+        metrics["opd/reward_weight_max"] = weights.max().item()
+        metrics["opd/reward_weight_min"] = weights.min().item()
+        if self._problem_weights is not None:
+            of_rows = self._problem_weights.of_rows([tag["order"][0] for tag in batch.tags])
+            metrics["opd/problem_weight_mean"] = of_rows.mean().item()
+            metrics["opd/problem_weight_max"] = of_rows.max().item()
+            weights = weights * of_rows
+        row_ids = torch.tensor([row_id(tag["order"]) for tag in batch.tags])
         tq.kv_batch_put(
             keys=batch.keys,
             partition_id=batch.partition_id,
-            fields=TensorDict({"sample_weights": weights.float(), "row_id": row_ids}, batch_size=len(batch.keys)),
+            fields=TensorDict(
+                {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}, batch_size=len(batch.keys)
+            ),
         )
-        metrics["opd/reward_weight_max"] = weights.max().item()
-        metrics["opd/reward_weight_min"] = weights.min().item()
 
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         config = self.config.actor_rollout_ref
         mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
+        orders = [tag["order"] for tag in batch.tags if not tag.get("is_padding", False)]
         batch.extra_info.update(
             global_batch_size=mini_batch,
             mini_batch_size=mini_batch,
@@ -307,10 +450,12 @@ class OPDTrainer(OrderedTrainer):
             dataloader_kwargs={"shuffle": config.actor.shuffle},
             temperature=config.rollout.temperature,
             training_step=self.global_steps,
+            shown_rows=self._tokens.choose(self.global_steps, self.total_training_steps, orders),
         )
         output = self.actor_rollout_wg.update_opd(batch)
-        self._update_metrics = step_metrics.reduce(output["metrics"])
-        metrics.update(self._update_metrics)
+        mode = self._spec.opd.loss_agg_mode
+        self._update_metrics = step_metrics.reduce(output["metrics"], loss_agg_mode=mode)
+        metrics.update(self._update_metrics | self._stages.metrics(self.global_steps))
         rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
         self._skipped.see(
             made=round(metrics["opd/num_updates"]),
@@ -324,7 +469,9 @@ class OPDTrainer(OrderedTrainer):
         if self._update_metrics is not None:
             check_unshared(self._update_metrics, limit=self._spec.opd.max_unshared_mass)
 
-    def _compute_metrics(self, batch: KVBatchMeta, metrics, timing_raw, global_steps, epoch):
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
+    ) -> None:
         real = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         keys = [batch.keys[i] for i in real]
         fields = ["prompts", "responses", "response_mask", "rm_scores", "num_turns", "extra_fields"]
@@ -336,6 +483,8 @@ class OPDTrainer(OrderedTrainer):
         )
         lengths = np.array([len(mask) for mask in masks])
         turns = np.array([int(t) for t in data["num_turns"]])
+        # Without the measuring of pass rates, which few steps have: the time left is told by the last step's.
+        own_s = timing_raw.get("step", 0.0) - timing_raw.get("pass_rates", 0.0)
         metrics |= {
             "training/global_step": global_steps,
             "training/epoch": epoch,
@@ -350,22 +499,26 @@ class OPDTrainer(OrderedTrainer):
             **tool_mask_metrics(tool_mask_counts(rows_from_batch(data))),
             "timing/generate_s": timing_raw.get("gen", 0.0),
             "timing/train_s": timing_raw.get("update_actor", 0.0),
-            "timing/step_s": timing_raw.get("step", 0.0),
+            "timing/step_s": own_s,
             **{f"timing_s/{name}": seconds for name, seconds in timing_raw.items()},
         }
-        total_tokens = sum(batch.tags[i]["seq_len"] for i in real)
-        metrics["perf/total_num_tokens"] = float(total_tokens)
-        metrics["perf/throughput"] = (
-            total_tokens / max(timing_raw.get("step", 0.0), 1e-9) / self._get_n_gpus_for_throughput()
+        metrics |= self.pace([batch.tags[i] for i in real], own_s)
+        orders = [batch.tags[i]["order"] for i in real]
+        if self._row_signs is not None:
+            most = self._stages.num_generated(global_steps) or self._spec.data.max_response_length
+            prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
+            metrics |= self._row_signs.of(orders, prompts, responses, max_tokens=most)
+        self._tokens.keep(
+            global_steps,
+            orders,
+            data,
+            read=self.actor_rollout_wg.read_token_view,
+            loss_type=self._stages.loss_type(global_steps),
+            tokenizer=self.tokenizer,
         )
 
 
-def row_id(index: int, sample: int, turn: int) -> int:
-    """A number of a rollout row that no other row of its step has: data row, sample of it, output of that."""
-    return (index << 24) | (sample << 12) | turn
-
-
-def _is_correct(extra_fields: dict, score: float) -> bool:
+def _is_correct(extra_fields: dict[str, Any], score: float) -> bool:
     """The scorer's own verdict where it gave one; a score above 0 otherwise (math_dapo scores -1/+1)."""
     info = extra_fields.get("reward_extra_info", {})
     return bool(float(info["acc"]) > 0) if "acc" in info else score > 0

@@ -10,9 +10,12 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
 from ray.exceptions import RayActorError
+from verl.single_controller.base import WorkerGroup
 from verl.single_controller.base.decorator import Dispatch, register
 
 from opd.compat.plain_loads import find_unloadable, plain_loads
@@ -25,6 +28,7 @@ from opd.runs.run import Run
 from opd.runs.shards import ShardReport, fetch_shards, upload_shards
 from opd.runs.staging import move_in, sweep_older
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
+from opd.store.local import TRANSIENT_ERRNOS
 from opd.store.transfer import find_problems
 
 logger = logging.getLogger(__name__)
@@ -36,13 +40,17 @@ class ShardUploads:
     rank: int
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, local_path, hdfs_path=None, del_local_after_load=False) -> None:
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
         """verl's, but nothing is unpickled, and a rank that fails leaves no other waiting for it."""
         with plain_loads():
             super().load_checkpoint(local_path, hdfs_path, del_local_after_load)  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None) -> None:
+    def save_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+    ) -> None:
         """verl's, on a disk without what the killed saves of earlier attempts have left there."""
         sweep_older(Path(local_path).parents[1])
         super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)  # type: ignore[misc]
@@ -93,14 +101,16 @@ def upload_saved(rank: int, *, step_dir: str | Path, manifest: Manifest, store_u
 def remove_folder(folder: Path) -> None:
     """Delete a folder that other processes on this disk may be deleting too."""
 
-    def unless_gone(call, path, raised) -> None:
+    def unless_gone(
+        call: Callable[..., Any], path: str, raised: tuple[type[BaseException], BaseException, TracebackType]
+    ) -> None:
         if not isinstance(raised[1], FileNotFoundError):
             raise raised[1]
 
     shutil.rmtree(folder, onerror=unless_gone)
 
 
-def resume(config: DictConfig, run: Run, worker_group, load: Callable[[], None]) -> None:
+def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callable[[], None]) -> None:
     """Load the newest complete checkpoint of the run that can be loaded; says what it chose and what it passed over.
 
     The workers must exist: each brings its own files to its disk before anything is loaded. What was saved while the store
@@ -133,13 +143,15 @@ def resume(config: DictConfig, run: Run, worker_group, load: Callable[[], None])
             return load()
         except RayActorError:
             raise  # a worker has died, which says nothing about the checkpoint
-        except Exception as error:  # noqa: BLE001 - whatever torch and verl raise over what does not fit
+        except Exception as error:  # whatever torch and verl raise over what does not fit
+            if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
+                raise  # nor does a disk that fails now: the files were read and hashed a moment ago
             first_failure = first_failure or error
             cause = (str(error).strip().splitlines() or [""])[-1].strip()
             run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {type(error).__name__}: {cause[:200]}")
 
 
-def upload_missing(run: Run, worker_group) -> None:
+def upload_missing(run: Run, worker_group: WorkerGroup) -> None:
     """Bring checkpoints that are complete on the disks only to the store."""
 
     def upload(manifest: Manifest, store_url: str | None) -> list[str]:
@@ -154,7 +166,7 @@ def upload_missing(run: Run, worker_group) -> None:
         print(f"uploaded checkpoints that the store lacked: steps {', '.join(map(str, uploaded))}", flush=True)
 
 
-def upload_what_is_left(run: Run, worker_group) -> None:
+def upload_what_is_left(run: Run, worker_group: WorkerGroup) -> None:
     """`upload_missing` at a run's end, while the ranks still live; a store that is away is the launcher's to report."""
     try:
         upload_missing(run, worker_group)
@@ -162,7 +174,7 @@ def upload_what_is_left(run: Run, worker_group) -> None:
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
-def seal(run: Run, worker_group, step: int, keep: Checkpoint) -> None:
+def seal(run: Run, worker_group: WorkerGroup, step: int, keep: Checkpoint) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
@@ -199,7 +211,7 @@ def take_back(run: Run) -> None:
         logger.warning("attempt %d still looks ended in the store: %s", run.handle.attempt, error)
 
 
-def _fetch_everywhere(run: Run, worker_group) -> Fetch:
+def _fetch_everywhere(run: Run, worker_group: WorkerGroup) -> Fetch:
     def fetch(manifest: Manifest, store_url: str | None) -> list[str]:
         folder = str(run.checkpoints.folder(manifest.step))
         found = worker_group.fetch_shards(step_dir=folder, manifest=manifest, store_url=store_url)

@@ -6,14 +6,16 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import distributed
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.workers.engine.base import EngineRegistry
@@ -21,6 +23,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
+from opd.losses import DivergenceOutput
 from opd.worker.backbone import compile_layers
 from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
 from opd.worker.nonfinite import finite_or_nan
@@ -38,13 +41,13 @@ TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
 class _PackedEngine(FSDPEngineWithLMHead):
     """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
 
-    def _build_module(self):
+    def _build_module(self) -> PreTrainedModel:
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
         own, self.model_config.model_type = self.model_config.model_type, "language_model"
         if self.use_ulysses_sp:
             check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
         try:
-            module = super()._build_module()
+            module: PreTrainedModel = super()._build_module()
         finally:
             self.model_config.model_type = own
         if self.use_ulysses_sp:
@@ -78,7 +81,7 @@ class _HeadEngine(_PackedEngine):
 
     head: DistillationHead
 
-    def _build_module(self):
+    def _build_module(self) -> PreTrainedModel:
         module = super()._build_module()
         self.head = DistillationHead.replace(module)
         if self.engine_config.use_torch_compile and self.device.type == "cuda":
@@ -91,7 +94,7 @@ class _HeadEngine(_PackedEngine):
         name = get_device_name()
         return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())
 
-    def autocast(self):
+    def autocast(self) -> AbstractContextManager[Any]:
         """The autocast context verl's own `forward_step` uses (none for fp32)."""
         if self._autocast_dtype == torch.float32:
             return nullcontext()
@@ -117,7 +120,7 @@ class _HeadEngine(_PackedEngine):
 
         Where ranks share a sequence: in the packed tokens of all of them, of which this one has its `own_slice`.
         """
-        offsets = micro_batch["input_ids"].offsets().to(torch.int64)
+        offsets: torch.Tensor = micro_batch["input_ids"].offsets().to(torch.int64)
         num_rows, width = inputs["input_ids"].shape
         if not self.use_remove_padding:
             return padded_row_starts(num_rows, width, device=offsets.device)
@@ -189,14 +192,13 @@ class TeacherEngine(_HeadEngine):
     micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients.
     """
 
-    def _build_module(self):
-        module = super()._build_module()
-        return module.requires_grad_(False)
+    def _build_module(self) -> PreTrainedModel:
+        return super()._build_module().requires_grad_(False)
 
-    def _build_optimizer(self, module):
+    def _build_optimizer(self, module: PreTrainedModel) -> None:
         return None
 
-    def _build_lr_scheduler(self, optimizer):
+    def _build_lr_scheduler(self, optimizer: None) -> None:
         return None
 
     def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
@@ -208,7 +210,7 @@ class TeacherEngine(_HeadEngine):
             whole = sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()
         else:
             whole = weight.to(self.device)
-        some = whole[entries].detach()
+        some: torch.Tensor = whole[entries].detach()
         return some if some.shape == whole.shape else some.clone()
 
 
@@ -239,38 +241,87 @@ class StudentEngine(_HeadEngine):
             module.set_reshard_after_forward(self.engine_config.reshard_after_forward)
             module.set_reshard_after_backward(True)
 
-    def forward_step(self, micro_batch: TensorDict, loss_function, forward_only):
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: LossFunction, forward_only: bool = False
+    ) -> dict[str, Any]:
+        if isinstance(loss_function, DivergenceLoss) and loss_function.over_rows:
+            num_rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=self.device)
+            distributed.all_reduce(num_rows, group=self.get_data_parallel_group())
+            tu.assign_non_tensor(data, batch_num_rows=num_rows.item())
+        output: dict[str, Any] = super().forward_backward_batch(data, loss_function, forward_only)
+        return output
+
+    def restart_lr_schedule(self, ends: Sequence[int], *, total_steps: int) -> None:
+        """Give each stretch between the steps `ends`, from the first step to the last, a whole learning-rate schedule.
+
+        To be called before a checkpoint is loaded, which brings the number of steps made.
+        """
+        config, stretches = self.optimizer_config, list(zip([0, *ends], [*ends, total_steps], strict=True))
+        factors: list[Callable[[int], float]] = []
+        for begin, end in stretches:
+            config.total_training_steps = max(end - begin, 1)
+            factors.append(self._build_lr_scheduler(self.optimizer).lr_lambdas[0])
+        config.total_training_steps = total_steps
+
+        def factor(step: int) -> float:
+            number = sum(step >= end for end in ends)
+            return factors[number](step - stretches[number][0])
+
+        self.lr_scheduler = LambdaLR(self.optimizer, factor)
+        self.checkpoint_manager.lr_scheduler = self.lr_scheduler
+
+    def reset_optimizer(self) -> None:
+        """AdamW as it was before its first update: moments and their count at zero, wherever they lie."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: LossFunction, forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
         if not isinstance(loss_function, DivergenceLoss):
-            return super().forward_step(micro_batch, loss_function, forward_only)
+            other: tuple[torch.Tensor, dict[str, Any]]
+            other = super().forward_step(micro_batch, loss_function, forward_only)
+            return other
         micro_batch = micro_batch.to(get_device_id())
         inputs = self.model_inputs(micro_batch)
         task = loss_function.task(micro_batch, self.row_starts(micro_batch, inputs), self.own_slice(inputs))
         with self.autocast():
             output = run_with_task(self.module, self.head, task, **inputs)
-        # FSDP averages gradients over all ranks and verl all-reduces the token count over those with different rows: one
+        # FSDP averages gradients over all ranks, and tokens (by verl) or rows are counted over those with different rows: one
         # division, here. Each of the ranks that share a sequence has the loss of its own tokens only.
         num_ranks = micro_batch["dp_size"] * self.ulysses_sequence_parallel_size
-        loss = output.loss_sum * (num_ranks / max(micro_batch["batch_num_tokens"], 1))
+        divisor = micro_batch["batch_num_rows" if loss_function.over_rows else "batch_num_tokens"]
+        loss = output.loss_sum * (num_ranks / max(divisor, 1))
         loss = finite_or_nan(loss, output.nonfinite)
         metrics = loss_function.metrics(micro_batch, task, output, first_update=self.num_updates == 0)
         if self.use_ulysses_sp:
             metrics = over_sequence(metrics, self.ulysses_parallel_group, self.device)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    def optimizer_step(self):
-        grad_norm = super().optimizer_step()
+    def optimizer_step(self) -> float:
+        grad_norm: float = super().optimizer_step()
         self.num_updates += 1
         return grad_norm
 
 
 class DivergenceLoss:
-    """The student's loss: what its head must compute for a micro-batch, and what is counted from the result."""
+    """The student's loss: what its head must compute for a micro-batch, and what is counted from the result.
 
-    def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]]):
-        self._build, self._count = build, count
+    The heads' sums are divided by the trained tokens of the update or, `over_rows`, by its rows that have any.
+    """
+
+    def __init__(self, build: TaskBuilder, count: Callable[..., dict[str, float]], *, over_rows: bool):
+        self._build, self._count, self.over_rows = build, count, over_rows
 
     def task(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
         return self._build(micro_batch, starts, own)
 
-    def metrics(self, micro_batch: TensorDict, task: DivergenceTask, output, *, first_update: bool) -> dict[str, float]:
+    def metrics(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+    ) -> dict[str, float]:
         return self._count(micro_batch, task, output, first_update=first_update)
+
+
+LossFunction = DivergenceLoss | Callable[..., Any] | None
+"""Ours, one of verl's own, or none for a forward alone."""

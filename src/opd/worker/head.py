@@ -57,13 +57,14 @@ class Choice:
     Args:
         choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
         kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
-        kept: [N] bool and the divergences [N] of all tokens if any, filled in by the head's forward.
+        kept: [N] bool, filled in by the head's forward.
+        scores: `entropy` and, where it is read, `divergence` of all tokens, [N] each, nan where not finite; filled in likewise.
     """
 
     choose: Callable[..., torch.Tensor]
     kind: DivergenceKind | None
     kept: list[torch.Tensor] = field(default_factory=list)
-    divergence: list[torch.Tensor] = field(default_factory=list)
+    scores: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +155,12 @@ class DivergenceTask:
         """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
         everything = replace(self, choice=None)
         if choice.kind is None:
-            kept = choice.choose(entropy=self.entropy_task.entropy(hidden, weight))
+            choice.scores["entropy"] = self.entropy_task.entropy(hidden, weight)
         else:
             with torch.no_grad():
-                scores = replace(everything, kind=choice.kind).divergence(hidden, weight, precision)
-            kept = choice.choose(entropy=scores.student_entropy, divergence=scores.scored_divergence)
-            choice.divergence.append(scores.divergence)
+                scored = replace(everything, kind=choice.kind).divergence(hidden, weight, precision)
+            choice.scores.update(entropy=scored.student_entropy, divergence=scored.scored_divergence)
+        kept = choice.choose(**choice.scores)
         choice.kept.append(kept)
         some = replace(
             everything,
@@ -271,7 +272,7 @@ class DistillationHead(nn.Linear):
         return output
 
 
-def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs):
+def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **inputs: Any) -> Any:
     """One forward of `model` with `task` attached to its head; returns the model's `logits` output."""
     head.task = task
     try:
@@ -280,7 +281,7 @@ def run_with_task(model: nn.Module, head: DistillationHead, task: HeadTask, **in
         head.task = None
 
 
-def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs) -> None:
+def check_head_is_plain(model: nn.Module, head: DistillationHead, name: str, **inputs: Any) -> None:
     """Refuse a model whose logits are more than `hidden @ W.T` (soft cap, scale).
 
     Args:

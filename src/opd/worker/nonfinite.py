@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opd.errors import Unfit
+from opd.runs.headline import SKIPPED_KEYS, first_of
 
 MAX_NAMED_ROWS = 8
 
@@ -79,7 +80,7 @@ def summary(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     made = skipped = 0.0
     for row in history:
         made += row.get("opd/num_updates", row.get("actor/num_updates", 0))
-        skipped += row.get("opd/skipped", row.get("opd/skipped_step", row.get("actor/skipped", 0)))
+        skipped += first_of(row, SKIPPED_KEYS) or 0
     if made and skipped >= made:
         raise NonFinite(
             f"all {made:.0f} updates of the run had a loss or gradient that is not finite: the student is what it was; "

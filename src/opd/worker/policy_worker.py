@@ -14,6 +14,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, _
 from opd.rollout.seeds import SeededRank
 from opd.worker import engines
 from opd.worker.checkpointing import ShardUploads
+from opd.worker.device import NamedDevice
 from opd.worker.nonfinite import count_norms
 
 
@@ -21,7 +22,7 @@ def _training_worker(config: TrainingWorkerConfig) -> TrainingWorker:
     return TrainingWorker(dataclasses.replace(config, model_type=engines.POLICY))
 
 
-class PPOWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
+class PPOWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     """verl's hybrid worker; the engines of actor and reference policy know our attention."""
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))

@@ -41,7 +41,7 @@ class Holders:
 
     def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
         """Of a row's trained tokens [n] only the `kept` ones from now on; returns `kept` of each rank's tokens."""
-        parts = kept.split(self._counts[row])
+        parts: tuple[Tensor, ...] = kept.split(self._counts[row])
         self._counts[row] = [int(part.sum()) for part in parts]
         return parts
 

@@ -17,13 +17,14 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.distributed import ProcessGroup
 
+from opd.config.algorithm import Reduction
 from opd.worker.head import Choice, DivergenceTask
+from opd.worker.signs import sign_metrics
 from opd.worker.teacher_cache import HiddenCache
 
 CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
-    "opd/loss": "sum/loss",
     "opd/divergence": "sum/divergence",
     "opd/entropy": "sum/student_entropy",
     "opd/teacher_entropy": "sum/teacher_entropy",
@@ -68,8 +69,8 @@ def choice_counts(choice: Choice) -> dict[str, float]:
     """Sums from which the share of tokens and of the divergence that a choice within micro-batches kept follows."""
     kept = choice.kept[0]
     sums = {"sum/choice_tokens": float(len(kept)), "sum/choice_kept": float(kept.sum())}
-    for scored in choice.divergence:
-        sums |= {"sum/choice_divergence": scored.sum().item(), "sum/choice_covered": scored[kept].sum().item()}
+    if (scored := choice.scores.get("divergence")) is not None:
+        sums |= {"sum/choice_divergence": scored.nansum().item(), "sum/choice_covered": scored[kept].nansum().item()}
     return sums
 
 
@@ -129,15 +130,16 @@ def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.T
     }
 
 
-def _flatten(value: Any) -> Iterable[float]:
+def flatten(value: Any) -> Iterable[float]:
+    """The numbers of nested lists, in their order."""
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _flatten(item)
+            yield from flatten(item)
     else:
         yield float(value)
 
 
-def _sum(values: Iterable[float]) -> float:
+def exact_sum(values: Iterable[float]) -> float:
     """Their exact sum; nan where they hold nan or both infinities, infinite beyond a float's range."""
     values = list(values)
     try:
@@ -159,20 +161,24 @@ def skipped_last(raw: Mapping[str, Any]) -> int:
 
 def _grad_norms(raw: Mapping[str, Any]) -> list[float]:
     """One gradient norm an update, in their order; not finite where the update was skipped."""
-    return list(_flatten(raw["grad_norm"]))
+    return list(flatten(raw["grad_norm"]))
 
 
-def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
+def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -> dict[str, float]:
     """The step's metrics from the lists the workers returned (named `opd/*`).
+
+    Args:
+        loss_agg_mode: what the loss was divided by in an update; `opd/loss` is over the step's tokens or rows alike.
 
     Raises:
         ValueError: no update was made at all (no mini-batch returned counts).
     """
-    total = {key: _sum(_flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
+    total = {key: exact_sum(flatten(value)) for key, value in raw.items() if key.startswith("sum/")}
     if "sum/tokens" not in total:
         raise ValueError("the student phase returned no counts: no mini-batch ran")
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
+    metrics["opd/loss"] = total["sum/loss"] / max(tokens if loss_agg_mode == "token-mean" else total["sum/rows"], 1.0)
     norms = _grad_norms(raw)
     finite = [norm for norm in norms if math.isfinite(norm)]
     metrics |= {
@@ -184,17 +190,17 @@ def reduce(raw: Mapping[str, Any]) -> dict[str, float]:
         "opd/skipped": float(len(norms) - len(finite)),
         "opd/skipped_step": float(len(norms) - len(finite)),
         "opd/grad_norm": sum(finite) / len(finite) if finite else math.nan,
-        "opd/divergence_max": _max(_flatten(raw["max/divergence"])),
+        "opd/divergence_max": _max(flatten(raw["max/divergence"])),
     }
-    if "lr" in raw:
-        metrics["opd/lr"] = list(_flatten(raw["lr"]))[-1]
+    # verl's is what the schedule has set for the next step.
+    metrics |= {f"opd/{name}": list(flatten(raw[name]))[-1] for name in ("lr", "lr_used") if name in raw}
     for key in raw:
         if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
-            metrics[key] = _max(_flatten(raw[key]))
+            metrics[key] = _max(flatten(raw[key]))
     for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
         if total.get(f"sum/choice_{whole}"):
             metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]
-    return metrics | _agreement_metrics(total, raw)
+    return metrics | sign_metrics(total) | _agreement_metrics(total, raw)
 
 
 def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
@@ -208,6 +214,6 @@ def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> di
     pearson = cov / math.sqrt(var_x * var_y) if var_x > 0 and var_y > 0 else math.nan
     return {
         "training/rollout_probs_diff_mean": total["sum/p_diff"] / n,
-        "training/rollout_probs_diff_max": _max(_flatten(raw["max/p_diff"])),
+        "training/rollout_probs_diff_max": _max(flatten(raw["max/p_diff"])),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }

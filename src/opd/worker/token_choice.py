@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict
@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, selection_metrics
+from opd.importance.stages import within_horizon
 from opd.importance.tokens import num_kept
 
 
@@ -96,6 +97,17 @@ def train_only(data: TensorDict, kept: Tensor) -> None:
         mask = data[name]
         values = torch.cat(mask.unbind())
         data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
+
+
+def leave_out_beyond(data: TensorDict, *, tokens: int, part: Literal["first", "last"]) -> None:
+    """Leave only the first, or last, trained tokens of each row in the loss; arguments as of `train_only`, `within_horizon`."""
+    masks = data["response_mask"].unbind()
+    trained = torch.cat(masks).bool()
+    lengths = torch.tensor([len(mask) for mask in masks], device=trained.device)
+    rows = torch.arange(len(masks), device=trained.device).repeat_interleave(lengths)[trained]
+    kept = trained.clone()
+    kept[trained] = within_horizon(rows, tokens=tokens, part=part)
+    train_only(data, kept)
 
 
 def count_only(data: TensorDict, counts: Tensor, selection: TokenImportance) -> None:

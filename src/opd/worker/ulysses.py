@@ -91,7 +91,8 @@ def gather_tokens(query: Tensor, key: Tensor, value: Tensor, group: ProcessGroup
 def scatter_tokens(out: Tensor, group: ProcessGroup) -> Tensor:
     """[1, T, H / n, d] of this rank's heads -> [1, T / n, H, d] of its tokens."""
     pieces = out[0].unflatten(0, (distributed.get_world_size(group), -1))
-    return _Exchange.apply(pieces, group).transpose(0, 1).flatten(1, 2)[None]
+    received: Tensor = _Exchange.apply(pieces, group)
+    return received.transpose(0, 1).flatten(1, 2)[None]
 
 
 def causal_within_rows(bounds: Tensor, num_tokens: int) -> Tensor:
@@ -136,8 +137,9 @@ def packed_sdpa(
 def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., tuple[Tensor, None]]:
     """`attention` over all tokens of a share of the heads, called with all heads of a slice of the tokens."""
 
-    @torch.compiler.disable  # a compiled layer breaks here: no collective is ever planned into, or recomputed by, a graph
-    def shared(module, query, key, value, attention_mask, **kwargs: Any) -> tuple[Tensor, None]:
+    def shared(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **kwargs: Any
+    ) -> tuple[Tensor, None]:
         group = get_ulysses_sequence_parallel_group()
         if group is None or kwargs.get("cu_seq_lens_q") is None:
             raise ValueError(
@@ -148,7 +150,9 @@ def _exchanging(attention: Callable[..., tuple[Tensor, None]]) -> Callable[..., 
         out, _ = attention(module, q, k, v, None, **kwargs)
         return scatter_tokens(out, group), None
 
-    return shared
+    # A compiled layer breaks here: no collective is ever planned into, or recomputed by, a graph.
+    uncompiled: Callable[..., tuple[Tensor, None]] = torch.compiler.disable(shared)
+    return uncompiled
 
 
 def shared_arguments(name: str, bounds: Tensor, num_tokens: int) -> dict[str, Any]:

@@ -47,9 +47,10 @@ def leave_out_unshared(data: TensorDict, shared: int) -> int:
 def readable_ids(ids: Any, shared: int) -> torch.Tensor:
     """Nested `ids` with a token that the teacher has in every place; what differs is behind all that is trained on."""
     values = ids.values()
-    if not values.numel() or int(values.max()) < shared:
-        return ids
-    return torch.nested.nested_tensor_from_jagged(values.masked_fill(values >= shared, 0), ids.offsets())
+    readable: torch.Tensor = ids
+    if values.numel() and int(values.max()) >= shared:
+        readable = torch.nested.nested_tensor_from_jagged(values.masked_fill(values >= shared, 0), ids.offsets())
+    return readable
 
 
 def check_unshared(metrics: Mapping[str, float], *, limit: float) -> None:

@@ -5,29 +5,53 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.resources import files
+from itertools import groupby
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Trajectory
+from opd.html import policy
 from opd.text import shortened, storable
 
 MAX_SEGMENT_CHARS = 6000
 """A longer stretch keeps its beginning and its end; what is left out is counted."""
+PARTITIONS = {"train": "Training", "validation": "Validation"}
 # Names of the breakdown that are no constraint.
 _SUMMARY = ("score", "acc", "pred", "failed")
 
 
 def render(title: str, trajectories: Sequence[Trajectory]) -> str:
-    """The page as HTML that UTF-8 can hold, with everything inside it and no script."""
+    """The page as HTML that UTF-8 can hold, with everything inside it; its script only filters what is there."""
     environment = Environment(
         loader=PackageLoader("opd.agent.viewer", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"shortened": partial(shortened, max_chars=MAX_SEGMENT_CHARS), "compact": compact}
     ordered = sorted(trajectories, key=lambda t: (t.partition, t.step, t.data_index, t.sample))
-    views = [view(trajectory) for trajectory in ordered]
-    return storable(environment.get_template("page.html.j2").render(title=title, trajectories=views))
+    groups = [
+        group(partition, step, list(found))
+        for (partition, step), found in groupby(ordered, key=lambda t: (t.partition, t.step))
+    ]
+    script = (files("opd.agent.viewer") / "page.js").read_text(encoding="utf-8")
+    page = environment.get_template("page.html.j2").render(
+        title=title, groups=groups, num=len(ordered), script=script, policy=policy([script])
+    )
+    return storable(page)
+
+
+def group(partition: str, step: int, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What the template shows of one step's conversations."""
+    views = [view(trajectory) for trajectory in trajectories]
+    return {
+        "title": f"{PARTITIONS.get(partition, partition)}, step {step}",
+        "mean_score": fmean(trajectory.score for trajectory in trajectories),
+        "num_failed": sum(item["is_failed"] for item in views),
+        "talks": views,
+    }
 
 
 def view(trajectory: Trajectory) -> dict[str, Any]:
@@ -39,7 +63,9 @@ def view(trajectory: Trajectory) -> dict[str, Any]:
         "t": trajectory,
         "steps": list(steps(trajectory)),
         "num_calls": len(calls),
-        "num_errors": sum(bool(call["error"]) for call in calls),
+        "num_errors": (num_errors := sum(bool(call["error"]) for call in calls)),
+        "is_answered": (is_answered := trajectory.ending == ANSWERED),
+        "is_failed": num_errors > 0 or not is_answered,
         "num_trained": num_trained,
         "num_masked": num_response - num_trained,
         "share_trained": num_trained / max(num_response, 1),

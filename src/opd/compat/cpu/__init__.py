@@ -18,7 +18,8 @@ ROLLOUT_NAME = "cpu"
 
 
 def _load_replica() -> type[Any]:
-    return importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
+    replica: type[Any] = importlib.import_module("opd.rollout.cpu.replica").CPURolloutReplica
+    return replica
 
 
 def _register_rollout() -> None:

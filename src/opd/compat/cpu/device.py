@@ -54,7 +54,8 @@ def get_device_name(device: Any = None) -> str:
 
 def memory_allocated(device: Any = None) -> int:
     """Resident bytes of this process."""
-    return psutil.Process(os.getpid()).memory_info().rss
+    num_bytes: int = psutil.Process(os.getpid()).memory_info().rss
+    return num_bytes
 
 
 def max_memory_allocated(device: Any = None) -> int:

@@ -15,7 +15,17 @@ from pydantic_core import to_jsonable_python
 from opd.config.base import Kind
 from opd.config.cluster.base import ClusterSection, KubeObject, KubeObjects, LabelValue
 from opd.config.cluster.identity import ServiceAccount
-from opd.config.cluster.lifecycle import Auth, CleanUp, Deadlines, NetworkPolicy, PodMonitor, Queue, Retries, Stop
+from opd.config.cluster.lifecycle import (
+    Auth,
+    CleanUp,
+    Deadlines,
+    NetworkPolicy,
+    PodMonitor,
+    Progress,
+    Queue,
+    Retries,
+    Stop,
+)
 from opd.config.cluster.pods import (
     Disruption,
     EnvVar,
@@ -31,7 +41,7 @@ from opd.config.cluster.pods import (
 from opd.config.cluster.storage import Cache, Checkpoints, Mount, Secrets, ToolDatabase
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.refusals import redact
-from opd.config.schema import _inline, _tighten
+from opd.config.schema import inlined_schema
 
 __all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
 
@@ -77,6 +87,7 @@ class Cluster(ClusterSection):
     pod_security: PodSecurity = Field(default_factory=PodSecurity, description="User and groups.")
     service_account: ServiceAccount = Field(default_factory=ServiceAccount, description="The pods' ServiceAccount.")
     disruption: Disruption = Field(default_factory=Disruption, description="Drains and autoscalers.")
+    progress: Progress = Field(default_factory=Progress, description="How the run stands, in its namespace.")
     pod_monitor: PodMonitor = Field(default_factory=PodMonitor, description="Metrics of Ray for Prometheus.")
     extra_env: tuple[EnvVar, ...] = Field(default=(), description="More variables of every Ray pod; they win.")
     env_from: KubeObjects = Field(default=(), description="`envFrom` of every Ray container: secretRef, configMapRef.")
@@ -120,15 +131,13 @@ def cluster_class(kind: Kind) -> type[Cluster]:
 
 def cluster_schema(kind: Kind) -> dict[str, Any]:
     """JSON Schema of the section, without `$ref`; unknown keys are refused, null is no value."""
-    schema = cluster_class(kind).model_json_schema()
-    flat = _inline(schema, schema.pop("$defs", {}))
-    _tighten(flat)
-    return flat
+    return inlined_schema(cluster_class(kind))
 
 
 def cluster_defaults(kind: Kind) -> dict[str, Any]:
     """Every default of the section, optional keys without one left out."""
-    return to_jsonable_python(cluster_class(kind)(), by_alias=True, exclude_none=True)
+    tree: dict[str, Any] = to_jsonable_python(cluster_class(kind)(), by_alias=True, exclude_none=True)
+    return tree
 
 
 def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:

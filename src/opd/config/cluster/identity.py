@@ -40,7 +40,7 @@ IDENTITIES: dict[str, Identity] = {
 
 
 class ServiceAccount(ClusterSection):
-    """The ServiceAccount of the pods; its token is mounted nowhere."""
+    """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
 
     name: ObjectName | None = Field(default=None, description="Existing account; unset: the run gets one of its own.")
     annotations: dict[str, str] = Field(

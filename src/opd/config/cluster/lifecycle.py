@@ -125,6 +125,24 @@ class NetworkPolicy(ClusterSection):
     )
 
 
+class ApiServer(ClusterSection):
+    """Where the head reaches the cluster's API server, as the network sees it behind the Service `kubernetes`."""
+
+    cidr: str = Field(default=ALL_ADDRESSES, pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$", description="Addresses.")
+    ports: tuple[Port, ...] = Field(default=(443, 6443), min_length=1, description="TCP ports.")
+
+
+class Progress(ClusterSection):
+    """Progress in the ConfigMap `RUN-progress`, opt-in, for who reaches the API server and not the store."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Let the driver keep phase, step, time left and score there: the head gets a token that may read and "
+        "patch this one ConfigMap.",
+    )
+    api_server: ApiServer = Field(default_factory=ApiServer, description="The way to the API server.")
+
+
 class PodMonitor(ClusterSection):
     """A PodMonitor of the Prometheus operator, opt-in."""
 

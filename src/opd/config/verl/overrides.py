@@ -7,7 +7,8 @@ from typing import Any
 
 from opd.agent.settings import AGENT_LOOP
 from opd.agent.toolset import DEFAULT_TOOLSET
-from opd.config import AnyRunSpec, EvalSpec, GrpoSpec, OpdSpec
+from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
+from opd.config.algorithm import MESSAGES
 from opd.config.raw import parse_raw
 from opd.config.run_config import RunFacts
 from opd.config.verl.former_keys import is_former
@@ -37,7 +38,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
-    reward = () if raw.keys() & _REWARD_PATHS else _reward(spec)
+    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec)
     groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
@@ -67,7 +68,8 @@ def _fixed(spec: AnyRunSpec) -> Pairs:
     yield f"{ROLLOUT}.mode", "async"
     yield f"{ROLLOUT}.calculate_log_probs", True
     yield f"{ROLLOUT}.max_model_len", spec.data.max_prompt_length + spec.data.max_response_length
-    yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
+    if not isinstance(spec, SftSpec):
+        yield f"{ROLLOUT}.val_kwargs.do_sample", spec.rollout.val.temperature > 0
     yield "trainer.use_v1", True
     yield "trainer.v1.trainer_mode", "sync"
 
@@ -85,10 +87,19 @@ def _engines(spec: AnyRunSpec) -> Pairs:
     yield f"{REF}.fsdp_config.model_dtype", precision
     yield f"{REF}.fsdp_config.param_offload", spec.actor.param_offload is not False
     yield f"{REF}.fsdp_config.use_torch_compile", spec.actor.torch_compile
-    yield f"{ROLLOUT}.name", spec.rollout.name
+    yield f"{ROLLOUT}.name", "none" if isinstance(spec, SftSpec) else spec.rollout.name
     yield f"{ROLLOUT}.dtype", _ROLLOUT_DTYPES[precision]
+    if isinstance(spec, SftSpec):
+        yield from _no_rollout()
+        return
     for key, value in _leaves(spec.rollout.engine_kwargs):
         yield f"++{ROLLOUT}.engine_kwargs.{spec.rollout.name}.{key}", value
+
+
+def _no_rollout() -> Pairs:
+    """What verl's config must say of the rollouts and rewards of a run that has none."""
+    yield f"{ROLLOUT}.n", 1
+    yield "reward.num_workers", 0
 
 
 def _seeds(spec: AnyRunSpec) -> Pairs:
@@ -101,6 +112,12 @@ def _seeds(spec: AnyRunSpec) -> Pairs:
 
 def _data(spec: AnyRunSpec) -> Pairs:
     yield "data.trust_remote_code", spec.model.trust_remote_code
+    if isinstance(spec, PassRateSpec):
+        yield "data.val_batch_size", spec.data.train_batch_size
+    if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None:
+        yield "data.prompt_key", MESSAGES
+        yield "data.custom_cls.path", "pkg://opd.trainer.conversations"
+        yield "data.custom_cls.name", "ConversationDataset"
     yield "++data.apply_chat_template_kwargs.enable_thinking", spec.data.enable_thinking
 
 
@@ -110,7 +127,7 @@ def _kind(spec: AnyRunSpec) -> Pairs:
         yield f"{ACTOR}.clip_ratio", spec.grpo.clip_ratio_low
     else:
         yield f"{ACTOR}.use_kl_loss", False
-    agent = None if isinstance(spec, OpdSpec) else spec.agent
+    agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
     if agent is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
         yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else "single_turn_agent"
@@ -121,7 +138,7 @@ def _kind(spec: AnyRunSpec) -> Pairs:
             yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 
 
-def _reward(spec: AnyRunSpec) -> Pairs:
+def _reward(spec: AnySamplingSpec) -> Pairs:
     reward = spec.reward
     functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from opd.data.rows import Row, write_files
+from opd.config.algorithm import MESSAGES
+from opd.data.rows import CONVERSATIONS, Row, write_files
 
 DATA_SOURCE = "toy_add"
 NUM_OPERANDS = 100
@@ -148,3 +149,18 @@ def write_parquet(
     rows = [make_row(problem, "train") for problem in train], [make_row(problem, "heldout") for problem in heldout]
     write_files(dict(zip(paths, rows, strict=True)), {})
     return paths
+
+
+def write_conversations(out_dir: str | os.PathLike[str], *, seed: int) -> tuple[Path, Path]:
+    """The files of `write_parquet` as conversations: each question with its answer, for supervised fine-tuning."""
+    splits, folder = split_problems(), Path(out_dir)
+    tables = {
+        folder / TRAIN_FILE: choose(splits.train, None, seed, "num_train"),
+        folder / HELDOUT_FILE: splits.heldout,
+    }
+    rows = {
+        path: [{MESSAGES: [*p.messages, {"role": "assistant", "content": p.answer}]} for p in problems]
+        for path, problems in tables.items()
+    }
+    write_files(rows, {}, schema=CONVERSATIONS)
+    return folder / TRAIN_FILE, folder / HELDOUT_FILE

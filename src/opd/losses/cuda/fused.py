@@ -32,7 +32,7 @@ class FusedDivergence(torch.autograd.Function):
         statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
         ctx.mark_non_differentiable(statistics, nonfinite)
         ctx.set_materialize_grads(False)
-        return result.loss_sum, statistics, nonfinite, result.precision, result.relative_error
+        return result.loss_sum, statistics, nonfinite, result.precision, result.estimated_error
 
     @staticmethod
     @once_differentiable

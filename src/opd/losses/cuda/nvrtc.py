@@ -40,7 +40,7 @@ def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
         nvrtc.nvrtcGetProgramLog(program, log)
         raise CudaKernelError(f"{source} for {arch} with {dict(macros)} did not compile:\n{log.decode()}")
-    cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    cubin: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
     _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
     _checked(nvrtc.nvrtcDestroyProgram(program), "nvrtcDestroyProgram")
     return cubin

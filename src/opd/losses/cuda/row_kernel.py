@@ -141,7 +141,7 @@ def gradient_numbers(
 class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 
-    relative_error: float
+    estimated_error: float
     """Estimated ||error|| / ||gradient||, all causes."""
     range_error: float
     """The part of it that comes from entries below fp16's normal range, which a larger scale would cure."""

@@ -42,7 +42,7 @@ class Call(NamedTuple):
     vocab: int
     workspace_bytes: int
     precision: LogitsPrecision
-    max_relative_error: float
+    max_estimated_error: float
     with_gradient: bool
 
 
@@ -66,7 +66,7 @@ class Result(NamedTuple):
     grad_hidden: Tensor | None
     grad_weight: Tensor | None
     precision: LogitsPrecision
-    relative_error: float
+    estimated_error: float
 
 
 class Attempt(NamedTuple):
@@ -143,7 +143,7 @@ class Forward:
 
     def result(self) -> Result:
         loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
-        error = self.report.relative_error
+        error = self.report.estimated_error
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
         return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
@@ -210,12 +210,12 @@ class Forward:
 
     def _better_attempt(self) -> Attempt | None:
         """How to store what this attempt could not hold, or None if all is within the bound."""
-        report, bound = self.report, self.call.max_relative_error
+        report, bound = self.report, self.call.max_estimated_error
         if self.inputs.student_weight.dtype == torch.float16 and report.peak > 0.0:
             grow = _power_of_two(FP16_SAFE_PEAK / report.peak)
             if report.peak > FP16_LIMIT or (report.range_error > bound / 2 and grow > 1.0):
                 return self.attempt._replace(gradient_scale=self.attempt.gradient_scale * grow)
-        if self.attempt.precision == "fp16" and report.relative_error > bound:
+        if self.attempt.precision == "fp16" and report.estimated_error > bound:
             return self.attempt._replace(precision="fp32")
         return None
 

@@ -51,13 +51,14 @@ class DecodeBatch:
 
         Rows from `num_used` on are idle: what comes back for them means nothing.
         """
-        return model(
+        logits: torch.Tensor = model(
             input_ids=tokens[:, None],
             position_ids=positions[:, None],
             attention_mask=self.cache.set_positions(positions, num_used),
             past_key_values=self.cache,
             use_cache=True,
-        ).logits[:, -1]
+        ).logits
+        return logits[:, -1]
 
     def decode(self, model: torch.nn.Module, config: EngineConfig) -> list[Request]:
         """Give every request (there is at least one) its next token; returns those that are complete, their rows freed.

@@ -35,7 +35,8 @@ def build_model(hf_config: Any, path: str | None, trust_remote_code: bool = Fals
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(hf_config, **kwargs)
         model.tie_weights()  # part of the initialisation that was left out
-    return model.eval().requires_grad_(False)
+    frozen: torch.nn.Module = model.eval().requires_grad_(False)
+    return frozen
 
 
 def layer_shapes(hf_config: Any) -> list[tuple[int, int]]:

@@ -51,5 +51,5 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArra
     words = philox4x32(
         np.stack([positions & _LOW, positions >> _WORD, zeros, zeros]), np.stack([seeds & _LOW, seeds >> _WORD])
     )
-    bits = (words[0] << _WORD | words[1]) >> np.uint64(11)
+    bits: NDArray[np.uint64] = (words[0] << _WORD | words[1]) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

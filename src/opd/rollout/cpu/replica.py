@@ -138,7 +138,8 @@ class CPURolloutReplica(RolloutReplica):
 
     async def abort_request(self, request_id: str) -> dict[str, Any]:
         """Stop one request."""
-        return await self._server_handle.abort_request.remote(request_id)
+        stopped: dict[str, Any] = await self._server_handle.abort_request.remote(request_id)
+        return stopped
 
 
 class CPUServerAdapter(BaseRollout):

@@ -36,7 +36,8 @@ class Script:
         }
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def reply(self, prompt_ids: Sequence[int]) -> list[int] | None:
         """Tokens to answer this prompt with, None to let the model answer.
@@ -44,7 +45,7 @@ class Script:
         Raises:
             ValueError: no text of the script occurs in the prompt.
         """
-        prompt = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False)
+        prompt: str = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False)
         for key, replies in self._replies.items():
             if key in prompt:
                 turn = max(prompt.count(ASSISTANT_HEADER) - 1, 0)

@@ -17,13 +17,13 @@ from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.utils.profiler import DistProfiler
-from verl.workers.config import HFModelConfig, TrainingWorkerConfig
+from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
 from opd.config.run_config import RunConfig
 from opd.config.sections import Teacher
-from opd.importance import choose_tokens
+from opd.importance import Schedule, choose_tokens, scored_divergence
 from opd.importance.counter import step_seed
 from opd.losses import DivergenceKind, token_weights
 from opd.losses.vocab_parallel import vocab_shard
@@ -34,12 +34,15 @@ from opd.rollout.seeds import SeededRank
 from opd.worker import engines
 from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
-from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
+from opd.worker.device import NamedDevice
+from opd.worker.engines import DivergenceLoss, StudentEngine, TaskBuilder, TeacherEngine
 from opd.worker.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask
 from opd.worker.shared_teacher_cache import Holders, Regrouped
+from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
 from opd.worker.step_metrics import CHOICE, cache_counts, choice_counts, micro_batch_counts, over_sequence
 from opd.worker.teacher_cache import HiddenCache
-from opd.worker.token_choice import TokenScores, choose_among_ranks, count_only, train_only
+from opd.worker.token_choice import TokenScores, choose_among_ranks, count_only, leave_out_beyond, train_only
+from opd.worker.token_view import Seen, TokenView
 from opd.worker.ulysses import Slice
 from opd.worker.unshared_tokens import leave_out_unshared, readable_ids
 
@@ -71,7 +74,8 @@ def vocab_group(size: int) -> ProcessGroup | None:
     world = distributed.get_world_size()
     if world % size:
         raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
-    return distributed.new_subgroups(size)[0]
+    own: ProcessGroup = distributed.new_subgroups(size)[0]
+    return own
 
 
 def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
@@ -106,17 +110,20 @@ def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:
     return TrainingWorker(dataclasses.replace(config, model_type=engines.STUDENT))
 
 
-class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
+class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     """Actor (student), ref (teacher) and rollout in one worker; spec and facts of the run come with the config.
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
     positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
     loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
+    loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2.
     """
 
-    def __init__(self, config: DictConfig, role: str, distillation_config=None, **kwargs):
+    def __init__(
+        self, config: DictConfig, role: str, distillation_config: DistillationConfig | None = None, **kwargs: Any
+    ):
         super().__init__(config=config, role=role, distillation_config=distillation_config, **kwargs)
         ours = RunConfig.of(config)
         assert ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
@@ -133,6 +140,13 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self._vocab_group: ProcessGroup | None = None
         self._selection = self.opd.importance.tokens
         self._choice_seed = 0
+        self._schedule = Schedule.of(
+            self.opd,
+            total_steps=config.actor.optim.total_training_steps,
+            response_length=self.spec.data.max_response_length,
+        )
+        self._stage = self._schedule.stage(1)
+        self._view: TokenView | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return teacher_worker(config, self.spec.teacher, self._teacher_path)
@@ -142,19 +156,23 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     @property
     def teacher_engine(self) -> TeacherEngine:
-        return self.ref.engine
+        engine: TeacherEngine = self.ref.engine
+        return engine
 
     @property
     def student_engine(self) -> StudentEngine:
-        return self.actor.engine
+        engine: StudentEngine = self.actor.engine
+        return engine
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self):
+    def init_model(self) -> None:
         keep_activations(self.opd.activation_budget)
         super().init_model()
         self._check_sharing()
         self.teacher_engine.check_head(f"teacher {self._teacher_path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
+        if ends := self._schedule.restarts():
+            self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
         self._follow_plan()
         self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
@@ -198,22 +216,30 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         """Every optimizer update of one step over this rank's rows.
 
         Args:
-            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`,
-                `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
-                `training_step`, from which tokens are drawn; the batch settings of verl's `train_mini_batch`.
+            data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
+                some steps `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
+                `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
+                `train_mini_batch`.
 
         Returns:
             No rows; `metrics`: lists of counts to be summed by `opd.worker.step_metrics.reduce`.
         """
         data["opd_row"] = torch.arange(len(data))
+        step = tu.get_non_tensor_data(data, "training_step", 0)
+        self._stage, horizon = self._schedule.stage(step), self._schedule.num_tokens(step)
         num_left_out = leave_out_unshared(data, self.facts.valid_vocab)
+        if horizon is not None:
+            leave_out_beyond(data, tokens=horizon, part=self.opd.horizon.part)
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         self._row_names, self._nonfinite_rows = row_names(data), set()
         rows, selection = batch.rows, self._selection
+        shown = tu.get_non_tensor_data(data, "shown_rows", ())
+        self._view = TokenView(rows, data["row_id"].tolist(), shown) if shown else None
         chosen: dict[str, Any] = {}
-        self._choice_seed = step_seed(*(tu.get_non_tensor_data(data, key, 0) for key in ("seed", "training_step")))
+        self._choice_seed = step_seed(tu.get_non_tensor_data(data, "seed", 0), step)
         cache = self._hidden_cache()
         started = time.perf_counter()
         try:
@@ -228,8 +254,15 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             if selection.in_head:
                 count_only(data, rows.num_trained_tokens, selection)
             score_s = time.perf_counter() - started - teacher_s
+            if self._schedule.resets_optimizer(step):
+                self.student_engine.reset_optimizer()
             self.student_engine.num_updates = 0
-            self.actor.set_loss_fn(DivergenceLoss(self._task_builder(rows, cache, head), self._counts))
+            over_rows = self.opd.loss_agg_mode != "token-mean"
+            self.actor.set_loss_fn(
+                DivergenceLoss(self._task_builder(rows, cache, head), self._counts, over_rows=over_rows)
+            )
+            weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
+            rate = float(self.student_engine.optimizer.param_groups[0]["lr"])
             output = self.actor.train_mini_batch(data=data)
             moved = cache_counts(cache)
         finally:
@@ -242,6 +275,9 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             return None
         metrics = tu.get(output, "metrics")
         metrics["sum/unshared_tokens"] = [float(num_left_out)]
+        metrics["lr_used"] = [rate]
+        if weights is not None:
+            metrics.update(weights.moved())
         metrics["timing/teacher_s"] = [teacher_s]
         metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s - score_s]
         if selection.score != "none":
@@ -265,6 +301,16 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 gib = self.plan.choice.cache_bytes / GIB
             self._cache = HiddenCache(device_gib=gib, device=self.teacher_engine.device)
         return self._cache
+
+    @property
+    def _is_sampled(self) -> bool:
+        """Whether the step's trained tokens are drawn from the student's whole distribution.
+
+        The last ones of an answer are not: where it ended decides which they are.
+        """
+        horizon = self.opd.horizon
+        is_chosen_by_end = horizon.tokens is not None and horizon.part == "last"
+        return self._stage.rollouts == "student" and not self.spec.rollout.is_truncated and not is_chosen_by_end
 
     @staticmethod
     def _read_inputs(data: TensorDict, worker: TrainingWorker) -> TensorDict:
@@ -324,8 +370,10 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             group=engine.get_data_parallel_group(),
             device=engine.device,
         )
+        rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
+        if self._view is not None:
+            self._view.chosen(kept, scores.by_name(), speaks=not rank)
         if teacher is not None:
-            rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
             for row, of_row in enumerate(kept.split(counts.tolist())):
                 teacher[0].keep(row, of_row if rank is None else self._holders.keep(row, of_row)[rank])
         is_trained = rows.response_mask.clone()
@@ -346,9 +394,10 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
         def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
             if build is not None:
-                task = build(micro_batch, starts, own)
+                task, kind = build(micro_batch, starts, own), self._scored_kind
+                assert kind is not None  # tokens chosen without a divergence are scored without the teacher
                 own_tokens[:] = [task.own]
-                return dataclasses.replace(task, kind=self._scored_kind)
+                return dataclasses.replace(task, kind=kind)
             found = trained_positions(rows, micro_batch, starts)[1]
             if own is not None:
                 found, own_tokens[0] = own.select(found)
@@ -370,13 +419,15 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
 
     @property
     def _scored_kind(self) -> DivergenceKind | None:
-        """The divergence that tokens are chosen by: TIP's Q3 ranks by the forward KL whatever the loss is; None: by none."""
-        if not self._selection.needs_teacher:
-            return None
-        return "forward_kl" if self._selection.score == "q3" else self.opd.loss_type
+        """The divergence that tokens are chosen by; None: by none."""
+        loss_type = self._stage.loss_type
+        assert loss_type is not None  # `Schedule` fills it in
+        return scored_divergence(self._selection.score, loss_type) if self._selection.needs_teacher else None
 
-    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor):
-        opd, facts = self.opd, self.facts
+    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor) -> TaskBuilder:
+        opd, facts, stage = self.opd, self.facts, self._stage
+        loss_type = stage.loss_type
+        assert loss_type is not None  # `Schedule` fills it in
         temperature = self.spec.rollout.temperature
         selection = self._selection
 
@@ -389,6 +440,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
                 needed = own.holders(found.flat_index).cpu()
                 hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
                 found, is_own = own.select(found)
+            row_weights = mine.sample_weights
+            assert row_weights is not None  # `update_opd` puts them on every batch
+            if opd.loss_agg_mode == "seq-mean-token-mean":
+                counts = torch.stack([mask.sum() for mask in micro_batch["loss_mask"].unbind()])
+                row_weights = row_weights / counts.clamp(min=1)
             self._token_rows, choice = found.row, None
             if selection.in_head:
                 row_ids = micro_batch["row_id"][found.row]
@@ -397,11 +453,11 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,
-                token_weights=token_weights(found.mask, row_index=found.row, row_weights=mine.sample_weights),
+                token_weights=token_weights(found.mask, row_index=found.row, row_weights=row_weights),
                 teacher_hidden=hidden,
                 teacher_weight=teacher_weight,
-                kind=opd.loss_type,
-                beta=opd.beta or 0.0,  # only a jsd has one, and reads it
+                kind=loss_type,
+                beta=stage.beta or 0.0,  # only a jsd has one, and reads it
                 temperature=temperature,
                 chunk_size=opd.chunk_size,
                 valid_vocab=facts.valid_vocab,
@@ -419,15 +475,35 @@ class OPDWorker(SeededRank, ShardUploads, ActorRolloutRefWorker):
         self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
     ) -> dict[str, float]:
         counts = micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if self.spec.trainer.monitor:
+            counts |= self._signs(micro_batch, task, output, is_sampled=first_update and self._is_sampled)
         if task.choice is not None:
             counts |= choice_counts(task.choice)
+        if self._view is not None:
+            self._view.trained(micro_batch["opd_row"].tolist(), task, output)
         if counts["sum/nonfinite"]:
             token_rows = self._token_rows if task.choice is None else self._token_rows[task.choice.kept[0]]
             rows = micro_batch["opd_row"].cpu()[token_rows.cpu()[output.nonfinite.cpu()]]
             self._nonfinite_rows |= {self._row_names[row] for row in rows.unique().tolist()}
         return counts
 
+    def _signs(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, is_sampled: bool
+    ) -> dict[str, float]:
+        """What the monitor of silent faults reads."""
+        counts = token_signs(task, output, is_sampled=is_sampled) | neighbour_signs(task)
+        if task.own is None and "row_score" in micro_batch:
+            token_rows = self._token_rows if task.choice is None else self._token_rows[task.choice.kept[0]]
+            counts |= preference_signs(token_rows, micro_batch["row_score"], output)
+        return counts
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:
         """Names of this rank's rows with a token whose loss was not finite, in the last step."""
         return sorted(self._nonfinite_rows)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def read_token_view(self) -> Seen:
+        """What this rank saw of the last step's tokens; the step was given `shown_rows`."""
+        assert self._view is not None
+        return self._view.seen

@@ -1,0 +1,125 @@
+"""The data set of supervised fine-tuning on given answers: conversations, read into rows of token ids once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import datasets
+
+from opd.config.algorithm import TOOLS
+from opd.config.errors import Problem as Fault
+from opd.config.errors import SpecError, show
+from opd.data.answered import ASSISTANT, AnsweredRow, answered_rows
+from opd.data.chat_template import UnfitTemplate
+from opd.trainer.dataset import PromptDataset
+
+logger = logging.getLogger(__name__)
+
+_PLACE = "__place__"
+
+
+class ConversationDataset(PromptDataset):
+    """Rows of the conversations in the files' column `messages`; see `opd.data.answered` for what a row is.
+
+    A row whose prompt (all before its first trained token) is longer than `data.max_prompt_length` is dropped and counted, or
+    an error, as `PromptDataset` does with prompts; a response longer than `data.max_response_length` loses its end, and is
+    counted in `num_cut`. So are conversations in which the model says nothing, in `num_unanswered`.
+    """
+
+    num_cut: int = 0
+    num_unanswered: int = 0
+
+    def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
+        tokenizer, key, kwargs, files = self.tokenizer, self.prompt_key, self.template_kwargs, self.original_data_files
+
+        def rows_of(batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+            found: dict[str, list[Any]] = {name: [] for name in (_PLACE, *AnsweredRow._fields)}
+            tools = batch.get(TOOLS) or [None] * len(batch[_PLACE])
+            for place, messages, offered in zip(batch[_PLACE], batch[key], tools, strict=True):
+                source = f"row {place} of {list(files)}, counted from 0 over all files"
+                if messages and messages[0].get("role") == ASSISTANT:
+                    rule = "a conversation begins with a system or user message, and this one begins with the assistant"
+                    fix = "leave out the first message, or the row"
+                    raise SpecError([Fault(path="data", value=messages, rule=rule, fix=fix, source=source)])
+                more = {TOOLS: _read_tools(offered, source)} if offered else {}
+                try:
+                    rows = answered_rows(tokenizer, [_given(message) for message in messages], **kwargs, **more)
+                except UnfitTemplate as error:
+                    problems = [replace(p, source=f"conversation {show(messages)}") for p in error.problems]
+                    raise UnfitTemplate(problems) from error
+                for row in rows:
+                    found[_PLACE].append(place)
+                    for name, value in row._asdict().items():
+                        found[name].append(value)
+            return found
+
+        rows = dataframe.map(
+            rows_of,
+            batched=True,
+            remove_columns=dataframe.column_names,
+            num_proc=self.processes_for(len(dataframe)),
+            desc="conversations to token ids",
+        )
+        self.num_unanswered = len(dataframe) - len(set(rows[_PLACE]))
+        if not len(rows):
+            rule = f"the model says nothing in any conversation of {list(self.original_data_files)}"
+            raise SpecError(
+                [Fault(path="data", rule=rule, fix="conversations with messages of role assistant, in column messages")]
+            )
+        kept = self.without_overlong(rows, lambda row: len(row["prompt"]))
+        self._num_dropped = len(rows) - len(kept)
+        limit = int(self.config.max_response_length)
+        self.num_cut = sum(len(mask) > limit for mask in kept["mask"])
+        for number, what in (
+            (self.num_cut, f"rows are longer than data.max_response_length={limit} tokens and lose their end"),
+            (self.num_unanswered, "conversations hold no turn of the model and train nothing"),
+        ):
+            if number:
+                logger.warning("%d of %d %s", number, len(kept), what)
+        return kept
+
+    @property
+    def num_overlong_dropped(self) -> int:
+        return self._num_dropped
+
+    def row(self, index: int, step: int = 0) -> AnsweredRow:
+        """A row as it is trained, the same in every step."""
+        fields = self.dataframe[index]
+        row = AnsweredRow(fields["prompt"], fields["response"], fields["mask"])
+        return row.cut(int(self.config.max_response_length))
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        return numbered(item)
+
+
+def numbered(item: int) -> dict[str, Any]:
+    """What verl's data loader is given of a row that its number is enough of."""
+    import torch
+
+    # verl counts a batch by its raw prompts, and sizes it by a tensor.
+    return {"index": int(item), "raw_prompt": (), "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _read_tools(text: Any, source: str) -> list[dict[str, Any]] | None:
+    """The tools of a conversation from its column, for the chat template."""
+    try:
+        tools = json.loads(text)
+        if tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+            return tools
+        why = "this is no list of objects"
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    rule = f"column {TOOLS!r} holds the list of a conversation's tools as JSON text: {why}"
+    fix = "json.dumps([...]) in every row with tools, null in the others"
+    raise SpecError([Fault(path="data", value=text, rule=rule, fix=fix, source=source)])
+
+
+def _given(value: Any) -> Any:
+    """A message without the keys that only other messages have, which Parquet fills with nulls."""
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return [_given(item) for item in value] if isinstance(value, list) else value

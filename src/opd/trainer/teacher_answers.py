@@ -1,0 +1,89 @@
+"""The teacher's answers to the training prompts, as an evaluation of it stored them, in the place of sampled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from opd.config.errors import Problem as Fault
+from opd.config.errors import SpecError
+from opd.evaluation.problems import Problem
+from opd.inputs.fetch import is_store_url, local_copy
+from opd.rollout.seeds import TRAIN, request_seed
+from opd.trainer.dataset import PromptDataset
+
+_COLUMNS = ["data_source", "problem_index", "sample_index", "ground_truth", "response", "truncated"]
+
+
+class TeacherAnswers:
+    """Answers to every prompt of a data set.
+
+    A prompt is found by its problem, (data source, index), which an evaluation of the same files names as the data set does.
+
+    Args:
+        files: paths or store URLs of `generations.parquet`, or Parquet files with the same columns.
+        dataset: the training prompts.
+        tokenizer: the student's; answers are stored as text.
+        seed: the run's.
+        key: the spec's key of the files.
+
+    Raises:
+        SpecError: a prompt without an answer, answers to another question, or a file that cannot be read.
+    """
+
+    def __init__(self, files: Sequence[str], dataset: PromptDataset, tokenizer: Any, *, seed: int, key: str) -> None:
+        self._tokenizer, self._seed = tokenizer, seed
+        found: dict[Problem, dict[tuple[int, int], dict[str, Any]]] = {}
+        for number, file in enumerate(files):
+            for row in _rows(file, key):
+                problem = Problem(row["data_source"], row["problem_index"])
+                found.setdefault(problem, {})[number, row["sample_index"]] = row
+        names = dataset.name_problems()
+        problems = [names[place] for place in dataset.places]
+        truths = [str((reward or {}).get("ground_truth", "")) for reward in dataset.dataframe["reward_model"]]
+        missing = [problem for problem in problems if problem not in found]
+        wrong = [
+            problem
+            for problem, truth in zip(problems, truths, strict=True)
+            if any(row["ground_truth"] != truth for row in found.get(problem, {}).values())
+        ]
+        for faulty, rule in ((missing, "have no answer in"), (wrong, "have another ground truth than in")):
+            if faulty:
+                shown = ", ".join(f"{source} {index}" for source, index in faulty[:5])
+                found_wrong = f"{len(faulty)} of {len(problems)} prompts {rule} these files, such as {shown}"
+                raise _refused(key, files, found_wrong)
+        self._answers = [[row for _, row in sorted(found[problem].items())] for problem in problems]
+
+    def of(self, index: int, *, step: int, num_samples: int) -> list[list[int]]:
+        """Token ids of as many answers to a prompt, each ended by the end-of-sequence token unless it was cut off.
+
+        They are those that follow one another from a place drawn by seed, step and prompt: all different where there are
+        enough of them.
+
+        Args:
+            index: the prompt's row in the data set.
+        """
+        answers = self._answers[index]
+        first = request_seed(self._seed, f"{TRAIN}/teacher", step, index, 0, 0)
+        return [self._ids(answers[(first + sample) % len(answers)]) for sample in range(num_samples)]
+
+    def _ids(self, answer: dict[str, Any]) -> list[int]:
+        ids = self._tokenizer(answer["response"], add_special_tokens=False)["input_ids"]
+        return list(ids) if answer["truncated"] and ids else [*ids, self._tokenizer.eos_token_id]
+
+
+def _rows(file: str, key: str) -> list[dict[str, Any]]:
+    path = Path(local_copy(file) if is_store_url(file) else file)
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path, columns=_COLUMNS).to_pylist()
+        return rows
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are of these kinds
+        raise _refused(key, [file], f"the file cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _refused(key: str, files: Sequence[str], rule: str) -> SpecError:
+    fix = "give eval/generations.parquet of a `kind: eval` run of the teacher whose data.val are the files of these prompts"
+    return SpecError([Fault(path=key, value=list(files), rule=rule, fix=fix)])

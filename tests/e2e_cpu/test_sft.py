@@ -1,0 +1,69 @@
+"""Supervised fine-tuning on the toy task: the loss is what transformers says, and a killed run ends in the same weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from opd.data.answered import answered_rows
+from opd.data.toy import STUDENT_DIR
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_STEPS = 8  # as in specs/sft.yaml, like the seed and the 60 rows that are validated on
+
+
+def _loss_of_the_start(outcome: Outcome) -> float:
+    """Mean cross-entropy of the held-out rows that the run draws, of the model that it begins with."""
+    tokenizer, model = (kind.from_pretrained(STUDENT_DIR) for kind in (AutoTokenizer, AutoModelForCausalLM))
+    held_out = pq.read_table(outcome.run_dir / "data" / "heldout.parquet")["messages"].to_pylist()
+    drawn = np.random.default_rng(3).choice(len(held_out), size=60, replace=False)
+    losses: list[float] = []
+    for number in drawn:
+        [row] = answered_rows(tokenizer, held_out[number])
+        assert sum(row.mask) == 4, "three digits and the end of the turn"
+        with torch.no_grad():
+            logits = model.double()(torch.tensor([row.prompt + row.response])).logits[0, len(row.prompt) - 1 : -1]
+        losses += (-logits.log_softmax(-1).gather(1, torch.tensor([row.response]).T)).flatten().tolist()
+    return sum(losses) / len(losses)
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(path, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
+def test_it_learns_the_answers_and_goes_on_after_a_kill_9_bit_for_bit(tmp_path):
+    sets = (f"trainer.test_freq={_STEPS}",)
+    whole = run(tmp_path / "whole", "sft", *sets).must_be_clean()
+    losses = [row["val-aux/loss"] for row in whole.rows if "val-aux/loss" in row]
+    assert losses[0] == pytest.approx(_loss_of_the_start(whole), rel=1e-5)
+    assert losses[-1] < losses[0]
+    assert (whole.result["validation_before"], whole.result["validation_after"]) == (
+        {"loss": losses[0]},
+        {"loss": losses[-1]},
+    )
+    assert [row["actor/num_tokens"] for row in whole.steps] == [16 * 4] * _STEPS
+    assert [row["actor/num_updates"] for row in whole.steps] == [2] * _STEPS
+    assert "rollout" not in whole.output
+
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / "sft" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "sft", *sets)
+    newest = complete_steps([LocalStore(folder / "out" / "sft")])[-1]
+    assert newest < _STEPS
+
+    resumed = run(folder, "sft", *sets).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
+        for name in ("training/global_step", "training/epoch", "actor/loss", "actor/grad_norm", "actor/lr"):
+            assert mine[name] == theirs[name], name
+    assert resumed.steps[-1]["val-aux/loss"] == losses[-1]
+    expected = _weights(whole)
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name

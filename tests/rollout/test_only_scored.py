@@ -1,0 +1,109 @@
+"""A batch whose answers are wanted for their scores alone: sampled as in training, by seeds of its own, and stored nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transformers import AutoTokenizer
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.utils import tensordict_utils as tu
+
+from opd.config import parse_tree
+from opd.data.toy import STUDENT_DIR
+from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
+from opd.rollout.worker import ONLY_SCORED, RolloutWorker
+
+ROLLOUT = {"n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": -1, "val_kwargs": {"n": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1}}  # fmt: skip
+
+
+class _Loop:
+    """Writes one token, which tells the parity of its seed; an odd one is right, sample 1 of row 5 never comes."""
+
+    def __init__(self, client: Any, asked: list[dict[str, Any]]) -> None:
+        self._client, self._asked = client, asked
+
+    async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **_: Any) -> AgentLoopOutput:
+        seed = await self._client.generate("id", sampling_params=sampling)
+        self._asked.append(sampling | {"row": int(index), "sample": session_id, "seed": seed})
+        if (int(index), session_id) == (5, 1):
+            raise ConnectionError("the server went away")
+        return AgentLoopOutput(
+            prompt_ids=[1], response_ids=[seed % 2], response_mask=[1], metrics=AgentLoopMetrics(), extra_fields={}
+        )
+
+
+class _Server:
+    async def generate(self, _: str, *, sampling_params: dict[str, Any]) -> int:
+        return sampling_params["seed"]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
+    """A worker of a distillation, without its servers; `asked` is what it asked of them, `stored` how often it stored rows."""
+    made = object.__new__(RolloutWorker)
+    asked: list[dict[str, Any]] = []
+    stored: list[str] = []
+
+    async def score(outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        outputs[-1].reward_score = float(outputs[-1].response_ids[0])
+        outputs[-1].extra_fields["reward_extra_info"] = {"acc": outputs[-1].reward_score}
+
+    async def store(prompts: Any, rows: Any, failed: Any, partition: str) -> None:
+        stored.append(partition)
+
+    spec = parse_tree({"kind": "opd", "seed": 4, "model": {"path": "m"}, "teacher": {"path": "t"}}).spec
+    rollout = {"calculate_log_probs": True, "agent": {"default_agent_loop": "single_turn_agent"}} | ROLLOUT
+    made.__dict__ |= {
+        "config": OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "algorithm": {}}),
+        "ours": SimpleNamespace(spec=spec, sampling=spec, run=SimpleNamespace(run_id="r"), agent=None),
+        "tokenizer": AutoTokenizer.from_pretrained(STUDENT_DIR),
+        "rollout_config": SimpleNamespace(response_length=8),
+        "llm_client": _Server(),
+        "num_finished": 0,
+        "asked": asked,
+        "stored": stored,
+        "_agent_loop": lambda name, client: _Loop(client, asked),
+        "_compute_score": score,
+        "_store": store,
+    }
+    return made
+
+
+def _batch(**fields: Any) -> TensorDict:
+    rows = {
+        "uid": ["a", "b"],
+        "index": [5, 6],
+        "data_source": ["math"] * 2,
+        "reward_model": [{"ground_truth": "1"}] * 2,
+    }
+    batch = tu.get_tensordict({name: np.array(values, dtype=object) for name, values in rows.items()})
+    for name, value in fields.items():
+        tu.assign_non_tensor_data(batch, name, value)
+    return batch
+
+
+def test_answers_are_reported_with_their_scores_and_stored_nowhere(worker):
+    report = asyncio.run(worker.generate(_batch(**{"global_steps": 7, "__rollout_n__": 2, ONLY_SCORED: True})))
+    assert worker.stored == []
+    assert {(one["row"], one["sample"]) for one in worker.asked} == {(5, 0), (5, 1), (6, 0), (6, 1)}
+    assert {one["temperature"] for one in worker.asked} == {0.7}
+    for one in worker.asked:
+        assert one["seed"] == request_seed(4, PASS_RATES, 7, one["row"], one["sample"], 0)
+    right = {(one["row"], one["sample"]): float(one["seed"] % 2) for one in worker.asked}
+    came = {place: acc for place, acc in right.items() if place != (5, 1)}
+    assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
+    assert (report.num_trajectories, report.num_failed) == (4, 1)
+
+
+def test_a_training_batch_is_stored_and_its_answers_have_other_seeds(worker):
+    report = asyncio.run(worker.generate(_batch(global_steps=7)))
+    assert worker.stored == [TRAIN]
+    assert len(worker.asked) == 2 * 3
+    assert worker.asked[0]["seed"] == request_seed(4, TRAIN, 7, 5, 0, 0)
+    assert report.samples == []

@@ -1,0 +1,110 @@
+"""Which steps and rollouts a run keeps token by token, and the text of each token."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from opd.config import load_text
+from opd.runs.tokens import MAX_TOKENS, file_key, from_bytes
+from opd.store.local import LocalStore
+from opd.trainer.token_log import ShownRow, TokenLog, pieces
+from opd.worker.token_view import RowView, Seen
+
+
+class Bytes:
+    """A token a byte, as byte-level tokenizers write what they have no word for."""
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+class Words:
+    """Drops the space at the beginning of a text, as sentencepiece's tokenizers do."""
+
+    def decode(self, ids):
+        return "".join((" one", " two", ",")[token] for token in ids).removeprefix(" ")
+
+
+def log(tmp_path, *sets: str) -> TokenLog:
+    base = [
+        "model.path=m",
+        "teacher.path=t",
+        "data.train=[t]",
+        "data.val=[v]",
+        "data.max_response_length=8",
+        "trainer.gpus_per_node=1",
+    ]
+    run = SimpleNamespace(local=LocalStore(tmp_path), remote=None, handle=SimpleNamespace(local_dir=str(tmp_path)))
+    return TokenLog(load_text("kind: opd", sets=[*base, *sets]).spec, run)
+
+
+@pytest.mark.parametrize("text", ["静州 <b>ok</b> 👍", "\x80\xff"])
+def test_pieces_join_to_the_response_and_a_character_comes_with_its_last_token(text):
+    ids = list(text.encode("latin1" if text.isascii() or "\x80" in text else "utf-8"))
+    found = list(pieces(ids, Bytes()))
+    assert len(found) == len(ids)
+    assert "".join(found) == Bytes().decode(ids)
+
+
+def test_a_characters_first_tokens_are_empty():
+    assert list(pieces(list("a静b".encode()), Bytes())) == ["a", "", "", "静", "b"]
+
+
+def test_a_word_keeps_the_space_that_a_tokenizer_drops_at_the_beginning_of_a_text():
+    assert list(pieces([0, 1, 2, 1], Words())) == ["one", " two", ",", " two"]
+
+
+def test_the_first_and_last_step_and_those_with_a_checkpoint_are_kept_by_the_first_answer_of_each_prompt(tmp_path):
+    orders = [(9, 0, 0), (4, 1, 0), (4, 0, 1), (4, 0, 0), (6, 3, 0)]
+    kept = log(tmp_path, "trainer.save_freq=3", "opd.num_kept_rollouts=2")
+    assert [step for step in range(1, 9) if kept.wanted(step, 8, orders)] == [1, 3, 6, 8]
+    assert kept.wanted(1, 8, orders) == [(4, 0, 0), (6, 3, 0)]
+    assert not log(tmp_path, "opd.num_kept_rollouts=0").wanted(1, 8, orders)
+
+
+def test_what_was_seen_stands_at_its_tokens_and_a_long_response_is_cut(tmp_path):
+    num = MAX_TOKENS + 3
+    trained = np.arange(num) % 2 == 0
+    values = np.arange(trained.sum(), dtype=np.float32)
+    values[1] = np.nan
+    view = RowView(trained=trained, kept=values == 0, entropy=values, divergence=values / 3)
+    seen = Seen(rows={70: view}, covers_all=False)
+    seen.density[1, 2] = 5, 4
+    rows = {
+        70: ShownRow((4, 0, 0), list(b"2 + 2?"), [97] * num, float("nan")),
+        71: ShownRow((5, 0, 0), [97], [97], 0.0),
+    }
+    kept = log(tmp_path, "opd.importance.tokens.score=q3")
+    kept.write(6, seen, rows, loss_type="reverse_kl", tokenizer=Bytes())
+    step = from_bytes((tmp_path / file_key(6)).read_bytes())
+    assert (step.score, step.divergence, step.covers_all, step.density) == ("q3", "forward_kl", False, ((1, 2, 5, 4),))
+    [row] = step.rows
+    assert (row.prompt, row.score, row.num_tokens, len(row.texts)) == ("2 + 2?", None, num, MAX_TOKENS)
+    assert row.entropy[:6] == (0.0, None, None, None, 2.0, None)
+    assert row.divergence[8] == 1.333
+    assert row.kept[:3] == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("score", "labels"), [("soft_or", ["forward_kl", "reverse_kl"]), ("q3", ["forward_kl", "forward_kl"])]
+)
+def test_a_kept_step_names_the_divergence_that_its_stage_scores_by(tmp_path, score, labels):
+    stages = (
+        "opd.loss_type=jsd",
+        "opd.beta=0.5",
+        "opd.stages=[{until: 1, loss_type: forward_kl}, {loss_type: reverse_kl}]",
+    )
+    kept = log(tmp_path, *stages, f"opd.importance.tokens.score={score}")
+    data = TensorDict({name: torch.ones(1, 1, dtype=torch.int64) for name in ("prompts", "responses", "rm_scores")}, 1)
+    for step, loss_type in ((1, "forward_kl"), (2, "reverse_kl")):
+        [number] = kept.choose(step, 2, [(4, 0, 0)])
+        seen = Seen(rows={number: RowView.unread(np.ones(1, bool))})
+        kept.keep(step, [(4, 0, 0)], data, read=lambda seen=seen: [seen], loss_type=loss_type, tokenizer=Bytes())
+    steps = [from_bytes((tmp_path / file_key(step)).read_bytes()) for step in (1, 2)]
+    assert [step.divergence for step in steps] == labels
+    assert [len(step.rows) for step in steps] == [1, 1]
