@@ -39,7 +39,7 @@ class Program:
     def locked(self) -> tuple[str, str]:
         """(module path, version) that the lock's go.mod requires for this package."""
         text = (ROOT / self.lock / "go.mod").read_text()
-        required = re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE)
+        required: list[tuple[str, str]] = re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE)
         return max((item for item in required if f"{self.package}/".startswith(f"{item[0]}/")), key=lambda i: len(i[0]))
 
     def ldflags(self) -> str:

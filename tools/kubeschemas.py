@@ -16,6 +16,7 @@ import yaml
 import gotools
 
 SOURCES = ("ray-operator", "prometheus-operator", "kubernetes")  # modules of gotools
+MONITORING = ("podmonitors", "prometheusrules")  # of the Prometheus operator's
 PATTERN = "{{ .Group }}_{{ .ResourceAPIVersion }}_{{ .ResourceKind }}.json"
 DEFINITIONS = "definitions.json"
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -30,7 +31,7 @@ _OPEN = ("properties", "additionalProperties", "x-kubernetes-preserve-unknown-fi
 def location() -> str:
     """kubeconform's `-schema-location` for the cached schemas; makes them first where they are missing."""
     versions = "-".join(gotools.MODULES[name][1] for name in SOURCES)
-    folder = gotools.cache_dir() / f"schemas-{versions}"
+    folder = gotools.cache_dir() / f"schemas-{versions}-{'-'.join(MONITORING)}"
     done = folder / "complete"
     if not done.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,10 +59,8 @@ def schemas() -> dict[str, str]:
 def crd_files() -> list[Path]:
     """The CustomResourceDefinitions of KubeRay and of the Prometheus operator."""
     ray = (gotools.module("ray-operator") / "config/crd/bases").glob("*.yaml")
-    monitors = (
-        gotools.module("prometheus-operator") / "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"
-    )
-    return [*sorted(ray), monitors]
+    monitoring = gotools.module("prometheus-operator") / "example/prometheus-operator-crd"
+    return [*sorted(ray), *(monitoring / f"monitoring.coreos.com_{plural}.yaml" for plural in MONITORING)]
 
 
 def crd_schemas(crd: dict[str, Any]) -> dict[str, str]:

@@ -9,12 +9,11 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, SITES
 from tests.fast_tier.patients import RUN, Hospital, cases
+from tests.opdctl.in_process import invoke
 
 import gotools
-from opdctl import cli
 from opdctl.chart.helm import template
 from opdctl.chart.values import load_experiments
-from opdctl.console import run_guarded
 from opdctl.doctor.rendered import groups_of
 from opdctl.kube.dry_run import rendered_objects
 
@@ -64,7 +63,7 @@ def doctor(hospital, tmp_path, monkeypatch, capsys):
         values.write_text(yaml.safe_dump(case.get("values", {"seed": 1})))
         with hospital.cluster(case):
             words = ["doctor", str(RUN), "--site", str(SITES[case["platform"]]), "-f", str(values), "-n", case["name"]]
-            code = run_guarded(lambda: cli._invoke(words))
+            code = invoke(*words)
             shown = capsys.readouterr()
             text = shown.out.replace("\n" + " " * 22, " ")
             if case["name"] in OF_NODES:

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
-from tests.fast_tier.runs import pods, reached
+from tests.fast_tier.runs import end, pods, reached
 
 NAMESPACE = "opdctl"
 # The tier has volumes for three claims of a namespace's runs: all runs but one share a claim.
@@ -28,13 +28,6 @@ def refused(done, *, code=1):
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
-
-
-def end(tier, run, **status):
-    """What KubeRay writes at the end of a job: here no Ray answers, so nobody else does."""
-    tree = tier.admin.get("rayjob", run, namespace=NAMESPACE)
-    tree["status"] |= status
-    tier.admin.run("replace", "--subresource=status", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(tree))
 
 
 @pytest.mark.timeout(600, func_only=True)
@@ -78,11 +71,19 @@ def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name
     run = "ended"
     good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
-    end(tier, run, jobDeploymentStatus="Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 1")
+    end(
+        tier,
+        NAMESPACE,
+        run,
+        jobDeploymentStatus="Failed",
+        jobStatus="FAILED",
+        reason="AppFailed",
+        message="exit code 1",
+    )
     assert "failed: failed (FAILED): AppFailed: exit code 1" in refused(tool("wait", run, "--timeout", "60"))
     assert "resumed: the last RayJob ended: failed (FAILED)" in good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
-    end(tier, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+    end(tier, NAMESPACE, run, jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
     assert "has succeeded already" in refused(tool.submit("quickstart", layer=SHARED, name=run))
     good(tool("wait", run, "--timeout", "60"))
     assert good(tool.submit("quickstart", "--new", layer=SHARED, name=run)).startswith("ended-2  submitted")
@@ -95,7 +96,7 @@ def test_a_stopped_run_that_holds_its_cluster_is_shouted(tier, tool):
     run = "stopped"
     good(tool.submit("quickstart", layer=SHARED, name=run))
     reached(tier, NAMESPACE, run, "Running")
-    end(tier, run, jobDeploymentStatus="Complete", jobStatus="STOPPED")
+    end(tier, NAMESPACE, run, jobDeploymentStatus="Complete", jobStatus="STOPPED")
     assert "!!! STOPPED WITH A LIVE CLUSTER: 2 pods" in good(tool("status", run))
     good(tool("cancel", run))
     good(tool("delete", run))
@@ -167,17 +168,6 @@ def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(t
     out, err = following.communicate(timeout=120)
     assert following.returncode == 0, err
     assert "done" in out
-
-
-def test_what_init_reads_from_the_cluster_makes_files_that_its_doctor_passes(tool):
-    digest = f"registry.example/opd@sha256:{'0' * 64}"
-    models = ("--student", "hub/s", "--teacher", "hub/t", "--data", "/data/a.parquet", "--val", "/data/b.parquet")
-    good(tool("init", "--image", digest, *models))
-    site = (tool.folder / "site.yaml").read_text()
-    assert '"shared"' in site
-    assert '"NVIDIA-' in site
-    checked = good(tool("doctor", "exp.yaml", "--site", "site.yaml"))
-    assert "MISSING" not in checked
 
 
 def test_list_shows_the_live_runs_of_the_namespace_with_their_gpus(tier, tool):

@@ -31,6 +31,8 @@ PLACES = {
     "opd-agent-travel": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "opd-agent-quickstart": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
     "eval-math": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED)},
+    "passrate": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
+    "sft": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
 }
 

@@ -210,7 +210,12 @@ def test_the_commands_of_the_readme_end_in_an_admitted_run_of_two_times_eight_gp
     assert set(nodes_by_role(tier, NAMESPACE, NAME)["worker"]) == {"k3s-box-0", "k3s-box-1"}
     assert status(tier, NAMESPACE, NAME)["rayClusterName"]
     assert {pod["spec"]["imagePullSecrets"][0]["name"] for pod in pods(tier, NAMESPACE, NAME)} == {"registry"}
-    reserved = tier.admin.get("localqueue", "training", namespace=NAMESPACE)["status"]["flavorsReservation"]
-    assert {"name": "nvidia.com/gpu", "total": "16"} in reserved[0]["resources"]
+
+    def reserved():
+        flavors = tier.admin.get("localqueue", "training", namespace=NAMESPACE)["status"]["flavorsReservation"]
+        return {one["name"]: one["total"] for one in flavors[0]["resources"]}
+
+    # Kueue sums the queue up behind the admission.
+    tier.admin.until("the queue counts 16 GPUs as reserved", lambda: reserved().get("nvidia.com/gpu") == "16")
     done = tier.helm(NAMESPACE, "uninstall", NAME)
     assert done.returncode == 0, done.stderr

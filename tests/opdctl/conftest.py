@@ -17,8 +17,8 @@ import opdctl
 from opd.evaluation import Sample
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
-from opdctl import cli
-from opdctl.console import run_guarded
+
+from .in_process import invoke
 
 PYTHON_PATH = os.pathsep.join(str(Path(module.__file__).parent.parent) for module in (opd, opdctl))
 SPEC = {
@@ -71,11 +71,16 @@ def inside(
             patch.chdir(tmp_path)
             for name, value in {"COLUMNS": "240", **environment}.items():
                 patch.setenv(name, value)
-            code = run_guarded(lambda: cli._invoke([str(word) for word in arguments]))
+            code = invoke(*arguments)
         seen = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, seen.out, seen.err)
 
     return run
+
+
+def hear_ctrl_c() -> None:
+    """In a child before its program starts: Ctrl-C ends it, also where a shell started these tests in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -89,6 +94,7 @@ def call_until(tmp_path: Path) -> Callable[..., int]:
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            preexec_fn=hear_ctrl_c,
         )
         try:
             while process.poll() is None and not is_time():

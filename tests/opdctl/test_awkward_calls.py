@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import gotools
+from opdctl import cli
+from opdctl.cli import app
+from opdctl.console import CommandTimeout
+
 from .test_store_commands import seal_checkpoint
 
 DIGEST = f"registry.example/opd@sha256:{'0' * 64}"
@@ -48,11 +53,12 @@ def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
         yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
     kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
     ofcluster = ["status r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
-                 "submit @/exp.yaml", "list", "stage hub/m --claim c --image i", "doctor -n x"]  # fmt: skip
+                 "submit @/exp.yaml", "list", "describe r", "top r", "stage hub/m --claim c --image i", "doctor -n x"]  # fmt: skip
     for kubeconfig, words in itertools.product(kubeconfigs, ofcluster):
         yield {"KUBECONFIG": f"@/{kubeconfig}"}, words.split()
     stores = ["@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x", ""]
-    ofstore = ["status r", "logs r", "wait r --timeout 2", "collect r", "list", "pull r", "compare a b", "report r"]
+    ofstore = ["status r", "logs r", "wait r --timeout 60", "collect r", "list", "pull r", "compare a b", "report r",
+               "top r"]  # fmt: skip
     for store, words in itertools.product(stores, ofstore):
         yield {}, [*words.split(), "--store", store, *(["--no-cluster"] if words.split()[0] in ("status", "logs", "wait") else [])]  # fmt: skip
     numbers = [
@@ -75,19 +81,32 @@ def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
 
 
 def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -> None:
-    wrong, number = [], 0
+    wrong, number, walked = [], 0, set()
     for environment, words in calls():
         number += 1
+        walked.update(words[:1])
         filled = [word.replace("@", str(corner)) if word.startswith("@") else word for word in words]
         variables = {name: value.replace("@", str(corner)) for name, value in environment.items()}
         done = inside(*filled, **variables)  # what it does not turn into a message comes out here
-        is_told = (
-            done.stderr.startswith(("error: ", "Usage: ")) or "─ Error ─" in done.stderr or "MISSING" in done.stdout
-        )
+        is_told = done.stderr.startswith("error: ") or "MISSING" in done.stdout or not words
         if done.returncode not in CODES or (done.returncode and not is_told):
             wrong.append(f"{variables} opdctl {' '.join(filled)}: {done.returncode} {done.stderr}")
     assert wrong == []
     assert number >= 200
+    assert walked >= {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize(("end", "code"), [(CommandTimeout("not done after 2 s"), 1), (KeyboardInterrupt(), 130)])
+def test_an_end_at_once_within_a_test_is_its_exit_code(
+    inside: Callable, monkeypatch: pytest.MonkeyPatch, end: BaseException, code: int
+) -> None:
+    def invoke(words: list[str]) -> int:
+        raise end
+
+    monkeypatch.setattr(cli, "_invoke", invoke)
+    done = inside("wait", "r")
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize("name", ["kube-broken", "kube-list", "kube-wrong"])
@@ -128,6 +147,14 @@ def test_a_place_that_cannot_be_written_is_named(
     assert done.returncode == 1, done.stderr
     assert str(corner / "file") in done.stderr.splitlines()[-1]
     assert "damaged" not in done.stderr
+
+
+@pytest.mark.go
+def test_a_folder_that_render_cannot_write_is_named(inside: Callable, corner: Path) -> None:
+    done = inside("render", corner / "exp.yaml", "--image", DIGEST, "-o", corner / "file" / "x",
+                  OPDCTL_HELM=str(gotools.find("helm")))  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {corner / 'file' / 'x'}")
 
 
 def test_a_store_that_is_not_there_and_an_attempt_that_never_was_are_failures(
@@ -177,6 +204,33 @@ def test_a_key_of_cluster_is_set_like_any_other_and_a_typo_meets_the_nearest_key
     assert "did you mean cluster.gpu.type?" in done.stderr
 
 
+@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
+def test_wrong_usage_of_every_command_is_exit_code_2_and_one_line_with_the_cause_first(
+    inside: Callable, command: str
+) -> None:
+    calls = [[command, "--no-such-flag"], [command, "a", "b", "c", "d", "--timeout", "x"]]
+    for words in calls:
+        done = inside(*words)
+        cause, fix = done.stderr.splitlines()
+        assert done.returncode == 2
+        assert cause.startswith("error: ")
+        assert fix == f"  fix: `opdctl {command} --help` says what it takes"
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status r", "describe r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
+     "pull r", "compare r s", "report r", "list", "top", "top r", "submit @/exp.yaml", "doctor @/exp.yaml",
+     "stage hub/m --claim c --image i --local-image"],
+)  # fmt: skip
+def test_what_does_not_answer_is_exit_code_1_of_every_command(inside: Callable, corner: Path, words: str) -> None:
+    filled = words.replace("@", str(corner)).split()
+    done = inside(*filled, "-n", "x", KUBECONFIG=str(corner / "kube-away"))
+    assert done.returncode == 1, done.stderr
+    assert "127.0.0.1:1" in done.stderr.splitlines()[0] if done.stderr else "MISSING" in done.stdout
+
+
 def test_version_and_the_short_help_are_understood(inside: Callable) -> None:
     assert inside("--version").stdout.startswith("opdctl 0.")
     assert inside("list", "-h").stdout == inside("list", "--help").stdout
@@ -186,11 +240,12 @@ def test_a_stream_of_ascii_spells_what_it_lacks() -> None:
     from opdctl.console import speak_plainly
 
     before = sys.stdout
-    sys.stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    written = io.BytesIO()
+    sys.stdout = io.TextIOWrapper(written, encoding="ascii")
     try:
         speak_plainly()
         print("1 ± 2 → 3 – ✓")
         sys.stdout.flush()
-        assert sys.stdout.buffer.getvalue() == b"1 +- 2 -> 3 - ?\n"  # type: ignore[attr-defined]
+        assert written.getvalue() == b"1 +- 2 -> 3 - ?\n"
     finally:
         sys.stdout = before

@@ -8,7 +8,7 @@ import pytest
 from opd.evaluation.estimators import chance_beyond
 from opdctl.runs.compare import Group, compare_metric
 from opdctl.runs.compare_view import difference_text
-from opdctl.runs.records import RunRecord
+from opdctl.runs.record import RunRecord
 
 
 def group(values: list[float], *, first_seed: int = 0) -> Group:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from opd.config import KINDS, VARIABLES, json_schema
+from opd.config import KINDS, SPEC_CLASSES, VARIABLES, json_schema
 from opd.config.cluster import cluster_schema
 from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.keys import cluster_keys, spec_keys
 from opd.config.reader import read_text
 from opd.config.rule import keys_read
 from opd.config.rules import RULES, SIZES
-from opdctl.chart.explain import example, explain, sections
+from opdctl.chart.explain import example, explain, overview
 from opdctl.errors import ToolError
 
 
@@ -42,7 +42,13 @@ def test_a_section_a_word_and_a_variable_lead_to_their_keys():
     assert "actor.learning_rate" in text("peak")
     assert text("TEACHER_MODEL_PATH").startswith("teacher.path\n")
     assert text("cluster.mounts.claim") == text("cluster.mounts[].claim")
-    assert {"opd", "actor", "cluster", "grpo", "agent", "convert"} <= set(sections())
+
+
+def test_a_word_less_explain_tells_every_section_with_what_it_holds_and_every_key_outside_of_any():
+    told = dict(line.split("  ", 1) for line in overview(width=10_000))
+    assert told["store"] == "url, endpoint, region, addressing"
+    assert told["seed"] == spec_keys("opd")["seed"].says
+    assert set(told) == {key.partition(".")[0] for kind in KINDS for key in (*spec_keys(kind), *cluster_keys())}
 
 
 def test_what_is_unknown_is_a_usage_error_that_names_the_nearest_key():
@@ -66,3 +72,10 @@ def test_every_key_is_explained_with_a_value_that_the_schema_takes():
 def test_every_variable_of_the_original_is_found_at_its_key():
     known = {path for kind in KINDS for path in spec_keys(kind)}
     assert {variable.path for variable in VARIABLES} <= known
+
+
+def test_the_keys_of_one_section_are_those_that_the_whole_schema_has_there() -> None:
+    whole = spec_keys("opd-agent")
+    for section in SPEC_CLASSES["opd-agent"].model_fields:
+        own = {path: key for path, key in whole.items() if path.partition(".")[0] == section}
+        assert spec_keys("opd-agent", only=section) == own

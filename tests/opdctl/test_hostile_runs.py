@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from opd.evaluation import write_generations
+from opdctl.report import assets
 
 # Rich's markup (closing a tag that was never opened raises), a formula to matplotlib, HTML, and what a terminal obeys.
 NAMES = (
@@ -30,12 +32,15 @@ RESULTS = (
 SPECS = (
     '{"kind": "[/red]", "seed": "x", "trainer": 7}', '{"kind": {"a": "\\u001b[2J"}, "trainer": {"total_steps": "\\ud800"}}', "null",
     '{"\\ud800": 1, "seed": [], "trainer": {"total_steps": -1}}', '{"kind": "opd", "seed": 1e999}',
+    f'{{"kind": "opd", "trainer": {{"nnodes": {10**400}, "gpus_per_node": 8}}}}',
 )  # fmt: skip
 METRICS = (
     b'{"step": 1, "opd/loss": 1e308, "[/red]": 1}\n{"step": 2, "opd/loss": -1e308}\n', b'{"step": 1, "\\ud800": 1, "a\\u001b[2J": 2}\n',
     b'{"step": 1, "x": ' + b"[" * 100_000 + b"}\n", b'{"step": 99999999999999999999, "opd/loss": 1}\n', b'{"step": 1, "\xff": 1}\n' * 9,
     b'{"step": 1, "step": 2, "opd/loss": {"a": 1}, "val-core/[/red]/acc/mean@1": 1}\n', b"\x00" * 50, b'{"step": 1, "run_id": 5}\n',
 )  # fmt: skip
+# Of an owner's record and of a beat: no time, and no float.
+TIMES = (-1.0, 1e300, math.nan, math.inf, 10**400, True, "soon", None, [])
 
 
 @pytest.fixture
@@ -79,6 +84,17 @@ def hostile(store: Path, name: str, *, spec: str = '{"kind": "[/red]\\u001b[2J"}
         (folder / "trajectories" / "train-000001.jsonl").write_text('{"step": 1}\n')
 
 
+def with_times(make_run: Callable, store: Path, name: str, time_s: object) -> None:
+    """A good run whose one attempt, still going on, says this of every time."""
+    make_run(name)
+    attempt = store / name / "attempts" / "0001"
+    owner = json.loads((attempt / "owner.json").read_text())
+    (attempt / "owner.json").write_text(json.dumps(owner | {"started_at_s": time_s}))
+    beat = dict.fromkeys(("time_s", "progress_at_s", "step", "limit_s"), time_s)
+    (attempt / "heartbeat.json").write_text(json.dumps({"phase": "rollout"} | beat))
+    (attempt / "ended.json").unlink(missing_ok=True)
+
+
 def checked(done) -> str:
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
@@ -108,7 +124,8 @@ def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
     checked(call("report", "--store", hostile_store, "-o", "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "good" in page
-    assert "<script" not in page
+    assert page.count("<script") == len(assets.SCRIPTS) + 1
+    assert "alert(1)<" not in page
 
 
 @pytest.mark.slow
@@ -123,6 +140,22 @@ def test_a_hostile_run_is_shown_compared_and_its_log_printed_without_being_obeye
     assert checked(call("logs", "spec-0", "--store", hostile_store)).splitlines()[-2:] == [
         "a\\x1b]0;owned\\x07b\\x85c\\u2028d", "[/red]"
     ]  # fmt: skip
+
+
+def test_numbers_that_are_no_times_and_endless_nesting_cost_neither_status_nor_a_report(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    for number, time_s in enumerate(TIMES):
+        with_times(make_run, store, f"times-{number}", time_s)
+        checked(inside("status", f"times-{number}", "--store", store))
+    hostile(store, "huge", spec=SPECS[-1])
+    make_run("deep")
+    for name in ("owner", "heartbeat", "ended", "origin"):
+        (store / "deep" / "attempts" / "0001" / f"{name}.json").write_text("[" * 100_000)
+    checked(inside("status", "deep", "--store", store))
+    checked(inside("report", "--store", store))
+    page = (tmp_path / "report.html").read_text()
+    assert all(f"times-{number}" in page for number in range(len(TIMES)))
 
 
 def test_generations_that_cannot_be_read_are_a_remark(

@@ -31,7 +31,7 @@ def test_the_command_line_loads_no_heavy_library_until_a_command_runs() -> None:
 
 def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
     modules = (
-        "runs.compare_view runs.compare report.curves runs.download runs.export logs.from_store runs.gather report.page runs.targets runs.locate submit.send runs.control runs.delete runs.end "
+        "runs.loaded runs.compare_view runs.compare report.curves runs.download runs.export logs.from_store runs.gather report.page runs.targets runs.locate submit.send runs.control runs.delete runs.end "
         "stage.runner logs.from_pods kube.client doctor.doctor kube.dashboard kube.dry_run kube.podlogs kube.run"
     )
     imports = "\n".join(f"import opdctl.{name}" for name in modules.split())
@@ -39,15 +39,8 @@ def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_an_example(command: str, call: Callable) -> None:
-    done = call(command, "--help", NO_COLOR="1", TERM="dumb")
+def test_the_help_of_every_command_has_an_example(command: str, inside: Callable) -> None:
+    done = inside(command, "--help", NO_COLOR="1", TERM="dumb")
     assert done.returncode == 0
     assert f"opdctl {command}" in done.stdout.split("Example", 1)[1]
     assert "--timeout" in done.stdout or command == "explain"  # which reads the schema alone
-
-
-def test_the_shell_completes_commands(call: Callable) -> None:
-    done = call(_OPDCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="opdctl su")
-    assert "submit" in done.stdout
-    assert "suspend" in done.stdout
-    assert "render" not in done.stdout

@@ -80,10 +80,11 @@ def test_what_is_missing_or_wrong_is_named_before_anything_is_written(
     assert not list(tmp_path.glob("*.yaml"))
 
 
-def test_on_a_terminal_it_asks_for_what_no_flag_says(tmp_path: Path) -> None:
+def test_on_a_terminal_it_asks_for_what_no_flag_says_and_again_after_a_wrong_answer(tmp_path: Path) -> None:
     mine, theirs = pty.openpty()
-    flags = ("--no-cluster", "--teacher", "T", "--val", "v.parquet", *SITE, "--pull-secret", "", "--queue", "")
-    answers = ["hub/S", "train.parquet", "store-keys", "hub:token", "", "H200", ""]
+    flags = ("--no-cluster", "--teacher", "T", "--val", "v.parquet", *SITE[:2], "--pull-secret", "", "--queue", "")
+    answers = ["", "hub/S", "train.parquet", "s3://experiments/opd", "minio:9000", "http://minio:9000", "store-keys"]
+    answers += ["hub", "hub:token", "-", "H200", "four", "4", "Not A Name", ""]
     os.write(mine, "".join(f"{answer}\n" for answer in answers).encode())
     done = subprocess.run(
         [sys.executable, "-m", "opdctl.cli", "init", *flags],
@@ -100,10 +101,21 @@ def test_on_a_terminal_it_asks_for_what_no_flag_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
     assert found.spec.model.path == "hub/S"
+    assert found.spec.trainer.gpus_per_node == 4
+    assert found.spec.store.endpoint == "http://minio:9000"
+    refused = [line for line in done.stderr.splitlines() if line.startswith("  store.endpoint") or "error: " in line]
+    assert len(refused) == 6, done.stderr
     cluster = found.values["cluster"]
     assert cluster["secrets"] == {"store": "store-keys", "huggingFace": {"secret": "hub", "key": "token"}}
     assert cluster["gpu"] == {"type": "H200"}
     assert "storageClass" not in cluster.get("checkpoints", {})
+
+
+def test_what_no_flag_says_is_named_at_once_where_nobody_can_be_asked(inside: Callable) -> None:
+    done = inside("init", "--no-cluster")
+    assert done.returncode == 2
+    for words in ("model.path", "teacher.path", "data.train", "--student", "--teacher", "--data", "--val"):
+        assert words in done.stderr
 
 
 def test_the_types_of_gpu_come_from_the_nodes_with_what_their_taints_ask_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,22 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
+from rich.text import Text
 
+from opd.errors import StoreRefused, StoreUnavailable
+from opd.runs.summary import SUMMARY_FILE
+from opd.store.local import LocalStore
+from opdctl.console import PLAIN
 from opdctl.kube.rayjob import read_job
+from opdctl.runs.away import Away
+from opdctl.runs.cache import RunCache
+from opdctl.runs.layout import Sheet
 from opdctl.runs.overview import Row, rows
+from opdctl.runs.targets import RunPlace
+
+from .conftest import SPEC
+from .test_store_commands import seal_checkpoint
 
 CREATED = "2026-11-21T10:00:00Z"
 
@@ -22,12 +36,12 @@ def job(name: str, status: str) -> Any:
 
 
 def test_a_live_run_is_told_by_the_cluster_and_by_its_store_together() -> None:
-    from opdctl.runs.records import RunRecord
+    from opdctl.runs.record import RunRecord
 
     def record(name: str, state: Any) -> RunRecord:
         return RunRecord(
             run_id=name, url=f"s3://b/{name}", kind="opd", spec_hash="", state=state, detail="", num_attempts=2, last_step=3,
-            total_steps=10, latest={"opd/loss": 0.5, "timing/step_s": 60.0},
+            total_steps=10, latest={"opd/loss": 0.5, "timing/step_s": 60.0, "val-core/math/acc/mean@4": 0.4},
             validation={"val-core/math/acc/mean@4": [0.1, 0.4]},
         )  # fmt: skip
 
@@ -41,18 +55,142 @@ def test_a_live_run_is_told_by_the_cluster_and_by_its_store_together() -> None:
         ("done", "succeeded", 3, 0),
     ]
     assert found[0].eta_s == 420.0
-    assert found[0].score == 0.4
+    assert found[0].score == (0.4, True)
 
 
-def test_programs_get_json_yaml_and_names(inside: Callable, make_run: Callable, store: Path) -> None:
+def test_programs_get_json_yaml_and_names(inside: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     make_run("a", result={"steps": 1})
     make_run("b")
     as_json = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
     as_yaml = yaml.safe_load(inside("list", "--store", store, "-o", "yaml").stdout)["runs"]
     assert [run["run"] for run in as_json] == [run["run"] for run in as_yaml] == ["a", "b"]
-    assert as_json[0].keys() == Row.__dataclass_fields__.keys()
+    assert as_json[0].keys() == {*Row.__dataclass_fields__, "score_is_share"}
     assert inside("list", "--store", store, "-o", "name").stdout.split() == ["a", "b"]
+    assert inside("list", "--store", tmp_path / "empty", "-o", "name").stdout == "", "a folder without runs"
     assert str(store / "a") in inside("list", "--store", store, "-o", "wide").stdout.replace("\n", "")
+
+
+def test_a_run_s_summary_says_what_its_other_files_say(inside: Callable, make_run: Callable, store: Path) -> None:
+    score = "val-core/math/acc/mean@4"
+    make_run("done", attempts=[{1: {score: 0.5}, 2: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.5}}], result={"steps": 2})
+    make_run("stopped", attempts=[{1: {"opd/loss": float("inf"), "timing/step_s": 2.0}}], spec={**SPEC, "kind": "grpo"})
+    make_run("nothing", attempts=[{}])
+    seal_checkpoint(store / "done", 2, {"data.pt": b"abc"})
+    summary = store / "done" / SUMMARY_FILE
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"checkpoint": 2}))
+
+    def seen(*words: str) -> list[dict[str, Any]]:
+        found = json.loads(inside("list", "--store", store, "-o", "json", *words).stdout)["runs"]
+        return [{name: value for name, value in row.items() if name != "age_s"} for row in found]
+
+    assert seen() == seen("--no-cache")
+    assert [(row["run"], row["phase"], row["score"], row["checkpoint"]) for row in seen()] == [
+        ("done", "succeeded", 0.5, 2), ("nothing", "stopped", None, None), ("stopped", "stopped", None, None)
+    ]  # fmt: skip
+
+
+def test_a_run_without_a_summary_to_be_believed_is_read_whole(
+    inside: Callable, make_run: Callable, store: Path
+) -> None:
+    for name in ("older", "damaged", "killed"):
+        make_run(name, attempts=[{1: {"opd/loss": 1.0}}, {2: {"opd/loss": 0.5}}])
+    make_run("other")
+    (store / "older" / SUMMARY_FILE).unlink()
+    (store / "damaged" / SUMMARY_FILE).write_text("{")
+    left = json.loads((store / "killed" / SUMMARY_FILE).read_text())
+    (store / "killed" / SUMMARY_FILE).write_text(json.dumps(left | {"outcome": "", "time_s": 1.0, "last_step": 1}))
+    for _ in range(2):  # the second time from the cache
+        rows = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
+        assert [row["run"] for row in rows] == ["damaged", "killed", "older", "other"]
+        assert {(row["step"], row["loss"], row["attempts"], row["phase"]) for row in rows if row["run"] != "other"} == {
+            (2, 0.5, 2, "stopped")
+        }
+
+
+def test_a_run_that_got_its_summary_later_is_believed_again(inside: Callable, make_run: Callable, store: Path) -> None:
+    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
+    (store / "r" / SUMMARY_FILE).unlink()
+    inside("list", "--store", store)
+    make_run("r", attempts=[{2: {"opd/loss": 0.5}}], result={"steps": 2})
+    for _ in range(2):
+        [row] = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
+        assert (row["step"], row["phase"], row["attempts"]) == (2, "succeeded", 2)
+
+
+def test_a_list_of_many_runs_asks_once_for_their_names_and_once_for_each(
+    inside: Callable, make_run: Callable, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [make_run(name, result={"steps": 1}) for name in ("a", "b", "c")]
+    names.append(make_run("stopped"))
+    asked: list[str] = []
+    for method in ("_get", "_list", "_info", "_children"):
+        call = getattr(LocalStore, method)
+        monkeypatch.setattr(
+            LocalStore, method, lambda self, key, call=call: asked.append(f"{self.root.name}/{key}") or call(self, key)
+        )
+    inside("list", "--store", store)
+    summaries = [f"{name}/{SUMMARY_FILE}" for name in names]
+    assert sorted(asked) == sorted([f"{store.name}/", *summaries, "stopped/attempts/0002/owner.json"])
+
+
+def test_an_end_that_a_later_attempt_has_followed_is_not_believed(
+    inside: Callable, make_run: Callable, store: Path
+) -> None:
+    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
+    left = (store / "r" / SUMMARY_FILE).read_bytes()
+    make_run("r", attempts=[{2: {"opd/loss": 0.5}}])
+    (store / "r" / SUMMARY_FILE).write_bytes(left)  # the second attempt's version wrote none, or it was killed before
+    [row] = json.loads(inside("list", "--store", store, "-o", "json").stdout)["runs"]
+    assert (row["step"], row["attempts"]) == (2, 2)
+
+
+@pytest.mark.parametrize("lacks_summary", [True, False])
+def test_a_cache_that_may_only_be_read_is_one(tmp_path: Path, lacks_summary: bool) -> None:
+    cache = RunCache(tmp_path, "s3://b/r")
+    cache.folder.parent.mkdir()
+    cache.folder.write_text("")  # every change below it is an OSError, for root, too
+    cache.note(lacks_summary=lacks_summary)
+
+
+def test_a_store_that_is_away_is_waited_for_once_and_a_run_that_is_refused_is_left_out_alone(tmp_path: Path) -> None:
+    def place(name: str) -> RunPlace:
+        return RunPlace(run_id=name, store=LocalStore(tmp_path / name))
+
+    def call(place: RunPlace) -> str:
+        asked.append(place.run_id)
+        if place.run_id in errors:
+            raise errors[place.run_id]
+        return place.run_id
+
+    asked: list[str] = []
+    errors = {"away/a": StoreUnavailable("no answer"), "there/a": StoreRefused("not yours")}
+    away = Away()
+    ask = away.around(call)
+    names = ["away/a", "away/b", "there/a", "there/a", "there/b"]
+    assert [ask(place(name)) for name in names] == [None, None, None, None, "there/b"]
+    assert asked == ["away/a", "there/a", "there/b"]
+    assert away.causes == {str(tmp_path / "away"): errors["away/a"], str(tmp_path / "there"): errors["there/a"]}
+
+
+def test_a_table_is_drawn_as_rich_draws_it(store: Path) -> None:
+    sheet = Sheet(names=("run", "größe"), lines=[("日本", Text("2", style="green")), ("b", "")])
+    drawn, by_rich = io.StringIO(), io.StringIO()
+    Console(file=drawn, width=80, **PLAIN).print(sheet)
+    Console(file=by_rich, width=80, **PLAIN).print(sheet._table([4, 5], wraps=False))
+    assert drawn.getvalue() == by_rich.getvalue()
+
+
+def test_a_score_on_a_scale_of_its_own_is_no_percentage(inside: Callable, make_run: Callable, store: Path) -> None:
+    for name, metrics in {
+        "grpo": {"critic/score/mean": -2.5},
+        "opd": {"opd/accuracy": 0.25, "critic/score/mean": -2.5},
+    }.items():
+        make_run(name, attempts=[{1: metrics}])
+    shown = inside("list", "--store", store).stdout.splitlines()
+    [grpo], [opd] = ([line for line in shown if line.split()[:2].count(name)] for name in ("grpo", "opd"))
+    assert " -2.5 " in grpo
+    assert " 25.0 % " in opd
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])

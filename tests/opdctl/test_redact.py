@@ -80,6 +80,7 @@ def test_secret_values_of_the_environment_are_taken_out_wherever_they_occur() ->
         "sort_key=lambda",
         "https://host/path?page=2",
         "a: b@c",
+        "kubectl create secret docker-registry r --docker-password=...",
     ],
 )
 def test_innocent_texts_stay_as_they_are(text: str) -> None:

@@ -171,3 +171,15 @@ def test_a_store_that_goes_away_half_way_through_a_look_loses_no_line(
     reader._print(Listing(flaky), is_final=True)
     words = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("=====")]
     assert words == ["one", "two", "three"]
+
+
+def test_a_log_says_how_its_attempt_ended_or_that_it_goes_on(
+    inside: Callable, make_run: Callable, live_run: Run, store: Path
+) -> None:
+    make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}], log="a line\n", result={"steps": 2})
+    words = ("--store", store, "--no-cluster")
+    whole = inside("logs", "r", *words)
+    assert whole.stdout.splitlines()[0] == "===== attempt 1 ====="
+    assert whole.stderr == "attempt 2 ended: finished\n"
+    assert inside("logs", "r", "--attempt", 1, *words).stderr.startswith("attempt 1 ended: ")
+    assert "attempt 1 goes on: its last sign of life came" in inside("logs", "live", *words).stderr

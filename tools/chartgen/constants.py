@@ -96,4 +96,4 @@ def locked_version(lock: Path, package: str) -> str:
     versions = {item["version"] for item in tomllib.loads(lock.read_text())["package"] if item["name"] == package}
     if len(versions) != 1:
         raise ValueError(f"{lock}: exactly one version of {package} is expected, found {sorted(versions)}")
-    return versions.pop()
+    return str(versions.pop())

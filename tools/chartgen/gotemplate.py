@@ -17,6 +17,7 @@ _FUNCTIONS = {
     "ceil_div": "(div (sub (add {0} {1}) 1) {1})",
     "contains": "(contains {1} (toString {0}))",
     "keys": "(keys {0} | sortAlpha)",
+    "len": "(len {0})",
     "matches": "(regexMatch {1} (toString {0}))",
     "max": "(maxf {0} {1})",
     "older": '(semverCompare (printf "<%s" {1}) {0})',

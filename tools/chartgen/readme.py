@@ -12,7 +12,9 @@ PURPOSE = {
     "grpo": "GRPO in three recipes through verl's own trainer",
     "opd": "on-policy distillation of a student by a frozen teacher, single turn",
     "opd-agent": "on-policy distillation over multi-turn rollouts with tools over a database",
+    "sft": "supervised fine-tuning: cross-entropy on given answers, or on a teacher's",
     "eval": "validation only: every data set, several answers a problem",
+    "passrate": "the share of right answers to every training prompt, by which distillation may weigh them",
     "convert": "FSDP shards of a checkpoint to a Hugging Face folder",
 }
 TEXT = """\
@@ -57,7 +59,9 @@ EXAMPLES = {
     "grpo": "manifests/experiments/grpo-qwen3-8b.yaml",
     "opd": "manifests/experiments/opd-qwen3-8b-to-1.7b.yaml",
     "opd-agent": "manifests/experiments/opd-agent-travel.yaml",
+    "sft": "manifests/experiments/sft.yaml",
     "eval": "manifests/experiments/eval-math.yaml",
+    "passrate": "manifests/experiments/passrate.yaml",
     "convert": "manifests/experiments/convert.yaml",
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 
 from chartgen.gotemplate import bare, go
 from opd.config.base import KINDS, Kind
 from opd.config.cluster.rules import RULES as CLUSTER_RULES
-from opd.config.defaults import DEFAULTS, RUNS, Default
+from opd.config.defaults import DEFAULTS, RUNS, SAMPLES, Default
 from opd.config.expressions import parse, parse_message
 from opd.config.rule import Rule
 from opd.config.rules import RULES, SIZES
@@ -33,9 +34,13 @@ TEXT = """\
 
 def rules_tpl() -> str:
     """The text of `_rules.tpl`."""
-    filled = [*(_fill(default) for default in DEFAULTS if default.text and default.kinds == RUNS), *map(_name, SIZES)]
+    needed = [default for default in DEFAULTS if default.text and default.kinds in (RUNS, SAMPLES)]
+    fills = [
+        _only(kinds, [_fill(default) for default in needed if default.kinds == kinds]) for kinds in (RUNS, SAMPLES)
+    ]
+    filled = [*chain(*fills), *_only(RUNS, list(map(_name, SIZES)))]
     checks = [*_only(RUNS, _grouped(RULES)), *_grouped(CLUSTER_RULES)]
-    return TEXT % ("\n".join(_only(RUNS, filled)), "\n".join(checks))
+    return TEXT % ("\n".join(filled), "\n".join(checks))
 
 
 def _action(text: str) -> str:

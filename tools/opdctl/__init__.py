@@ -1,1 +1,20 @@
-"""opdctl: from an experiment file to a run and back to its results; imports neither torch, verl nor ray."""
+"""opdctl: from an experiment file to a run and back to its results; imports neither torch, verl nor ray.
+
+From Python: `opdctl.load`, `opdctl.load_all`, `opdctl.compare`, `opdctl.band` (README.md has an example).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opdctl.runs.loaded import LoadedRun, band, compare, load, load_all
+
+__all__ = ["LoadedRun", "band", "compare", "load", "load_all"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what reads runs only for who asks: the command line starts without pyarrow."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from opdctl.runs import loaded
+
+    return getattr(loaded, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from opdctl.commands import (
     compare,
     dashboard,
     delete,
+    describe,
     doctor,
     explain,
     init,
@@ -28,10 +29,11 @@ from opdctl.commands import (
     status,
     submit,
     suspend,
+    top,
     wait,
 )
 from opdctl.console import run_guarded, speak_plainly
-from opdctl.errors import EXIT_FAILURE, EXIT_OK
+from opdctl.errors import EXIT_OK, EXIT_USAGE, ToolError, usage_error
 
 EPILOG = (
     "A RUN is its name (in a cluster's namespace, or below --store, $OPDCTL_STORE), the path or URL of its directory, or its "
@@ -39,10 +41,12 @@ EPILOG = (
     "Exit codes: 0 done, 1 failure, 2 bad spec or usage, 130 interrupted."
 )
 
+# Of click in older versions of typer, of typer itself in newer ones; only its kinds have public names.
+_UsageError: Any = typer.BadParameter.__base__
+
 app = typer.Typer(
     name="opdctl",
     epilog=EPILOG,
-    no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,6 +77,7 @@ app.command("submit")(submit.submit)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
+app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
@@ -82,6 +87,7 @@ app.command("delete")(delete.delete)
 app.command("dashboard")(dashboard.dashboard)
 app.command("stage")(stage.stage)
 app.command("list")(list_runs.list_runs)
+app.command("top")(top.top)
 app.command("collect")(collect.collect)
 app.command("pull")(pull.pull)
 app.command("compare")(compare.compare)
@@ -95,12 +101,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """The exit code as typer sees it: 2 for bad usage, which it has explained, 130 for Ctrl-C."""
+    """The exit code of one command; without any words the help, and 2.
+
+    Raises:
+        ToolError: bad usage, or a question that was not answered with yes.
+    """
     try:
-        app(args=arguments, prog_name="opdctl")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else EXIT_OK if end.code is None else EXIT_FAILURE
-    return EXIT_OK
+        code = app(args=arguments or ["--help"], prog_name="opdctl", standalone_mode=False)
+    except typer.Abort as error:
+        raise ToolError("not confirmed: nothing was done") from error
+    except _UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "opdctl"
+        raise usage_error(
+            " ".join(error.format_message().split()), fix=f"`{path} --help` says what it takes"
+        ) from error
+    except SystemExit as end:  # the shell's completion ends so
+        return end.code if isinstance(end.code, int) else EXIT_OK
+    if not arguments:
+        return EXIT_USAGE
+    return code if isinstance(code, int) else EXIT_OK
 
 
 if __name__ == "__main__":

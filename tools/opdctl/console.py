@@ -36,6 +36,8 @@ Context = Annotated[str | None, typer.Option("--context", help="Kubeconfig conte
 NoCluster = Annotated[bool, typer.Option("--no-cluster", help="Ask no cluster, only the store.")]
 DEFAULT_TIMEOUT_S = 300.0
 _ASCII = {"–": "-", "—": "-", "…": "...", "·": "*", "×": "x", "→": "->", "±": "+-", "“": '"', "”": '"', "’": "'"}
+# What Python itself makes of LC_CTYPE in the C locale: nobody has said it.
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False}
 """For every console: what a run is called, or says of itself, is text and never Rich's markup."""
 
@@ -112,14 +114,14 @@ def run_guarded(call: Callable[[], int]) -> int:
     try:
         code = call()
         if code == EXIT_INTERRUPTED:
-            _leave_at_once(code)
+            leave_at_once(code)
         return code
     except CommandTimeout as error:
-        fail(str(error), fix="give it longer with --timeout SECONDS; what was fetched so far is kept")
-        _leave_at_once(EXIT_FAILURE)
+        fail(str(error), fix="give it longer with --timeout SECONDS")
+        leave_at_once(EXIT_FAILURE)
     except KeyboardInterrupt:
         fail("interrupted")
-        _leave_at_once(EXIT_INTERRUPTED)
+        leave_at_once(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # `opdctl logs | head`: the reader has seen enough; a flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -138,11 +140,18 @@ def run_guarded(call: Callable[[], int]) -> int:
 
 
 def speak_plainly() -> None:
-    """Lets stdout and stderr take any text: what their encoding lacks is spelled in ASCII instead of ending the command."""
+    """Lets stdout and stderr take any text: what their encoding lacks is spelled in ASCII instead of ending the command.
+
+    Python writes UTF-8 in the C locale too; to a terminal of which somebody has said so, it is ASCII (and tables by it).
+    """
     codecs.register_error("opdctl.ascii", _in_ascii)
+    names = ("PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG")
+    values = [os.environ.get(name, "") for name in names if name != "LC_CTYPE" or os.environ.get(name) not in _COERCED]
+    said = next(filter(None, values), "")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="opdctl.ascii")
+            encoding = "ascii" if said in ("C", "POSIX") and stream.isatty() else None
+            stream.reconfigure(encoding=encoding, errors="opdctl.ascii")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
@@ -166,7 +175,7 @@ def fail(message: str, *, fix: str = "") -> None:
         print(redact(f"  fix: {fix}"), file=sys.stderr)
 
 
-def _leave_at_once(code: int) -> None:
+def leave_at_once(code: int) -> None:
     """Ends without joining threads that still wait for a store."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,13 +6,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from opd.text import inert
 
 REDACTED = "<redacted>"
+PLACEHOLDER = "..."
+"""In a command that the tool proposes: the person puts the value there."""
 # Shorter values ("1", "none") would take innocent text with them.
 MIN_SECRET_CHARS = 6
+# Longer texts are not kept for the case that they come again.
+MAX_KEPT_CHARS = 200
 
 _SECRET_NAME = re.compile(
     r"(?i:(^|[_.-])(token|key|password|passwd|secret|credentials?)$)|[a-z0-9](Key|Token|Secret|Password)$"
@@ -46,6 +51,7 @@ _SHAPES = re.compile(
 )
 
 
+@lru_cache(4096)
 def is_secret_name(name: str) -> bool:
     """Whether a variable or key of this name holds a secret (`HF_TOKEN`, `api-key`)."""
     return bool(_SECRET_NAME.search(name))
@@ -57,9 +63,17 @@ def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
     Args:
         environment: whose secret values are taken out wherever they occur; the process's own by default.
     """
-    variables = os.environ if environment is None else environment
-    values = [value for name, value in variables.items() if is_secret_name(name) and len(value) >= MIN_SECRET_CHARS]
-    for value in sorted(values, key=len, reverse=True):  # the longest first: one may be part of another
+    return _without(text, _secrets(os.environ if environment is None else environment))
+
+
+def _secrets(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The secret values, the longest first: one may be part of another."""
+    values = [variables[name] for name in variables if is_secret_name(name)]
+    return tuple(sorted((value for value in values if len(value) >= MIN_SECRET_CHARS), key=len, reverse=True))
+
+
+def _without(text: str, secrets: tuple[str, ...]) -> str:
+    for value in secrets:
         text = text.replace(value, REDACTED)
     text = _PRIVATE_KEY.sub(REDACTED, text)
     text = _USERINFO.sub(rf"\1{REDACTED}@", text)
@@ -67,6 +81,10 @@ def redact(text: str, *, environment: Mapping[str, str] | None = None) -> str:
         text = assignment.sub(_without_value, text)
     text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
     return inert(_SHAPES.sub(REDACTED, text))
+
+
+# Of many specs the names and most values are the same.
+_without_again = lru_cache(2**14)(_without)
 
 
 def one_line(text: str) -> str:
@@ -77,16 +95,26 @@ def one_line(text: str) -> str:
 def _without_value(match: re.Match[str]) -> str:
     """The assignment with its value gone and its quotes kept."""
     value = match[0][len(match[1]) :]
+    if value == PLACEHOLDER:
+        return match[0]
     quote = next((mark for mark in ('\\"', '"', "'") if value.startswith(mark)), "")
     return f"{match[1]}{quote}{REDACTED}{quote}"
 
 
-def redact_tree(value: Any, *, name: str = "") -> Any:
+def redact_tree(value: Any) -> Any:
     """A JSON value that may be shown: no values under secret names, no secrets and no control characters in any text."""
+    return _tree(value, "", _secrets(os.environ))
+
+
+def _tree(value: Any, name: str, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
-        return {redact(str(key)): redact_tree(inner, name=str(key)) for key, inner in value.items()}
+        return {_leaf(str(key), secrets): _tree(inner, str(key), secrets) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [redact_tree(inner, name=name) for inner in value]
+        return [_tree(inner, name, secrets) for inner in value]
     if isinstance(value, str):
-        return REDACTED if value and is_secret_name(name) else redact(value)
+        return REDACTED if value and is_secret_name(name) else _leaf(value, secrets)
     return value
+
+
+def _leaf(text: str, secrets: tuple[str, ...]) -> str:
+    return (_without_again if len(text) <= MAX_KEPT_CHARS else _without)(text, secrets)

@@ -1,7 +1,7 @@
 """What `opdctl` takes to read a large store over HTTP: seconds and peak memory of each command, as a user calls it.
 
-`make bench-tool`: 200 runs of 2,000 steps (collection.py) in a real S3 server (versitygw) on this machine; `collect`, `list`,
-`logs`, `compare` and `report`, each as a process of its own, with an empty cache and again with a filled one. What they write
+`make bench-tool`: 200 runs of 2,000 steps (collection.py), and 500 to be listed, in a real S3 server (versitygw) on this machine;
+`--help`, `explain`, `collect`, `list`, `logs`, `compare` and `report`, each as a process of its own, with an empty cache and again with a filled one. What they write
 is checked too. The table goes to RESULTS.md, the numbers to last_run.json. A benchmark, not a timed test: the commands share
 the machine's cores with the server and whatever else runs. This process stays smaller than what it measures, since Linux
 counts the memory of a child from before its exec; so the store is filled, and what came out is checked, in processes of their own.
@@ -31,6 +31,8 @@ from tests.runs.s3 import server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+# A bucket of its own for what is asked of more runs.
+MANY, NUM_MANY = "many", 500
 SPEC = ROOT / "manifests" / "experiments" / "quickstart.yaml"
 
 
@@ -70,13 +72,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="folder for RESULTS.md and last_run.json")
     parser.add_argument("--keep-report", type=Path, help="copy the report over the collection to this file")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, served(Path(name), args.runs, args.steps) as (collection, environment):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        served(Path(name), args.runs, args.steps) as (collection, many, environment),
+    ):
         folder = Path(name)
         num_mib = collection.num_metrics_bytes / 2**20
         title = f"{args.runs} runs x {args.steps} steps, {collection.num_metrics} metrics a line, {num_mib:.0f} MiB"
         print(title, flush=True)
         rows = []
-        for case in cases(collection, folder, args.runs, args.steps):
+        for case in cases(collection, many, folder, args.runs, args.steps):
             shutil.rmtree(folder / "cache", ignore_errors=True)
             load = round(os.getloadavg()[0], 1)
             row = Row(
@@ -87,10 +92,12 @@ def main() -> None:
             )
             rows.append(row)
             print(table_row(row), flush=True)
+        report_mb = round((folder / "all.html").stat().st_size / 1e6, 1)
         if args.keep_report:
             shutil.copy(folder / "all.html", args.keep_report)
     facts = {
         "collection": title,
+        "report_mb": report_mb,
         "num_cores": os.cpu_count(),
         "python": platform.python_version(),
     }
@@ -99,7 +106,7 @@ def main() -> None:
     (args.output / "RESULTS.md").write_text(document(facts, rows))
 
 
-def cases(collection: Collection, folder: Path, num_runs: int, num_steps: int) -> Iterator[Case]:
+def cases(collection: Collection, many: Collection, folder: Path, num_runs: int, num_steps: int) -> Iterator[Case]:
     """Every reading command, over one run and over the collection."""
     names = collection.names
     parquet, one_page, all_page = folder / "all.parquet", folder / "one.html", folder / "all.html"
@@ -137,7 +144,15 @@ def cases(collection: Collection, folder: Path, num_runs: int, num_steps: int) -
     yield Case(title="collect (table)", arguments=("collect",), problem=tells_the_damage)
     yield Case(title="collect --format parquet", arguments=("collect", "--format", "parquet", "-o", str(parquet)),
                problem=merges_all)  # fmt: skip
+    yield Case(
+        title="--help", arguments=("--help",), problem=lambda out, err: "" if "explain" in out else "no commands"
+    )
+    yield Case(title="explain opd.loss_type", arguments=("explain", "opd.loss_type"),
+               problem=lambda out, err: "" if "example" in out else "no example")  # fmt: skip
+    yield Case(title=f"list, {len(many.names)} runs", arguments=("list", "--store", f"s3://{MANY}"),
+               problem=lambda out, err: "" if out.count(f"{num_steps}/{num_steps}") == len(many.names) else "runs are missing")  # fmt: skip
     yield Case(title="list", arguments=("list",), problem=counts_every_run)
+    yield Case(title="list --no-cache (runs read whole)", arguments=("list", "--no-cache"), problem=counts_every_run)
     yield Case(title="logs RUN", arguments=("logs", names[0]), problem=prints_the_log)
     two = names[:1] + names[4:5]
     yield Case(title="compare, 2 runs", arguments=("compare", *two),
@@ -173,14 +188,16 @@ def apart(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
 
 
 @contextmanager
-def served(folder: Path, num_runs: int, num_steps: int) -> Iterator[tuple[Collection, dict[str, str]]]:
-    """The collection behind a running server, and the environment of a command that reads it."""
+def served(folder: Path, num_runs: int, num_steps: int) -> Iterator[tuple[Collection, Collection, dict[str, str]]]:
+    """The collection and one of NUM_MANY runs behind a running server, and the environment of a command that reads it."""
     with server.running_server(folder) as port:
         bucket = folder / "data" / server.BUCKET
         collection = apart(fill, bucket, num_runs=num_runs, num_steps=num_steps, manifest=SPEC)
+        many = apart(fill, folder / "data" / MANY, num_runs=NUM_MANY, num_steps=num_steps, manifest=SPEC)
         foreign = (*server.FOREIGN_VARIABLES, "KUBECONFIG", "KUBERNETES_SERVICE_HOST")
         yield (
             collection,
+            many,
             {
                 **{name: value for name, value in os.environ.items() if name not in foreign},
                 **server.environment(port),
@@ -209,7 +226,8 @@ def document(facts: dict[str, object], rows: list[Row]) -> str:
         "same machine, first with an empty cache, then with what the first call left there.",
         "",
         f"{facts['date']}, commit {facts['commit']}, Python {facts['python']}, {facts['num_cores']} cores shared with the server "
-        f"and with what else made the load: {facts['collection']}.",
+        f"and with what else made the load: {facts['collection']}; {NUM_MANY} such runs for the longer list. The report of all runs is a page of "
+        f"{facts['report_mb']} MB.",
         "",
         "| command | first: s | own CPU s | peak MiB | again: s | own CPU s | peak MiB | load |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -11,13 +11,18 @@ import hashlib
 import json
 import math
 import random
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opd.config import load_spec
 from opd.config.canonical import dump_spec
+from opd.runs.attempts import Owner
+from opd.runs.headline import is_headline
 from opd.runs.manifest import COMPLETE_FILE, MANIFEST_FILE, FileEntry, Manifest, step_folder
+from opd.runs.process import this_process
+from opd.runs.summary import FINISHED, SUMMARY_FILE, Summary
 
 NUM_SEEDS = 4
 # Histories are repeated: to invent them all would take longer than what is measured.
@@ -69,13 +74,15 @@ def fill(bucket: Path, *, num_runs: int, num_steps: int, manifest: Path) -> Coll
     spec = dump_spec(load_spec(manifest, env={}).spec)
     histories = [history(seed, num_steps) for seed in range(NUM_DISTINCT)]
     names, num_bytes = [], 0
+    first: dict[int, Path] = {}
     for number in range(num_runs):
         experiment, seed = divmod(number, NUM_SEEDS)
         name = f"math-lr{experiment:02d}-s{seed}"
         attempts = histories[number % NUM_DISTINCT]
         if number == DAMAGED_RUN:
             attempts = (Attempt(metrics=damaged(attempts[0].metrics), log=attempts[0].log), attempts[1])
-        _write_run(bucket / name, _own_spec(spec, name, experiment, seed, num_steps), attempts, num_steps)
+        same = None if number == DAMAGED_RUN else first.setdefault(number % NUM_DISTINCT, bucket / name)
+        _write_run(bucket / name, _own_spec(spec, name, experiment, seed, num_steps), attempts, num_steps, same=same)
         names.append(name)
         num_bytes += sum(len(attempt.metrics) for attempt in attempts)
     num_lines = sum(attempt.log.count(b"\n") for attempt in histories[0])
@@ -155,13 +162,22 @@ def _own_spec(spec: dict[str, Any], name: str, experiment: int, seed: int, num_s
     return own
 
 
-def _write_run(run: Path, spec: dict[str, Any], attempts: tuple[Attempt, Attempt], num_steps: int) -> None:
+def _write_run(
+    run: Path, spec: dict[str, Any], attempts: tuple[Attempt, Attempt], num_steps: int, *, same: Path | None
+) -> None:
+    """Writes one run; its histories are links to those of `same`, where that is another run with equal ones."""
     for number, attempt in enumerate(attempts, start=1):
         folder = run / "attempts" / f"{number:04d}"
         folder.mkdir(parents=True)
-        (folder / "metrics.jsonl").write_bytes(attempt.metrics)
-        (folder / "driver.log").write_bytes(attempt.log)
-        _write_json(folder / "owner.json", {"host": "node", "pid": 1})
+        for file, data in (("metrics.jsonl", attempt.metrics), ("driver.log", attempt.log)):
+            if same in (None, run):
+                (folder / file).write_bytes(data)
+            else:
+                (folder / file).hardlink_to(same / folder.relative_to(run) / file)
+        owner = Owner(
+            attempt=number, token="", process=this_process(), started_at_s=time.time(), lease_ttl_s=60.0, spec_hash=""
+        )
+        _write_json(folder / "owner.json", owner.to_json())
         _write_json(folder / "ended.json", {"outcome": "stopped"})
     for step in range(SAVE_FREQ, num_steps + 1, SAVE_FREQ):
         _write_checkpoint(run / step_folder(step), step)
@@ -171,6 +187,17 @@ def _write_run(run: Path, spec: dict[str, Any], attempts: tuple[Attempt, Attempt
     )
     _write_json(run / "spec.json", spec)
     _write_json(run / "result.json", {"steps": num_steps})
+    _write_json(run / SUMMARY_FILE, _summary(spec, attempts[-1], num_steps).to_json())
+
+
+def _summary(spec: dict[str, Any], last: Attempt, num_steps: int) -> Summary:
+    """As a run leaves it: the last value of each metric of the headline."""
+    rows = [json.loads(line) for line in last.metrics.splitlines()[-TEST_FREQ - 1 :]]
+    latest = {name: value for row in rows for name, value in row.items() if is_headline(name)}
+    return Summary(
+        attempt=2, kind=spec["kind"], outcome=FINISHED, detail="", time_s=time.time(), last_step=num_steps,
+        total_steps=num_steps, latest=latest, checkpoint=num_steps // SAVE_FREQ * SAVE_FREQ or None,
+    )  # fmt: skip
 
 
 def _write_checkpoint(folder: Path, step: int) -> None:

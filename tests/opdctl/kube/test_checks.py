@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from opdctl.doctor.check_objects import check_claim, check_class, check_pull_secret, check_reference, check_store_keys
 from opdctl.doctor.checks import check_kuberay, check_namespace, check_operator, check_rights
 from opdctl.doctor.rendered import Reference, where
+from opdctl.kube.errors import refusal
+from opdctl.redact import redact
 
 
 def crd(*fields: str) -> dict[str, Any]:
@@ -27,6 +30,14 @@ def test_missing_rights_are_named_with_who_gives_them() -> None:
     check = check_rights(["create rayjobs"], "opd")
     assert "create rayjobs" in check.message
     assert "opd-users" in check.fix
+
+
+def test_who_may_not_make_the_roles_of_progress_is_told_of_its_component() -> None:
+    for group, is_told in (("rbac.authorization.k8s.io", True), ("ray.io", False)):
+        message = f'things.{group} is forbidden: User "a" cannot create resource "things" in API group "{group}"'
+        fix = refusal("create", 403, json.dumps({"message": message}).encode()).fix
+        assert "Role opd-user" in fix
+        assert ("component progress" in fix) == is_told
 
 
 def test_a_namespace_without_the_suspend_policy_is_said() -> None:
@@ -91,6 +102,12 @@ def test_a_secret_lacks_a_key_and_its_value_is_never_shown() -> None:
 def test_a_missing_object_is_told_with_the_very_command_that_makes_it() -> None:
     [check] = check_reference(Reference(kind="PullSecret", name="registry"), None, namespace="opd", path="p")
     assert check.fix.startswith("kubectl create secret docker-registry registry -n opd ")
+    assert redact(check.fix, environment={}) == check.fix
+    for keys, words in ((), "--from-env-file=store.env"), (("token",), "--from-file=token=hub.token"):
+        item = Reference(kind="Secret", name="hub", keys=frozenset(keys))
+        [check] = check_reference(item, None, namespace="opd", path="p")
+        assert check.fix.startswith(f"kubectl create secret generic hub -n opd {words}")
+        assert redact(check.fix, environment={}) == check.fix
     [check] = check_reference(Reference(kind="Claim", name="dta"), None, namespace="opd", path="p", others=["data"])
     assert "there are data" in check.message
 

@@ -17,7 +17,7 @@ from opdctl.kube.waiting import pod_lines
 from opdctl.runs import control as controlling
 from opdctl.runs.control import refuse_resume, refuse_suspend, require_job, what_is_saved
 from opdctl.runs.end import job_end
-from opdctl.runs.records import RunRecord
+from opdctl.runs.record import RunRecord
 
 RECORD = RunRecord(run_id="r", url="u", kind="opd", spec_hash="", state="stopped", detail="", num_attempts=1,
                    last_step=12, total_steps=50)  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_run_counts_as_suspended_when_its_pods_are_gone_too(
 
 
 def test_what_is_saved_is_the_newest_checkpoint_and_what_is_computed_again() -> None:
-    assert what_is_saved(None, None).startswith("its store cannot be read")
+    assert what_is_saved(None, None).startswith("no store shows")
     assert "no checkpoint is complete" in what_is_saved(RECORD, RECORD)
     assert what_is_saved(with_checkpoints(10), with_checkpoints(10, 12)) == (
         "the newest complete checkpoint is step 12, saved by this request (step 10 before)"

@@ -17,7 +17,9 @@ import pytest
 from kubernetes import client
 
 from opd.store.opening import open_store
+from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
+from opdctl.kube.podlogs import find_log_pods, find_pod
 from opdctl.logs.from_pods import PodFollower
 
 
@@ -131,7 +133,14 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
         folder.mkdir(parents=True)
         (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
     printed: list[str] = []
-    follower = PodFollower(api, "r", "K8sJobMode", store=open_store(tmp_path / "r"), poll_s=0.01, out=printed.append)
+    follower = PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(tmp_path / "r"),
+        poll_s=0.01,
+        out=printed.append,
+    )
 
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", "opd.pods.submit: hello", *first[:15])
@@ -168,7 +177,14 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     (folder / "driver.log").write_text("one\ntwo\n")
     state.job = None
     printed: list[str] = []
-    PodFollower(api, "r", "K8sJobMode", store=open_store(tmp_path / "r"), poll_s=0.01, out=printed.append).follow()
+    PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(tmp_path / "r"),
+        poll_s=0.01,
+        out=printed.append,
+    ).follow()
     assert printed == ["one", "two"]
 
 
@@ -178,3 +194,40 @@ def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, m
         monkeypatch.setattr("sys.stdout", file)
         PodFollower.out("a step")
         assert path.read_text() == "a step\n"
+
+
+def test_one_pod_is_followed_to_its_own_end_by_its_name_or_its_role(
+    cluster: tuple[Cluster, KubeApi], pod: Callable
+) -> None:
+    state, api = cluster
+    for name in ("w1", "w2"):
+        tree = pod("worker", name=name, containerStatuses=[{"name": "ray", "state": {"running": {}}}])
+        state.pods[name], state.logs[name] = tree, []
+    state.add("w1", *(lines := [f"line {number}" for number in range(6)]))
+    with pytest.raises(ToolError, match="2 worker pods") as refused:
+        find_pod(api, "r", "worker", None)
+    assert "w1, w2" in refused.value.fix
+    with pytest.raises(ToolError, match="no container 'log'"):
+        find_pod(api, "r", "w1", "log")
+    state.pods["w1"]["status"]["phase"] = "Succeeded"
+    printed: list[str] = []
+    follower = PodFollower(
+        api, "r", lambda: find_pod(api, "r", "w1", None), is_one_pod=True, poll_s=0.01, out=printed.append
+    )
+    follower.follow()
+    assert printed == lines, "the run goes on, the pod does not"
+    del state.pods["w2"]
+    assert [found.name for found in find_pod(api, "r", "worker", "ray")] == ["w1"]
+
+
+def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(
+    cluster: tuple[Cluster, KubeApi], pod: Callable
+) -> None:
+    state, api = cluster
+    state.pods["w1"] = pod("worker", name="w1", phase="Failed", reason="Evicted")
+    follower = PodFollower(api, "r", lambda: find_pod(api, "r", "w1", None), is_one_pod=True, poll_s=0.01)
+    following = threading.Thread(target=follower.follow, daemon=True)
+    following.start()
+    following.join(60)
+    assert not following.is_alive()
+    assert follower.num_lines == 0

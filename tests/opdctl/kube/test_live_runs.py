@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,9 +15,11 @@ import pytest
 from kubernetes import client
 from tests.fast_tier.nodes import NODES
 
+from opd.store.local import LocalStore
 from opdctl.doctor.offers import look_at_offers
 from opdctl.kube.client import KubeApi
-from opdctl.runs.overview import live_runs
+from opdctl.kube.errors import refusal
+from opdctl.runs.overview import live_runs, rows
 
 Tree = dict[str, Any]
 
@@ -58,14 +62,25 @@ def serve() -> Iterator[Callable[[dict[str, list[Tree]]], tuple[KubeApi, list[tu
         server.server_close()
 
 
+def kubeconfig(api: KubeApi, folder: Path) -> str:
+    """Path of one that leads to the server."""
+    here = {"cluster": "c", "user": "u", "namespace": "opd"}
+    clusters = [{"name": "c", "cluster": {"server": api.client.configuration.host}}]
+    config = {"clusters": clusters, "users": [{"name": "u", "user": {}}], "contexts": [{"name": "x", "context": here}]}
+    (folder / "kubeconfig").write_text(json.dumps(config | {"current-context": "x"}))
+    return str(folder / "kubeconfig")
+
+
 def test_live_runs_come_with_the_gpus_that_their_pods_hold(serve: Callable, rayjob: Callable, pod: Callable) -> None:
     job = rayjob(jobDeploymentStatus="Running")
+    job["metadata"]["labels"]["opd/kind"] = "eval"
     pods = [pod("worker", name=f"w{number}", gpus=8) for number in range(2)]
     pods.append(pod("worker", name="gone", gpus=8, phase="Failed"))
     root = "/apis/ray.io/v1/namespaces/opd/rayjobs"
     api, asked = serve({root: [job], "/api/v1/namespaces/opd/pods": pods})
-    [(namespace, state, gpus)] = live_runs(api, everywhere=False, selector="team=a")
+    [(namespace, state, gpus)] = found = live_runs(api, everywhere=False, selector="team=a")
     assert (namespace, state.name, state.phase, gpus) == ("opd", "r", "running", 16)
+    assert rows(found, [])[0].kind == "eval", "of the label, before its store says anything"
     assert {selector for _, selector in asked} == {"opd/run-id,team=a"}
 
 
@@ -79,6 +94,53 @@ def test_all_namespaces_are_asked_at_once_and_told_apart(serve: Callable, rayjob
     assert [namespace for namespace, _, _ in live_runs(api, everywhere=True, selector="")] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("words", "store"),
+    [(("top", "-n", "opd"), None), (("top",), None), (("list", "-n", "opd"), None),
+     (("list", "-l", "opd/kind=eval"), "s3://bucket/of-another-run")],
+)  # fmt: skip
+def test_a_namespace_without_such_runs_is_no_error(
+    serve: Callable, inside: Callable, tmp_path: Path, words: tuple[str, ...], store: str | None
+) -> None:
+    core = "/api/v1/namespaces/opd"
+    ended = {"metadata": {"name": "e", "labels": {"opd/run-id": "e"}}, "data": {"exp.json": json.dumps({"store": {"url": store}})}}  # fmt: skip
+    api, _ = serve({f"{core}/pods": [], f"{core}/configmaps": [ended] if store else [],
+                    "/apis/ray.io/v1/namespaces/opd/rayjobs": []})  # fmt: skip
+    done = inside(*words, KUBECONFIG=kubeconfig(api, tmp_path))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.startswith("no run")
+
+
+def test_live_runs_whose_store_refuses_or_is_away_leave_the_others_their_rows(
+    serve: Callable, inside: Callable, make_run: Callable, rayjob: Callable, store: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    jobs = []
+    for name in ("good", "refused"):
+        make_run(name)
+        jobs.append(rayjob(jobDeploymentStatus="Running"))
+        jobs[-1]["metadata"] |= {"name": name, "labels": {"opd/run-id": name}}
+    core, patience_s = "/api/v1/namespaces/opd", set()
+    api, _ = serve({f"{core}/pods": [], f"{core}/configmaps": [], "/apis/ray.io/v1/namespaces/opd/rayjobs": jobs})
+    get = LocalStore._get
+
+    def refuse(place: LocalStore, key: str) -> bytes:
+        patience_s.add(place.policy.max_elapsed_s)
+        if place.root.name == "refused":
+            raise PermissionError(errno.EACCES, "no right")
+        return get(place, key)
+
+    monkeypatch.setattr(LocalStore, "_get", refuse)
+    words = ("list", "-n", "opd", "--store", store, "-o", "json")
+    done = inside(*words, KUBECONFIG=kubeconfig(api, tmp_path))
+    assert [(row["run"], row["step"]) for row in json.loads(done.stdout)["runs"]] == [("good", 1), ("refused", None)]
+    [remark] = done.stderr.splitlines()
+    assert remark.startswith(f"note: runs of {store} were left out: cannot read {store}/refused/")
+    inside(*words, "--timeout", "6", KUBECONFIG=kubeconfig(api, tmp_path))
+    assert patience_s == {5.0, 2.0}, "a third of what there is, and never long beside what the cluster says"
+    assert inside("list", "--store", store).returncode == 1
+
+
 def test_offers_are_read_from_nodes_and_classes_and_the_default_class_is_first(serve: Callable) -> None:
     default = {"storageclass.kubernetes.io/is-default-class": "true"}
     classes = [{"metadata": {"name": "slow"}}, {"metadata": {"name": "shared", "annotations": default}}]
@@ -88,3 +150,9 @@ def test_offers_are_read_from_nodes_and_classes_and_the_default_class_is_first(s
     assert len(found.gpus) == 3
     assert found.queues == []
     assert found.remarks == []
+
+
+def test_a_refusal_for_the_whole_cluster_is_not_mended_by_a_role_of_one_namespace() -> None:
+    message = 'User "me" cannot list resource "pods" in API group "" at the cluster scope'
+    error = refusal("read /api/v1/pods", 403, json.dumps({"message": f"pods is forbidden: {message}"}).encode())
+    assert "name it with -n" in error.fix

@@ -82,3 +82,15 @@ def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callab
     assert [(item.name, item.has_started, item.is_over) for item in found] == [("s0", True, True), ("s1", False, False)]
     [head] = log_pods(pods, "HTTPMode")
     assert (head.name, head.container) == ("h", "log")
+
+
+def test_a_container_that_waits_for_its_next_start_has_the_log_of_its_last(pod: Callable) -> None:
+    ended = {"terminated": {"exitCode": 1}}
+    waiting = {"name": "submitter", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
+    new = {"name": "submitter", "state": {"waiting": {"reason": "ContainerCreating"}}, "lastState": {}}
+    pods = [
+        pod("submitter", name=name, containerStatuses=[status]) for name, status in (("again", waiting), ("new", new))
+    ]
+    assert [(item.name, item.has_started, item.is_over) for item in log_pods(pods, "K8sJobMode")] == [
+        ("again", True, False), ("new", False, False),
+    ]  # fmt: skip

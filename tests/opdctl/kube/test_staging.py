@@ -62,6 +62,8 @@ def test_staging_like_an_experiment_asks_the_server_of_its_store_and_may_reach_i
         "kind: eval\nmodel: {path: m}\nstore: {url: 's3://b/r'}\nenv: {HTTPS_PROXY: p}\n"
     )
     like = cluster_of(tmp_path / "exp.yaml", tmp_path / "site.yaml")
+    alone = cluster_of(None, tmp_path / "site.yaml")
+    assert vars(alone).items() >= {"image": like.image, "store_secret": like.store_secret}.items()
     assert (like.image, like.store_ports) == ("i", (9000,))
     made = dataclasses.replace(STAGING, variables=like.variables, ports=(443, *like.store_ports))
     [container] = job(made)["spec"]["template"]["spec"]["containers"]

@@ -55,9 +55,19 @@ def explain(word: str, *, width: int) -> Iterator[str]:
         yield from _wrapped(_says(key), width, "    ")
 
 
-def sections() -> list[str]:
-    """What stands at the top of experiment files."""
-    return list(dict.fromkeys(key.path.partition(".")[0] for key in _all_keys()))
+def overview(*, width: int) -> Iterator[str]:
+    """Lines about what stands at the top of experiment files: a key with what it is for, a section with what it holds."""
+    told: dict[str, list[str]] = {}
+    for key in _all_keys():
+        section, _, rest = key.path.partition(".")
+        told.setdefault(section, []).append(rest.partition(".")[0].removesuffix("[]") or _says(key))
+    for name, texts in sorted(told.items()):
+        yield from _wrapped(", ".join(dict.fromkeys(texts)), width, f"{name}  ", "    ")
+
+
+def paths() -> list[str]:
+    """Every key, with its section."""
+    return [key.path for key in _all_keys()]
 
 
 def _key(path: str) -> Key | None:
@@ -65,7 +75,7 @@ def _key(path: str) -> Key | None:
     if path.startswith("cluster."):
         return {found.replace("[]", ""): key for found, key in cluster_keys().items()}.get(path.replace("[]", ""))
     kind = next((kind for kind in _KINDS if field_at(SPEC_CLASSES[kind], path) is not None), None)
-    return spec_keys(kind).get(path) if kind is not None else None
+    return spec_keys(kind, only=path.partition(".")[0]).get(path) if kind is not None else None
 
 
 @cache

@@ -16,6 +16,7 @@ from opd.config.rule import broken
 from opd.config.site import SITE_KEYS
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
+from opdctl.kube.secrets import make_pull_secret, make_secret
 
 WIDTH = 118
 
@@ -61,15 +62,11 @@ def secret_commands(site: Mapping[str, Any], namespace: str) -> list[str]:
     secrets = cluster.get("secrets", {})
     found = []
     if "store" in secrets:
-        lines = "AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=..., a line each"
-        found.append(("generic", secrets["store"], f"--from-env-file=store.env   # {lines}"))
+        found.append(make_secret(secrets["store"], namespace))
     for item in (secrets[name] for name in ("huggingFace", "wandb") if name in secrets):
-        file = f"{item['secret']}.{item['key']}"
-        found.append(("generic", item["secret"], f"--from-file={item['key']}={file}   # a file without a line break"))
-    for name in cluster.get("image", {}).get("pullSecrets", []):
-        words = "--docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD"
-        found.append(("docker-registry", name, words))
-    return [f"kubectl create secret {kind} {name} -n {namespace} {words}" for kind, name, words in found]
+        found.append(make_secret(item["secret"], namespace, key=item["key"]))
+    found += [make_pull_secret(name, namespace) for name in cluster.get("image", {}).get("pullSecrets", [])]
+    return found
 
 
 def _lines(tree: Mapping[str, Any], keys: Mapping[str, Key], prefix: str, indent: str = "") -> Iterator[str]:

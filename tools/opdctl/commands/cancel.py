@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, StoreUrl, deadline, note
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until its pods are gone.")]
 EndTimeout = Annotated[
     float | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from opdctl.completion import complete_run
 from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
@@ -22,11 +23,16 @@ class Format(StrEnum):
 
 
 def collect(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; all of the store.")] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs; all of the store.", autocompletion=complete_run),
+    ] = None,
     store: StoreUrl = None,
     namespace: Namespace = None,
     context: Context = None,
-    format: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.TABLE,
+    format: Annotated[
+        Format | None, typer.Option("--format", help="What to write; what --output ends in by default, else a table.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")] = None,
     no_cache: NoCache = False,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -36,12 +42,16 @@ def collect(
     `table` and `json` say how each run stands; `csv` and `parquet` hold every metric of every step.
 
     Examples: `opdctl collect manifests/experiments/quickstart.yaml` ·
-    `opdctl collect --store s3://experiments/opd --format parquet -o all.parquet`
+    `opdctl collect --store s3://experiments/opd -o all.parquet`
     """
+    from opdctl.runs.cache import cache_folder
     from opdctl.runs.export import write
-    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.runs.gather import gather
     from opdctl.runs.targets import find_runs
 
+    if format is None:
+        suffix = "" if output is None else output.suffix.removeprefix(".")
+        format = Format(suffix) if suffix in set(Format) else Format.TABLE
     if format is Format.PARQUET and output is None:
         raise usage_error("--format parquet writes a file", fix="name it with --output FILE")
     with deadline(timeout), cache_folder(use_cache=not no_cache) as folder:
@@ -52,6 +62,8 @@ def collect(
             note("no runs in this store: a run appears with its first attempt")
             return
         write(found, format=format.value, output=output)
+    if output is not None and str(output) != "-":
+        note(f"wrote {output}")
     for run in found:
         for problem in run.record.problems:
             note(f"warning: {run.record.run_id}: {problem}")

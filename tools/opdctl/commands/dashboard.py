@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.cancel import Run
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, note
 
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Local port; 0 for any free one.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.commands.cancel import Run
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline
 from opdctl.errors import usage_error
 
@@ -45,7 +45,7 @@ def delete(
                 word for word, is_asked in (("its checkpoints", claim), ("its results", results)) if is_asked
             )
             if not sys.stdin.isatty():
-                raise usage_error(f"deleting {what} of {found.run_id} cannot be undone", fix="say --yes")
+                raise usage_error(f"run {found.run_id}: deleting {what} cannot be undone", fix="say --yes")
             typer.confirm(f"Delete {what} of {found.run_id} for good?", abort=True, err=True)
         for line in delete_run(found, wanted, timeout_s=timeout):
             print(line)

@@ -40,7 +40,7 @@ def doctor(
     from opd.store.access import address_of
     from opdctl.doctor.doctor import check_cluster
     from opdctl.doctor.report import check_chart, check_here, check_spec, check_store, unseen
-    from opdctl.kube.client import connect, is_configured
+    from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.redact import redact
 
     with deadline(timeout), working("looking"):
@@ -69,7 +69,7 @@ def doctor(
         if api is not None:
             checks += check_cluster(api, item, text)
         elif not no_cluster:
-            note("note: no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)")
+            note(f"note: {NO_KUBECONFIG}")
     for check in checks:
         print(redact(f"{check.state:11s} {check.name:9s} {check.message}"))
         if check.fix:

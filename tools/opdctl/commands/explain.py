@@ -6,9 +6,16 @@ from typing import Annotated
 
 import typer
 
+from opdctl.completion import complete_key
+from opdctl.console import note
+
 Word = Annotated[
     str | None,
-    typer.Argument(metavar="[KEY|SECTION|WORD]", help="A key, a section, a variable, or a word of a description."),
+    typer.Argument(
+        metavar="[KEY|SECTION|WORD]",
+        help="A key, a section, a variable, or a word of a description.",
+        autocompletion=complete_key,
+    ),
 ]
 
 
@@ -21,9 +28,10 @@ def explain(word: Word = None) -> None:
 
     from opdctl.chart import explain as keys
 
+    width = shutil.get_terminal_size((200, 24)).columns  # a pipe gets uncut lines
     if word is None:
-        print("\n".join(keys.sections()))
+        print("\n".join(keys.overview(width=width)))
+        note("`opdctl explain` with a key, a section or any word says more")
         return
-    # A pipe gets uncut lines.
-    for line in keys.explain(word, width=shutil.get_terminal_size((200, 24)).columns):
+    for line in keys.explain(word, width=width):
         print(line)

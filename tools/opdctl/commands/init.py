@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,7 @@ def init(
     from opd.config.keys import cluster_keys, spec_keys
     from opd.text import inert
     from opdctl.chart.starting import check, secret_commands, two_trees, yaml_text
+    from opdctl.commands.asking import Answers, Interview
 
     files = (into / "site.yaml", into / "exp.yaml")
     if taken := [str(file) for file in files if file.exists() and not force]:
@@ -78,60 +79,54 @@ def init(
         )
     with deadline(timeout):
         offers, at = _offers(namespace, context, no_cluster)
+    remarks = [f"note: {remark}" for remark in offers.remarks]
+    is_asking = not yes and sys.stdin.isatty()
+    while is_asking and remarks:  # who answers by hand knows why nothing is offered; else an error comes first
+        note(remarks.pop(0))
     keys = {**spec_keys("opd"), **cluster_keys()}
-    answers: dict[str, Any] = {}
 
-    def answer(path: str, given: Any, *, offered: Sequence[str] = (), is_needed: str = "", says: str = "") -> Any:
-        """The flag's value, the person's, or the first of what is offered; kept under its path unless it is empty."""
-        value, default = given, next(iter(offered), "")
-        if value is None and not yes and sys.stdin.isatty():
-            example = next(iter(keys[path].node.get("examples", ())), "") if path in keys else ""
-            hint = f" There are: {', '.join(offered)}." if offered else f" For example {example}." if example else ""
-            value = typer.prompt(
-                f"{path}: {says or keys[path].says}{hint}", default=default, show_default=bool(default), err=True
-            ).strip()
-        value = default if value is None else value
-        if is_needed and not value:
-            raise usage_error(f"{path} is needed, and nothing says it", fix=f"give {is_needed}")
-        if value:
-            answers[path] = value
-        return value
+    def texts(answers: Answers) -> tuple[str, str]:
+        site, experiment = two_trees(answers)
+        return (
+            yaml_text("What every run on this cluster has in common; it goes under each experiment.", site, keys),
+            yaml_text("One experiment. `opdctl explain KEY` says what else can stand here.", experiment, keys),
+        )
 
-    answer("model.path", student, is_needed="--student")
-    answer("teacher.path", teacher, is_needed="--teacher")
-    _data(answers, answer, data, val)
-    answer("cluster.image.ref", image)
-    url = answer("store.url", store)
-    if url and "://" in url:
-        answer("store.endpoint", endpoint)
-        answer("cluster.secrets.store", store_secret, offered=["experiment-store"])
+    interview = Interview(keys, lambda answers: check(*texts(answers)), is_asking=is_asking)
+    ask = interview.ask
+    ask("model.path", student, flag="--student")
+    ask("teacher.path", teacher, flag="--teacher")
+    found = ask("data.train", data, flag="--data", says="Parquet files (a comma between), or their folder.", read=_data)
+    if "data.train" in interview.answers or not found:
+        ask("data.val", val, flag="--val", says="Parquet files to validate on (a comma between).", read=_val)
+    ask("cluster.image.ref", image)
+    if "://" in ask("store.url", store):
+        ask("store.endpoint", endpoint)
+        ask("cluster.secrets.store", store_secret, default="experiment-store")
     for path, secret in (("cluster.secrets.huggingFace", hub_secret), ("cluster.secrets.wandb", wandb_secret)):
-        if found := answer(path, secret, says="Secret with the token, as NAME:KEY; nothing for none."):
-            answers[path] = _secret(path, found)
-    if answers.get("cluster.image.ref") and (found := answer("cluster.image.pullSecrets", pull_secret)):
-        answers["cluster.image.pullSecrets"] = [found]
-    kind = answer("cluster.gpu.type", gpu_type, offered=[item.name for item in offers.gpus])
+        ask(path, secret, says="Secret with the token, as NAME:KEY.", read=partial(_secret, path))
+    if "cluster.image.ref" in interview.answers:
+        ask("cluster.image.pullSecrets", pull_secret, read=lambda text: {"cluster.image.pullSecrets": [text]})
+    kind = ask("cluster.gpu.type", gpu_type, offered=[item.name for item in offers.gpus])
     chosen = next((item for item in offers.gpus if item.name == kind), None)
     if chosen is not None and chosen.tolerations:
-        answers["cluster.worker.tolerations"] = chosen.tolerations
-    answers["trainer.gpus_per_node"] = gpus or (chosen.num_gpus if chosen else 8)
-    answer("cluster.checkpoints.storageClass", storage_class, offered=offers.storage_classes)
-    if name := answer("cluster.queue.name", queue, offered=offers.queues):
-        answers.pop("cluster.queue.name")
-        answers |= {"cluster.queue": {"manager": "kueue", "name": name}, "cluster.lifecycle": "suspendable"}
+        interview.answers["cluster.worker.tolerations"] = chosen.tolerations
+    number = None if gpus is None else str(gpus)
+    ask("trainer.gpus_per_node", number, default=str(chosen.num_gpus if chosen else 8), read=_gpus)
+    ask("cluster.checkpoints.storageClass", storage_class, offered=offers.storage_classes)
+    ask("cluster.queue.name", queue, offered=offers.queues, read=_queue)
+    interview.check_needed()
 
-    site, experiment = two_trees(answers)
-    texts = (
-        yaml_text("What every run on this cluster has in common; it goes under each experiment.", site, keys),
-        yaml_text("One experiment. `opdctl explain KEY` says what else can stand here.", experiment, keys),
-    )
-    check(*texts)
+    answers = interview.answers
+    site, _ = two_trees(answers)
+    written = texts(answers)
+    check(*written)
     into.mkdir(parents=True, exist_ok=True)
-    for file, text in zip(files, texts, strict=True):
+    for file, text in zip(files, written, strict=True):
         file.write_text(text, encoding="utf-8")
         note(f"wrote {file}")
-    for remark in offers.remarks:
-        note(f"note: {remark}")
+    for remark in remarks:
+        note(remark)
     if "cluster.image.ref" not in answers:
         note("note: no image yet: `images/build.sh trainer --push REGISTRY` prints what cluster.image.ref takes")
     if commands := secret_commands(site, at):
@@ -145,11 +140,13 @@ def init(
 def _offers(namespace: str | None, context: str | None, no_cluster: bool) -> tuple[Offers, str]:
     """What the cluster offers, and the namespace; a cluster that was not asked for by name need not answer."""
     from opdctl.doctor.offers import Offers, look_at_offers
-    from opdctl.kube.client import connect, is_configured
+    from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.kube.errors import ClusterError
 
-    if no_cluster or not (is_configured() or context is not None):
+    if no_cluster:
         return Offers(), namespace or "opd"
+    if not (is_configured() or context is not None):
+        return Offers(remarks=[NO_KUBECONFIG]), namespace or "opd"
     try:
         api = connect(namespace=namespace, context=context)
         return look_at_offers(api), api.namespace
@@ -159,21 +156,32 @@ def _offers(namespace: str | None, context: str | None, no_cluster: bool) -> tup
         return Offers(remarks=[f"the cluster was left out: {error}"]), namespace or "opd"
 
 
-def _data(answers: dict[str, Any], answer: Any, data: str | None, val: str | None) -> None:
-    """Files, each kind by its own key, or the folder in which they have their usual names."""
-    found = answer("data.train", data, is_needed="--data", says="Parquet files (a comma between), or their folder.")
-    files = [part.strip() for part in found.split(",") if part.strip()]
-    if not all(file.endswith(".parquet") for file in files):
-        del answers["data.train"]
-        answers["data.dir"] = found
-        return
-    answers["data.train"] = files
-    found = answer("data.val", val, is_needed="--val", says="Parquet files to validate on (a comma between).")
-    answers["data.val"] = [part.strip() for part in found.split(",") if part.strip()]
+def _data(text: str) -> dict[str, Any]:
+    """Files, or the folder in which they have their usual names."""
+    files = _files(text)
+    return {"data.train": files} if all(file.endswith(".parquet") for file in files) else {"data.dir": text}
 
 
-def _secret(path: str, text: str) -> dict[str, str]:
+def _val(text: str) -> dict[str, Any]:
+    return {"data.val": _files(text)}
+
+
+def _files(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _secret(path: str, text: str) -> dict[str, Any]:
     name, _, key = text.partition(":")
     if not name or not key:
         raise usage_error(f"{path} {text!r}: it names a Secret and its key", fix="write NAME:KEY")
-    return {"secret": name, "key": key}
+    return {path: {"secret": name, "key": key}}
+
+
+def _gpus(text: str) -> dict[str, Any]:
+    if not text.isdecimal():
+        raise usage_error(f"trainer.gpus_per_node {text!r}: it is a number of GPUs", fix="write one, such as 8")
+    return {"trainer.gpus_per_node": int(text)}
+
+
+def _queue(text: str) -> dict[str, Any]:
+    return {"cluster.queue": {"manager": "kueue", "name": text}, "cluster.lifecycle": "suspendable"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opdctl.commands.showing import Watch, look_and_show, write_tree
 from opdctl.console import (
     DEFAULT_TIMEOUT_S,
     Context,
@@ -14,7 +15,6 @@ from opdctl.console import (
     NoCache,
     StoreUrl,
     Timeout,
-    deadline,
     note,
     progress,
     stdout,
@@ -23,6 +23,10 @@ from opdctl.errors import EXIT_USAGE, ToolError
 
 if TYPE_CHECKING:
     from opdctl.runs.overview import Row
+
+
+# Where the cluster has runs to show, a store only adds to their rows: it is waited for up to a third of this.
+MAX_TIMEOUT_BESIDE_JOBS_S = 15.0
 
 
 class Format(StrEnum):
@@ -40,8 +44,6 @@ Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Live r
 Selector = Annotated[
     str, typer.Option("--selector", "-l", metavar="KEY=VALUE", help="Only live runs with these labels.")
 ]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show them again every ten seconds, until Ctrl-C.")]
-WATCH_S = 10.0
 
 
 def list_runs(
@@ -59,64 +61,77 @@ def list_runs(
 
     Examples: `opdctl list -n opd` · `opdctl list --store s3://experiments/opd -o wide`
     """
-    import time
-
-    while True:
-        with deadline(timeout):
-            found = _found(store, namespace, context, all_namespaces, selector, no_cache)
-        _show(found, output)
-        if not watch:
-            return
-        time.sleep(WATCH_S)
+    look_and_show(
+        lambda: _found(store, namespace, context, all_namespaces, selector, no_cache, timeout),
+        lambda found: _show(found, output),
+        is_watching=watch,
+        timeout_s=timeout,
+    )
 
 
 def _found(
-    store: str | None, namespace: str | None, context: str | None, everywhere: bool, selector: str, no_cache: bool
+    store: str | None,
+    namespace: str | None,
+    context: str | None,
+    everywhere: bool,
+    selector: str,
+    no_cache: bool,
+    timeout_s: float,
 ) -> list[Row]:
-    """The cluster is asked where it is named, and where no store is."""
+    """The cluster is asked where it is named, and where no store is; beside its runs no store has to answer."""
     import os
 
+    from opd.errors import StoreError
     from opdctl.kube.client import connect, is_configured
-    from opdctl.runs.gather import cache_folder, gather
+    from opdctl.kube.errors import ClusterError
+    from opdctl.kube.notice import notices
+    from opdctl.runs.away import Away
+    from opdctl.runs.cache import cache_folder
     from opdctl.runs.overview import live_runs, rows
+    from opdctl.runs.standings import standings
     from opdctl.runs.targets import STORE_VARIABLE, find_runs
 
     is_named = namespace is not None or context is not None or everywhere or bool(selector)
-    jobs = []
+    jobs, said = [], {}
     if is_asked := is_named or (not (store or os.environ.get(STORE_VARIABLE)) and is_configured()):
-        jobs = live_runs(connect(namespace=namespace, context=context), everywhere=everywhere, selector=selector)
-    with cache_folder(use_cache=not no_cache) as folder:
+        api = connect(namespace=namespace, context=context)
+        jobs = live_runs(api, everywhere=everywhere, selector=selector)
+        if selector and not jobs:
+            return []
         try:
-            places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=DEFAULT_TIMEOUT_S)
+            said = notices(api, everywhere=everywhere, selector=selector) if jobs else {}
+        except ClusterError as error:  # who may list runs everywhere may not list every ConfigMap
+            note(f"note: what the runs say of themselves was left out: {error}")
+    away = Away() if jobs else None
+    with cache_folder(use_cache=not no_cache) as folder:
+        records = []
+        try:
+            patience_s = min(timeout_s, MAX_TIMEOUT_BESIDE_JOBS_S) if jobs else timeout_s
+            places = find_runs([], store=store, namespace=namespace, context=context, timeout_s=patience_s)
+            with progress("reading runs", len(places)) as advance:
+                records = standings(places, folder=folder, on_done=advance, believes_summaries=not no_cache, away=away)
         except ToolError as error:
             if not is_asked or error.exit_code != EXIT_USAGE:
+                raise  # else the cluster has answered, and no live run names a store
+        except StoreError as error:
+            if not jobs:
                 raise
-            places = []  # the cluster has answered, and no live run names a store
-        with progress("reading runs", len(places)) as advance:
-            records = [run.record for run in gather(places, folder=folder, on_done=advance)]
+            note(f"note: the store was left out: {error}")
+    for url, cause in away.causes.items() if away else ():
+        note(f"note: runs of {url} were left out: {cause}")
     names = {job.name for _, job, _ in jobs}
-    return rows(jobs, [record for record in records if not selector or record.run_id in names])
+    return rows(jobs, [record for record in records if not selector or record.run_id in names], said)
 
 
 def _show(found: list[Row], output: Format) -> None:
     if output in (Format.JSON, Format.YAML):
-        import json
-
-        import yaml
-
-        from opdctl.runs.export import finite
-
-        tree = finite({"runs": [row.to_json() for row in found]})
-        if output is Format.JSON:
-            print(json.dumps(tree, indent=1, ensure_ascii=False))
-        else:
-            print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
+        write_tree({"runs": [row.to_json() for row in found]}, is_yaml=output is Format.YAML)
     elif output is Format.NAME:
-        print("\n".join(row.run for row in found))
+        for row in found:
+            print(row.run)
     elif found:
         from opdctl.runs.overview import table
 
-        console = stdout()
-        console.print(table(found, width=console.width, is_wide=output is Format.WIDE))
+        stdout().print(table(found, is_wide=output is Format.WIDE))
     else:
         note("no runs here: a run appears with its RayJob, or in a store with its first attempt")

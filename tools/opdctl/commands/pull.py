@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 Step = Annotated[int | None, typer.Option("--step", min=0, help="Checkpoint of this step; the newest complete one.")]
 Folder = Annotated[
     str | None, typer.Option("--folder", help="Another folder of the run instead, such as `eval` or `model`.")

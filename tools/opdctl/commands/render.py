@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from opdctl.completion import complete_set
 from opdctl.console import Timeout, deadline, note
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
@@ -15,7 +16,10 @@ Site = Annotated[
     Path | None,
     typer.Option("--site", envvar="OPDCTL_SITE", help="What all runs on a cluster share; the experiment's keys win."),
 ]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.", autocompletion=complete_set),
+]
 Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for one file a run; stdout by default.")]
 Charts = Annotated[Path | None, typer.Option("--charts", help="Folder of the charts; this checkout's by default.")]

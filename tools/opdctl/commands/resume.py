@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opdctl.commands.cancel import NoWait, Run
+from opdctl.commands.cancel import NoWait
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, Timeout, deadline
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,9 @@ Revision = Annotated[str, typer.Option("--revision", help="Branch, tag or commit
 Dataset = Annotated[bool, typer.Option("--dataset", help="The hub repository is a data set.")]
 Like = Annotated[
     Path | None,
-    typer.Option("--like", metavar="EXP.yaml", help="Take image, secrets and the store's server from an experiment."),
+    typer.Option(
+        "--like", metavar="EXP.yaml", help="Take image, secrets and the store's server from an experiment, over --site."
+    ),
 ]
 StoreSecret = Annotated[
     str | None, typer.Option("--store-secret", help="Secret whose keys become variables (AWS_...).")
@@ -95,8 +98,11 @@ def stage(
     print(f"{staging.job_name}  done")
 
 
+_ANY_EXPERIMENT = '{"kind": "opd", "model": {"path": "hub/s"}, "teacher": {"path": "hub/t"}}'
+
+
 class _Defaults:
-    """What an experiment says about images, secrets, its processes' environment and its store's server."""
+    """What experiment and site file say about images, secrets, its processes' environment and its store's server."""
 
     def __init__(self) -> None:
         self.image: str | None = None
@@ -109,16 +115,21 @@ class _Defaults:
 
 
 def cluster_of(file: Path | None, site: Path | None) -> _Defaults:
-    """What an experiment, over its site file, says; of a sweep its first cell."""
+    """What an experiment, over its site file, says; of a sweep its first cell. Without an experiment the site file's word."""
     out = _Defaults()
-    if file is None:
+    if file is None and site is None:
         return out
     from opd.config import dump_spec
     from opd.config.cluster import parse_cluster
     from opd.store.access import address_of
     from opdctl.chart.values import load_experiments
 
-    loaded = load_experiments(file, site=site, env={})[0]
+    if file is not None:
+        loaded = load_experiments(file, site=site, env={})[0]
+    else:  # over any experiment: of its own it says nothing about the cluster
+        with tempfile.TemporaryDirectory() as folder:
+            (any_file := Path(folder, "exp.json")).write_text(_ANY_EXPERIMENT)
+            loaded = load_experiments(any_file, site=site, env={})[0]
     cluster = parse_cluster(loaded.values.get("cluster") or {}, loaded.spec.kind)
     hub = cluster.secrets.hugging_face
     out.image, out.is_local = cluster.image.ref, cluster.image.local
@@ -148,5 +159,8 @@ def _checked(folder: str) -> str:
 
 def _required(image: str | None) -> str:
     if not image:
-        raise usage_error("which image? The Job runs opd.pods.stage in it", fix="give --image REF, or --like EXP.yaml")
+        raise usage_error(
+            "which image? The Job runs opd.pods.stage in it",
+            fix="give --image REF, --site site.yaml, or --like EXP.yaml",
+        )
     return image

@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from opdctl.commands.showing import Format, about_one_run, write_tree
+from opdctl.console import note, stdout
 
-from opdctl.console import (
-    DEFAULT_TIMEOUT_S,
-    Context,
-    Namespace,
-    NoCache,
-    NoCluster,
-    StoreUrl,
-    Timeout,
-    deadline,
-    note,
-    stdout,
-)  # fmt: skip
-
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
+if TYPE_CHECKING:
+    from opdctl.runs.view import RunView
 
 
-def status(
-    run: Run,
-    store: StoreUrl = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    no_cluster: NoCluster = False,
-    no_cache: NoCache = False,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-) -> None:
-    """Show one run: phase, what it waits for, pods; step, loss, accuracy, time left; every attempt and checkpoint.
+@about_one_run
+def status(view: RunView, output: Format) -> None:
+    """Show one run: phase, what it waits for, pods; step, loss, score, time left; every attempt and checkpoint.
 
-    Examples: `opdctl status my-run -n opd` · `opdctl status quickstart --store build/quickstart/store`
+    Examples: `opdctl status my-run -n opd -w` · `opdctl status quickstart --store build/quickstart/store -o json`
     """
-    from opdctl.kube.podlogs import last_line
+    if output is Format.TEXT:
+        print_screens(view)
+    else:
+        write_tree(view.to_json(), is_yaml=output is Format.YAML)
+
+
+def print_screens(view: RunView) -> None:
+    """The cluster's side and the store's side, as far as each could be asked."""
     from opdctl.runs.cluster_view import cluster_screen
-    from opdctl.runs.gather import cache_folder, gather
-    from opdctl.runs.listing import Listing
-    from opdctl.runs.locate import locate
-    from opdctl.runs.state import attempt_lines
     from opdctl.runs.tables import status_screen
 
-    with deadline(timeout):
-        found = locate(run, store=store, namespace=namespace, context=context, no_cluster=no_cluster, timeout_s=timeout)
-        seen = found.in_cluster
-        if found.api is not None and seen is not None and seen.is_known:
-            line = ""
-            if found.place is None and seen.job is not None:
-                line = last_line(found.api, found.run_id, seen.job.submission_mode)
-            stdout().print(cluster_screen(seen, namespace=found.api.namespace, last_line=line))
-        if found.place is not None:
-            with cache_folder(use_cache=not no_cache) as folder:
-                [gathered] = gather([found.place], folder=folder)
-                attempts = attempt_lines(Listing(found.place.store))
-            stdout().print(status_screen(gathered.record, attempts))
+    found, seen = view.found, view.found.in_cluster
+    if found.api is not None and seen is not None and seen.is_known:
+        stdout().print(cluster_screen(seen, namespace=found.api.namespace, last_line=view.last_line))
+    if view.record is not None:
+        stdout().print(status_screen(view.record, view.attempts))
     for remark in found.notes:
         note(f"note: {remark}")

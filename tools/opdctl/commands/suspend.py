@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opdctl.commands.cancel import MARGIN_S, EndTimeout, NoWait, Run
+from opdctl.commands.cancel import MARGIN_S, EndTimeout, NoWait
+from opdctl.completion import Run
 from opdctl.console import Context, Namespace, StoreUrl, deadline
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opdctl.completion import Run
 from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCluster, StoreUrl, deadline, note
 from opdctl.errors import ToolError
 
 if TYPE_CHECKING:
-    from opdctl.runs.records import RunRecord
+    from opdctl.runs.record import RunRecord
     from opdctl.runs.targets import RunPlace
 
 # A RayJob that is gone may have been cleaned up after its end: the store knows, once its last lease is over.
 LEASE_S = 60.0
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 Silent = Annotated[
     float | None,
     typer.Option(

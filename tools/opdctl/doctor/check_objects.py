@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from opdctl.doctor.rendered import Reference
 from opdctl.doctor.report import Check, bad, good, warning
+from opdctl.doctor.selectors import Tree
+from opdctl.kube.secrets import make_pull_secret, make_secret
 
-Tree = Mapping[str, Any]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PULL_TYPES = {"kubernetes.io/dockerconfigjson": ".dockerconfigjson", "kubernetes.io/dockercfg": ".dockercfg"}
 # Storage that one node at a time mounts: the drivers of the clouds' disks, of node-local folders and of Ceph's block devices.
@@ -22,10 +22,7 @@ BLOCK_SUFFIXES = (".rbd.csi.ceph.com",)
 # Any of them is a way to S3 that its client finds in the environment.
 S3_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE", "AWS_CONFIG_FILE",
                 "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
-MAKE = {
-    "Secret": "kubectl create secret generic {name} -n {namespace} --from-literal={key}=...",
-    "PullSecret": "kubectl create secret docker-registry {name} -n {namespace} --docker-server=... --docker-username=... "
-    "--docker-password=...",
+_MAKE = {
     "ConfigMap": "kubectl create configmap {name} -n {namespace} --from-literal={key}=...",
     "ServiceAccount": "kubectl create serviceaccount {name} -n {namespace}",
     "Claim": "make it, or apply manifests/cluster with components/claims (`opdctl stage` fills it), or correct {path}",
@@ -45,11 +42,9 @@ def check_reference(
     said = f"{name} {item.name}" + (f" ({path})" if path else "")
     if tree is None:
         near = f"; there are {', '.join(sorted(others))}" if others else ""
-        key = min(item.keys, default="KEY")
-        fix = MAKE[kind].format(name=item.name, namespace=namespace, key=key, path=path or "the name")
-        return [bad(name, f"{said} is not in namespace {namespace}{near}", fix)]
+        return [bad(name, f"{said} is not in namespace {namespace}{near}", _make(item, namespace, path))]
     if kind == "PullSecret" and tree.get("type") not in PULL_TYPES:
-        fix = f"kubectl delete secret {item.name} -n {namespace}; {MAKE[kind].format(name=item.name, namespace=namespace)}"
+        fix = f"kubectl delete secret {item.name} -n {namespace}; {_make(item, namespace, path)}"
         return [bad(name, f"{said} is of type {tree.get('type')}: no image can be pulled with it", fix)]
     held = {**(tree.get("data") or {}), **(tree.get("stringData") or {})}
     if missing := sorted(item.keys - held.keys()):
@@ -57,6 +52,16 @@ def check_reference(
         fix = f"add it (kubectl edit {name} {item.name} -n {namespace}), or name the key that is there"
         return [bad(name, f"{said} has no key {', '.join(missing)}; its keys are {has}", fix)]
     return [good(name, said)]
+
+
+def _make(item: Reference, namespace: str, path: str) -> str:
+    """What makes a named object."""
+    if item.kind == "Secret":
+        return make_secret(item.name, namespace, key=min(item.keys, default=""))
+    if item.kind == "PullSecret":
+        return make_pull_secret(item.name, namespace)
+    key = min(item.keys, default="KEY")
+    return _MAKE[item.kind].format(name=item.name, namespace=namespace, key=key, path=path or "the name")
 
 
 def check_store_keys(name: str, secret: Tree, *, path: str) -> list[Check]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any
 
 from opd.config.quantity import number
 from opdctl.doctor.placement import Group
 from opdctl.doctor.report import Check, bad, good
-from opdctl.doctor.selectors import Amounts, add, amounts, in_words, limits, matches, requests, selects
+from opdctl.doctor.selectors import Amounts, Tree, add, amounts, in_words, limits, matches, requests, selects
 
-Tree = Mapping[str, Any]
 # Kinds of the charts, and what KubeRay and Helm make beside them.
 PLURALS = {
     "RayJob": "rayjobs.ray.io",
@@ -21,6 +19,8 @@ PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "PodDisruptionBudget": "poddisruptionbudgets.policy",
     "PodMonitor": "podmonitors.monitoring.coreos.com",
+    "Role": "roles.rbac.authorization.k8s.io",
+    "RoleBinding": "rolebindings.rbac.authorization.k8s.io",
 }
 MADE_LATER = {"rayclusters.ray.io": 1, "services": 1, "secrets": 2}
 # These count without `count/` too.

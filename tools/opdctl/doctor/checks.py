@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from opdctl.doctor.looking import APPLY_MANIFESTS
 from opdctl.doctor.report import Check, bad, good, warning
+from opdctl.doctor.selectors import Tree
 
 # The field of the RayJob CRD that came with KubeRay 1.6: the CRD carries no version.
 NEWEST_FIELD = "preRunningDeadlineSeconds"
@@ -19,8 +19,6 @@ INSTALL_KUBERAY = (
     "--create-namespace -f manifests/cluster/operator-values.yaml"
 )
 _WATCH = re.compile(r"^--?watch-namespace(?:=(.*))?$")
-
-Tree = Mapping[str, Any]
 
 
 def check_kuberay(crd: Tree | None) -> Check:

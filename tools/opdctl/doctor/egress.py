@@ -5,12 +5,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from opd.config.cluster.lifecycle import OWN_LINKS
-from opdctl.doctor.selectors import selects
+from opdctl.doctor.selectors import Tree, selects
 
-Tree = Mapping[str, Any]
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 # What clouds and nodes keep for themselves; no name of a server leads there.
 OWN_LINK = {*OWN_LINKS.values(), "fe80::/10"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from opd.config import dump_spec
 from opd.config.cluster import Cluster, RunCluster, parse_cluster
@@ -23,11 +22,10 @@ from opdctl.doctor.rendered import Reference, groups_of, wanted, where
 from opdctl.doctor.report import Check, good, unseen
 from opdctl.doctor.volumes import CLASSES, mounts_of
 from opdctl.doctor.way_out import is_s3, look_at_way_out
-from opdctl.kube.client import KubeApi
+from opdctl.kube.client import KubeApi, Tree
 from opdctl.kube.dry_run import dry_run, is_over_quota, rendered_objects
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError
 
-Tree = dict[str, Any]
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 AUTOSCALER = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"

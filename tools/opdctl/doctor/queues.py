@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from opdctl.doctor.check_shares import check_kueue
 from opdctl.doctor.looking import SEES
 from opdctl.doctor.placement import Group
 from opdctl.doctor.report import Check, bad, unseen
+from opdctl.doctor.selectors import Tree
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError
 
 KUEUE = "kueue.x-k8s.io"
 QUEUE_LABEL = f"{KUEUE}/queue-name"
-Tree = Mapping[str, Any]
 
 
 def look_at_queue(api: KubeApi, job: Tree, groups: Sequence[Group]) -> list[Check]:

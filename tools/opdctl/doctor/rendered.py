@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opdctl.doctor.placement import Group
+from opdctl.doctor.selectors import Tree
 from opdctl.kube.client import ROLE_LABEL
 from opdctl.kube.dry_run import pods_of
-
-Tree = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

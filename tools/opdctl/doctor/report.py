@@ -11,10 +11,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from opd.config import SpecError
+from opd.config.site import merge
 from opd.errors import StoreError
 from opd.store.access import S3_PROTOCOLS, StoreAddress, said_of, under
 from opdctl.chart.helm import find_chart, find_helm, template
-from opdctl.chart.values import Experiment, load_experiments, merge
+from opdctl.chart.values import Experiment, load_experiments
 from opdctl.errors import ToolError
 from opdctl.local import trainer_is_installed
 from opdctl.runs.targets import open_place

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from opd.store.access import S3_PROTOCOLS, StoreAddress, said_of
 from opdctl.doctor.egress import Server, is_reachable
 from opdctl.doctor.looking import SEES, seen
 from opdctl.doctor.report import Check, bad, good, service_of, unseen, warning
-from opdctl.kube.client import KubeApi
+from opdctl.doctor.selectors import Tree
+from opdctl.kube.client import ROLE_LABEL, KubeApi
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError
-
-Tree = Mapping[str, Any]
+from opdctl.kube.notice import COMPONENT
 
 
 def look_at_way_out(
@@ -25,6 +24,8 @@ def look_at_way_out(
         *own,
         *seen(lambda: api.list("/apis/networking.k8s.io/v1/" + f"namespaces/{api.namespace}/networkpolicies"), []),
     ]
+    # The head's way to the API server is none of the workers'.
+    policies = [policy for policy in policies if policy["metadata"].get("labels", {}).get(ROLE_LABEL) != COMPONENT]
     server, checks = _server(api, store)
     if server is None:
         return checks

@@ -14,6 +14,7 @@ from typing import Any
 
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, refusal
 
+NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
 # Groups of what the tool touches; anything else is found by discovery (see `resource_of`).
 GROUPS = {
     "rayjobs": "/apis/ray.io/v1",
@@ -25,7 +26,7 @@ CORE = "/api/v1"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 PAGE_SIZE = 500
-RUN_LABEL = "opd/run-id"
+RUN_LABEL, KIND_LABEL = "opd/run-id", "opd/kind"
 _IN_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 ROLE_LABEL = "app.kubernetes.io/component"
 
@@ -134,7 +135,8 @@ class KubeApi:
 
     def _json(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None = None,
               *, content_type: str = "application/json") -> Tree:  # fmt: skip
-        return json.loads(self._answer(method, path, query, body, content_type))
+        tree: Tree = json.loads(self._answer(method, path, query, body, content_type))
+        return tree
 
     def _answer(self, method: str, path: str, query: Mapping[str, str | int], body: Tree | None,
                 content_type: str = "application/json") -> bytes:  # fmt: skip
@@ -142,7 +144,7 @@ class KubeApi:
 
         response = self._send(method, path, query, body, content_type, READ_TIMEOUT_S)
         try:
-            data = response.read()
+            data: bytes = response.read()
         except urllib3.exceptions.HTTPError as error:
             raise ClusterUnreachable(f"{method} {path}: the answer broke off: {error}") from error
         finally:
@@ -223,7 +225,8 @@ def _own_namespace(files: str, context: str | None) -> str | None:
 
     contexts, active = config.list_kube_config_contexts(files)
     chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
-    return (chosen or {}).get("context", {}).get("namespace")
+    namespace: str | None = (chosen or {}).get("context", {}).get("namespace")
+    return namespace
 
 
 def _in_words(method: str, path: str) -> str:

@@ -86,4 +86,5 @@ class PodPort:
                 )
             except ApiException as error:
                 raise ConnectionError(f"pod {self.pod} takes no connection: {error.reason}") from error
-        return ports.socket(self.port)
+        connection: Connection = ports.socket(self.port)
+        return connection

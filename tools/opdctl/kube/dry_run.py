@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from opdctl.kube.client import KubeApi
-from opdctl.kube.errors import HTTP_CONFLICT, ClusterError
+from opdctl.kube.errors import HTTP_CONFLICT, HTTP_NOT_FOUND, ClusterError
 
 HOOK_ANNOTATION = "helm.sh/hook"
 # In every namespace; a run's own is not there before it is installed.
@@ -51,8 +51,8 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
     Raises:
         ClusterUnreachable: no answer.
     """
-    refused = []
-    for tree in objects:
+    refused, trees = [], list(objects)
+    for tree in trees:
         try:
             group, plural = api.resource_of(tree["apiVersion"], tree["kind"])
             api.create(
@@ -65,9 +65,20 @@ def dry_run(api: KubeApi, objects: Iterable[dict[str, Any]]) -> list[ClusterErro
         except ClusterError as error:
             if error.status == 0:
                 raise
-            if not (error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"):
+            is_there = error.status == HTTP_CONFLICT and error.reason == "AlreadyExists"
+            if not is_there and not _awaits_its_role(error, tree, trees):
                 refused.append(error)
     return refused
+
+
+def _awaits_its_role(error: ClusterError, tree: Mapping[str, Any], trees: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a RoleBinding was refused for its Role alone, which comes with it and was judged by the same rules."""
+    role = tree.get("roleRef")
+    return (
+        role is not None
+        and error.status == HTTP_NOT_FOUND
+        and any((other["kind"], other["metadata"]["name"]) == (role["kind"], role["name"]) for other in trees)
+    )
 
 
 def _with_an_account(tree: dict[str, Any]) -> dict[str, Any]:

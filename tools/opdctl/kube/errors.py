@@ -46,6 +46,9 @@ def _fix(status: int, message: str) -> str:
         return "the credentials of this kubeconfig context are not accepted: log in again"
     if "exceeded quota" in message:
         return "wait for other runs to end, ask for less in `cluster`, or have the ResourceQuota raised"
+    if status == HTTP_FORBIDDEN and "at the cluster scope" in message:
+        return "the Role opd-user is for one namespace: name it with -n, or ask the cluster's admin for a ClusterRole"
     if status == HTTP_FORBIDDEN and "User " in message:
-        return "ask the cluster's admin for the Role opd-user of manifests/cluster in this namespace"
+        part = " with the component progress" if "rbac.authorization.k8s.io" in message else ""
+        return f"ask the cluster's admin for the Role opd-user of manifests/cluster{part} in this namespace"
     return ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from opdctl.errors import usage_error
 from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi
 from opdctl.kube.errors import ClusterError
 from opdctl.kube.times import unix_s
@@ -39,24 +40,52 @@ class LogPod:
 def log_pods(pods: Iterable[Mapping[str, Any]], submission_mode: str) -> list[LogPod]:
     """The pods that print the run's log, oldest first: one a submission or head."""
     role, container = LOG_CONTAINERS[submission_mode]
-    found = [
-        LogPod(
-            name=pod["metadata"]["name"],
-            container=container,
-            created_s=unix_s(pod["metadata"].get("creationTimestamp")),
-            has_started=_has_started(pod, container),
-            is_over=pod.get("status", {}).get("phase") in ("Succeeded", "Failed"),
-        )
-        for pod in pods
-        if pod["metadata"].get("labels", {}).get(ROLE_LABEL) == role
-    ]
+    found = [_log_pod(pod, container) for pod in pods if pod["metadata"].get("labels", {}).get(ROLE_LABEL) == role]
     return sorted(found, key=lambda pod: (pod.created_s, pod.name))
 
 
-def _has_started(pod: Mapping[str, Any], container: str) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses", [])
-    state: Mapping[str, Any] = next((item.get("state", {}) for item in statuses if item["name"] == container), {})
-    return "running" in state or "terminated" in state
+def _log_pod(pod: Mapping[str, Any], container: str) -> LogPod:
+    status = pod.get("status", {})
+    first = status.get("initContainerStatuses", [])
+    statuses = [*first, *status.get("containerStatuses", [])]
+    seen: Mapping[str, Any] = next((item for item in statuses if item["name"] == container), {})
+    state = seen.get("state", {})
+    return LogPod(
+        name=pod["metadata"]["name"],
+        container=container,
+        created_s=unix_s(pod["metadata"].get("creationTimestamp")),
+        # Between two restarts a container waits, and its log is that of the last one.
+        has_started=any("running" in item or "terminated" in item for item in (state, seen.get("lastState", {}))),
+        is_over=status.get("phase") in ("Succeeded", "Failed") or ("terminated" in state and seen in first),
+    )
+
+
+def find_pod(api: KubeApi, run_id: str, wanted: str, container: str | None) -> list[LogPod]:
+    """The one pod of a run that has this name, or this role; none where it is gone.
+
+    Args:
+        container: its first one by default.
+
+    Raises:
+        ToolError: several pods have the role, or the pod has no such container.
+    """
+    pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
+    named = [pod for pod in pods if pod["metadata"]["name"] == wanted]
+    found = named or [pod for pod in pods if pod["metadata"].get("labels", {}).get(ROLE_LABEL) == wanted]
+    if len(found) > 1:
+        names = ", ".join(sorted(pod["metadata"]["name"] for pod in found))
+        raise usage_error(f"run {run_id} has {len(found)} {wanted} pods", fix=f"name one of them with --pod: {names}")
+    out = []
+    for pod in found:
+        spec = pod["spec"]
+        known = [item["name"] for item in [*spec["containers"], *spec.get("initContainers", [])]]
+        if container is not None and container not in known:
+            raise usage_error(
+                f"pod {pod['metadata']['name']} has no container {container!r}",
+                fix=f"its containers: {', '.join(known)}",
+            )
+        out.append(_log_pod(pod, container or known[0]))
+    return out
 
 
 class StampedLines:

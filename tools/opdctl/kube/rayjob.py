@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from opdctl.kube.client import KIND_LABEL
 from opdctl.kube.times import unix_s
 from opdctl.kube.waiting import PodLine
 
@@ -39,6 +40,8 @@ class JobState:
 
     name: str
     uid: str
+    kind: str
+    """Of the experiment, by the label `opd/kind`; empty where there is none."""
     phase: Phase
     deployment_status: str
     job_status: str
@@ -89,6 +92,7 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
     return JobState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
+        kind=labels.get(KIND_LABEL, ""),
         phase=_phase(metadata, status),
         deployment_status=status.get("jobDeploymentStatus", ""),
         job_status=status.get("jobStatus", ""),

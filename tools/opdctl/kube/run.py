@@ -9,7 +9,8 @@ from typing import Any
 
 from opd.store.access import StoreAddress, address_of
 from opdctl.kube.client import RUN_LABEL, KubeApi
-from opdctl.kube.events import Event, blockers, read_events
+from opdctl.kube.events import Event, blockers, of_run, read_events
+from opdctl.kube.notice import Notice, name_of, read_notice
 from opdctl.kube.queueing import in_queue, workloads_of
 from opdctl.kube.rayjob import JobState, alarms, read_job
 from opdctl.kube.waiting import PodLine, pod_lines
@@ -25,8 +26,11 @@ class ClusterRun:
     pods: list[PodLine] = field(default_factory=list)
     blockers: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     experiment: dict[str, Any] | None = None
     """The spec that the pods read; None where the run is not installed here."""
+    notice: Notice | None = None
+    """What the run says of its own progress, where it has `cluster.progress`."""
 
     @property
     def is_known(self) -> bool:
@@ -47,9 +51,10 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
     tree = api.find(api.path("rayjobs", run_id))
     config = api.find(api.path("configmaps", run_id))
     experiment = _experiment(config, run_id)
+    notice = read_notice(api.find(api.path("configmaps", name_of(run_id))))
     pods = api.list(api.path("pods"), selector=f"{RUN_LABEL}={run_id}")
     if tree is None:
-        return ClusterRun(job=None, pods=pod_lines(pods, []), experiment=experiment)
+        return ClusterRun(job=None, pods=pod_lines(pods, []), experiment=experiment, notice=notice)
     job = read_job(tree)
     events = read_events(api.list(api.path("events")))
     lines = pod_lines(pods, events)
@@ -58,7 +63,14 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
         pods=lines,
         blockers=in_the_way(job, lines, events, workloads_of(api, job)),
         alarms=alarms(job, lines),
+        events=of_run(
+            events,
+            names=[job.name, job.ray_cluster, *(pod.name for pod in lines)],
+            clusters=filter(None, [job.ray_cluster]),
+            since_s=job.created_s,
+        ),
         experiment=experiment,
+        notice=notice,
     )
 
 
@@ -68,13 +80,19 @@ def stores(api: KubeApi) -> dict[str, StoreAddress]:
     Raises:
         ClusterError: the API server does not answer, or refuses.
     """
-    found = {}
-    for config in api.list(api.path("configmaps"), selector=RUN_LABEL):
-        run_id = config["metadata"]["name"]
-        at = address_of(_experiment(config, run_id) or {})
-        if at is not None:
-            found[run_id] = at
-    return found
+    found = {run_id: address_of(experiment) for run_id, experiment in experiments(api).items()}
+    return {run_id: at for run_id, at in found.items() if at is not None}
+
+
+def experiments(api: KubeApi) -> dict[str, dict[str, Any]]:
+    """Run id -> experiment of everything that is installed in the namespace.
+
+    Raises:
+        ClusterError: the API server does not answer, or refuses.
+    """
+    configs = {item["metadata"]["name"]: item for item in api.list(api.path("configmaps"), selector=RUN_LABEL)}
+    found = {run_id: _experiment(config, run_id) for run_id, config in configs.items()}
+    return {run_id: experiment for run_id, experiment in found.items() if experiment is not None}
 
 
 def in_the_way(

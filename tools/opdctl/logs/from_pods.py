@@ -17,7 +17,7 @@ from opd.store.base import Store
 from opdctl.console import note
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable
-from opdctl.kube.podlogs import LogPod, PodLog, find_log_pods
+from opdctl.kube.podlogs import LogPod, PodLog
 from opdctl.kube.rayjob import JobState, read_job
 from opdctl.redact import redact
 from opdctl.runs.listing import Listing
@@ -35,11 +35,15 @@ def print_at_once(line: str) -> None:
 
 @dataclass
 class PodFollower:
-    """Prints a run's log from its pods until the run is over; `store` is where its copy lies, if it can be read."""
+    """Prints a run's log from its pods until the run is over; `store` is where its copy lies, if it can be read.
+
+    `find` gives the pods that print it; with `is_one_pod` they print something else, which ends with the first of them.
+    """
 
     api: KubeApi
     run_id: str
-    submission_mode: str
+    find: Callable[[], list[LogPod]]
+    is_one_pod: bool = False
     store: Store | None = None
     tail: int | None = None
     poll_s: float = POLL_S
@@ -52,7 +56,7 @@ class PodFollower:
 
     def print_now(self) -> int:
         """Prints what the pods hold now; returns the number of lines."""
-        for pod in find_log_pods(self.api, self.run_id, self.submission_mode):
+        for pod in self.find():
             if pod.has_started:
                 self._read(pod, follow=False)
         return self.num_lines
@@ -67,7 +71,7 @@ class PodFollower:
                 if self._is_away:
                     note("the cluster is back")
                     self._is_away = False
-                if is_over and is_quiet:
+                if is_quiet and (is_over or self.is_one_pod):
                     self._catch_up(is_final=True)
                     return self.num_lines
             except ClusterUnreachable as error:
@@ -86,16 +90,17 @@ class PodFollower:
         Args:
             is_over: the run has ended, so nothing will be added, though HTTPMode's log container runs on with its head.
         """
-        pods = find_log_pods(self.api, self.run_id, self.submission_mode)
+        pods = self.find()
         lost = set(self._logs) - self._done - {pod.name for pod in pods}
         if lost:
             self._done |= lost
             self._catch_up(is_final=False)
         for pod in pods:
-            if pod.name in self._done or not pod.has_started:
+            if pod.name in self._done:
                 continue
             is_final = pod.is_over or is_over
-            self._read(pod, follow=not is_final)
+            if pod.has_started:
+                self._read(pod, follow=not is_final)
             if is_final:
                 self._done.add(pod.name)
         return all(pod.name in self._done for pod in pods)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CACHE_VARIABLE = "OPDCTL_CACHE_DIR"
 # Bumped when a record or the metrics get another form.
@@ -22,6 +26,16 @@ def default_folder() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "opd" / "opdctl")
 
 
+@contextmanager
+def cache_folder(*, use_cache: bool) -> Iterator[Path]:
+    """The folder that runs are cached in: the user's, or one that is gone afterwards."""
+    if use_cache:
+        yield default_folder()
+        return
+    with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
+        yield Path(folder)
+
+
 class RunCache:
     """Two files a run: `record.json`, which holds the fingerprint, and `metrics.arrow`, which is written before it."""
 
@@ -31,18 +45,34 @@ class RunCache:
     def load(self, fingerprint: str) -> dict[str, Any] | None:
         """The record, None if there is none for this fingerprint."""
         try:
-            entry = json.loads((self.folder / "record.json").read_bytes())
+            entry: dict[str, Any] = json.loads((self.folder / "record.json").read_bytes())
             if entry["fingerprint"] == fingerprint and self._metrics(entry).is_file():
-                return entry["record"]
+                record: dict[str, Any] = entry["record"]
+                return record
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None  # nothing, or something that was cut short: read the store again
         return None
+
+    @property
+    def lacks_summary(self) -> bool:
+        """Whether the run had no summary.json when its listing was last read."""
+        return self._no_summary.exists()
+
+    def note(self, *, lacks_summary: bool) -> None:
+        """Keeps whether the run has a summary.json, beside an entry that is there."""
+        with suppress(OSError):  # it saves a request, and a cache that may only be read is one, too
+            if lacks_summary and not self.lacks_summary:
+                self._no_summary.touch()
+            elif not lacks_summary:
+                self._no_summary.unlink(missing_ok=True)
 
     def save(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
         """Replaces what was kept; two commands at once each leave a whole entry."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry = {"fingerprint": fingerprint, "metrics": f"metrics-{fingerprint[:16]}.arrow", "record": record}
         partial = self.folder / f".{uuid.uuid4().hex}"
+        import pyarrow as pa
+
         # Not by pyarrow.feather, which loads pandas wherever it is installed: half a second for nothing.
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, metrics.schema, options=options) as writer:
@@ -56,8 +86,14 @@ class RunCache:
 
     def metrics(self, fingerprint: str) -> pa.Table:
         """The merged metrics that `save` kept."""
+        import pyarrow as pa
+
         with pa.OSFile(str(self.folder / f"metrics-{fingerprint[:16]}.arrow")) as file:
             return pa.ipc.open_file(file).read_all()
 
+    @property
+    def _no_summary(self) -> Path:
+        return self.folder / "no-summary"
+
     def _metrics(self, entry: dict[str, Any]) -> Path:
-        return self.folder / entry["metrics"]
+        return self.folder / str(entry["metrics"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from opdctl.kube.events import Event
+from opdctl.kube.notice import Notice
 from opdctl.kube.run import ClusterRun
-from opdctl.redact import redact
-from opdctl.runs.tables import ago
+from opdctl.redact import one_line, redact
+from opdctl.runs.layout import Cell, Sheet, facts
+from opdctl.runs.tables import ago, duration, number, score_text
 
 PHASE_STYLES = {
     "running": "cyan",
@@ -29,31 +33,55 @@ def cluster_screen(run: ClusterRun, *, namespace: str, last_line: str = "") -> G
         last_line: the newest line of the driver's log, where no store tells more.
     """
     parts: list[RenderableType] = [Text(f"!!! {redact(alarm)}", style="bold white on red") for alarm in run.alarms]
-    head = Table.grid(padding=(0, 2))
+    rows: list[tuple[str, Cell]] = []
     if run.job is None:
-        head.add_row(
-            Text("cluster", style="bold"), f"no RayJob in namespace {namespace}: deleted, or cleaned up after its end"
-        )
+        rows.append(("cluster", f"no RayJob in namespace {namespace}: deleted, or cleaned up after its end"))
     else:
-        state = Text(redact(run.job.describe()), style=PHASE_STYLES.get(run.job.phase, ""))
-        head.add_row(Text("cluster", style="bold"), state)
-        head.add_row(Text("namespace", style="bold"), namespace)
+        rows.append(("cluster", Text(redact(run.job.describe()), style=PHASE_STYLES.get(run.job.phase, ""))))
+        rows.append(("namespace", namespace))
         if run.job.started_s:
-            head.add_row(Text("started", style="bold"), ago(run.job.started_s))
+            rows.append(("started", ago(run.job.started_s)))
+    if run.notice is not None:
+        rows.append(("progress", notice_line(run.notice)))
     if last_line:
-        head.add_row(Text("log", style="bold"), Text(redact(last_line)))
-    parts.append(head)
+        rows.append(("log", redact(last_line)))
+    parts.append(facts(rows))
     parts += [Text(f"in the way: {redact(reason)}", style="bold yellow") for reason in run.blockers]
     if run.pods:
         parts.append(_pods(run))
     return Group(*parts)
 
 
-def _pods(run: ClusterRun) -> Table:
-    table = Table("pod", "role", "phase", "GPUs", "node", "restarts", "why", title="pods", title_justify="left")
-    table.columns[0].no_wrap = True
-    for pod in run.pods:
-        table.add_row(
+def events_table(events: Iterable[Event]) -> Sheet:
+    """What Kubernetes says about the run's objects, the newest last."""
+    lines = [
+        (
+            ago(event.last_s),
+            f"{event.kind} {event.name}",
+            Text(event.reason, style="yellow" if event.is_warning else ""),
+            redact(event.message),
+        )
+        for event in events
+    ]
+    return Sheet(names=("seen", "object", "reason", "message"), lines=lines, title="events")
+
+
+def notice_line(notice: Notice) -> str:
+    """`rollout at step 7/40, score 62.3 %, loss 0.41, 12 min left, attempt 2; written 5 s ago`."""
+    total = f"/{notice.total_steps}" if notice.total_steps else ""
+    parts = [
+        f"{one_line(notice.phase)} at step {notice.step}{total}" if notice.step is not None else one_line(notice.phase)
+    ]
+    parts += [f"score {score_text(notice.score)}"] if notice.score is not None else []
+    parts += [f"loss {number(notice.loss)}"] if notice.loss is not None else []
+    parts += [f"{duration(notice.eta_s)} left"] if notice.eta_s is not None else []
+    parts += [f"attempt {notice.attempt}"] if notice.attempt is not None else []
+    return f"{', '.join(parts)}; written {ago(notice.updated_at_s)}"
+
+
+def _pods(run: ClusterRun) -> Sheet:
+    lines = [
+        (
             pod.name,
             pod.role,
             pod.phase,
@@ -62,4 +90,6 @@ def _pods(run: ClusterRun) -> Table:
             str(pod.num_restarts),
             Text(redact(pod.why), style="yellow"),
         )
-    return table
+        for pod in run.pods
+    ]
+    return Sheet(names=("pod", "role", "phase", "GPUs", "node", "restarts", "why"), lines=lines, title="pods")

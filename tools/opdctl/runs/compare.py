@@ -1,6 +1,6 @@
 """Compares runs: groups over seeds, values with standard errors, and differences paired by problem or seed.
 
-What the numbers rest on is always said: problems (each problem's mean accuracy in both runs), or seeds (one value a run).
+What the numbers rest on is always said: problems (each one's value in both groups, a mean over seeds), or seeds (one value a run).
 Without either there is no standard error, and none is made up from steps, which are not independent.
 """
 
@@ -11,19 +11,25 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from opd.config.canonical import NOT_IDENTITY
-from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference
+from opd.evaluation.estimators import Estimate, chance_beyond, clustered, paired_difference, pass_at_every_k
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
 from opdctl.console import note
-from opdctl.runs.records import RunRecord
+from opdctl.errors import usage_error
+from opdctl.runs.record import RunRecord
 
 if TYPE_CHECKING:
+    from opd.evaluation.results import SetResult
     from opd.evaluation.samples import Sample
+
+    Evaluated = Mapping[str, SetResult]
+    """One run's evaluation by data set."""
 
 LEVEL = 0.05
 GENERATIONS_KEY = "eval/generations.parquet"
@@ -57,6 +63,11 @@ class Difference:
     freedom: int
     """Degrees of freedom of the difference's standard error; 0 where there is no error."""
     remark: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends of the difference's 95 % interval by Student's t; NaN where there is no error."""
+        return self.difference.interval(self.freedom)
 
     @property
     def is_notable(self) -> bool:
@@ -118,34 +129,85 @@ def compare_metric(metric: str, before: Group, after: Group) -> Difference | Non
     )
 
 
-def compare_evaluations(before: Mapping[str, Mapping[int, float]], after: Mapping[str, Mapping[int, float]]) -> list[Difference]:  # fmt: skip
-    """mean@n of each data set that both runs answered, paired by problem.
+def best_first(groups: Sequence[Group], base: str | None) -> list[Group]:
+    """The groups with the base of a comparison in front: the one with the run that is named, else the best finished one.
+
+    The best has the highest mean score over its finished runs; where none has finished the order stays.
+
+    Raises:
+        ToolError: no such run.
+    """
+    if base is None:
+        chosen = max(groups, key=_score_of_finished)
+    else:
+        found = [group for group in groups if any(record.run_id == base for record in group.records)]
+        if not found:
+            known = ", ".join(record.run_id for group in groups for record in group.records)
+            raise usage_error(f"base {base!r} is none of the runs that are compared", fix=f"name one of: {known}")
+        chosen = found[0]
+    return [chosen, *(group for group in groups if group is not chosen)]
+
+
+def _score_of_finished(group: Group) -> tuple[bool, float]:
+    done = [record for record in group.records if record.state == "succeeded"]
+    scores = [record.score.value for record in done if record.score is not None]
+    return bool(done), sum(scores) / len(scores) if scores else -math.inf
+
+
+def compare_evaluations(before: Sequence[Evaluated], after: Sequence[Evaluated]) -> list[Difference]:
+    """mean@n and pass@k of each data set that both groups answered, paired by problem.
+
+    A problem's value is its mean over the group's runs (its seeds); k is the most answers that every run has.
 
     Args:
-        before: for each data set the mean accuracy of each problem, as `problem_accuracies` gives it.
-        after: the same of the other run.
+        before: the evaluation of each run of a group.
+        after: those of the other group.
     """
     out = []
-    for source in sorted(before.keys() & after.keys()):
-        shared = sorted(before[source].keys() & after[source].keys())
-        if not shared:
-            continue
-        old = {index: before[source][index] for index in shared}
-        new = {index: after[source][index] for index in shared}
-        left_out = len(before[source].keys() ^ after[source].keys())
-        out.append(
-            Difference(
-                quantity=f"{source} mean@n",
-                before=clustered(list(old.values())),
-                after=clustered(list(new.values())),
-                difference=paired_difference(old, new),
-                num_pairs=len(shared),
-                paired_by="problem",
-                freedom=len(shared) - 1,
-                remark=f"{left_out} problems answered by one run only are left out" if left_out else "",
+    for source in sorted({name for run in before for name in run} & {name for run in after for name in run}):
+        old = [run[source] for run in before if source in run]
+        new = [run[source] for run in after if source in run]
+        k = min(result.num_samples for result in (*old, *new))
+        kinds: dict[str, Callable[[SetResult], Mapping[int, float]]] = {"mean@n": lambda item: item.accuracy_by_problem}
+        if k > 1:
+            kinds[f"pass@{k}"] = lambda item, k=k: _pass_at(item, k)  # type: ignore[misc]
+        for name, values in kinds.items():
+            found = _paired_by_problem(
+                f"{source} {name}", [values(item) for item in old], [values(item) for item in new]
             )
-        )
+            out += [found] if found else []
     return out
+
+
+def _pass_at(result: SetResult, k: int) -> dict[int, float]:
+    return {
+        index: float(pass_at_every_k(num_right, result.num_samples)[k - 1])
+        for index, num_right in result.num_right_by_problem.items()
+    }
+
+
+def _paired_by_problem(
+    quantity: str, old: Sequence[Mapping[int, float]], new: Sequence[Mapping[int, float]]
+) -> Difference | None:
+    """Values by problem of each run, for two groups; None without a problem that every run answered."""
+    asked = [set(values) for values in (*old, *new)]
+    shared = sorted(set.intersection(*asked))
+    if not shared:
+        return None
+    before, after = ({index: fmean(values[index] for values in runs) for index in shared} for runs in (old, new))
+    left_out = len(set.union(*asked)) - len(shared)
+    remarks = [f"mean of {len(old)} and {len(new)} seeds"] if len(old) + len(new) > 2 else []
+    remarks += [f"{left_out} problems not answered by every run are left out"] if left_out else []
+    return Difference(
+        quantity=quantity,
+        before=clustered(list(before.values())),
+        after=clustered(list(after.values())),
+        difference=paired_difference(before, after),
+        num_pairs=len(shared),
+        paired_by="problem",
+        freedom=len(shared) - 1,
+        remark="; ".join(remarks),
+    )
 
 
 def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
@@ -156,37 +218,35 @@ def _welch(error_a: float, num_a: int, error_b: float, num_b: int) -> int:
     return int((error_a**2 + error_b**2) ** 2 / shares) if shares else min(num_a, num_b) - 1
 
 
-def accuracies_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], dict[str, dict[int, float]]]:
-    """`problem_accuracies` by record, each run's generations downloaded once however often it is asked for."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
+def evaluations_of(stores: Mapping[str, Store]) -> Callable[[RunRecord], Evaluated]:
+    """`evaluated` by record, each run's generations downloaded once however often it is asked for."""
+    found: dict[str, Evaluated] = {}
 
-    def ask(record: RunRecord) -> dict[str, dict[int, float]]:
+    def ask(record: RunRecord) -> Evaluated:
         if record.url not in found:
-            found[record.url] = problem_accuracies(stores[record.url], record)
+            found[record.url] = evaluated(stores[record.url], record)
         return found[record.url]
 
     return ask
 
 
-def problem_accuracies(store: Store, record: RunRecord) -> dict[str, dict[int, float]]:
-    """Each problem's mean accuracy by data set, from the generations an evaluation stored; empty without any."""
+def evaluated(store: Store, record: RunRecord) -> Evaluated:
+    """The results by data set, from the generations that an evaluation stored; empty without any."""
     sets = (record.result or {}).get("eval")
     if not isinstance(sets, dict) or not store.exists(GENERATIONS_KEY):
         return {}
     from opd.evaluation.results import evaluate
 
     samples = answers(store, record.run_id)
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, SetResult] = {}
     for source, result in sets.items():
         of_source = [sample for sample in samples if sample.data_source == source]
         if not of_source:
             continue
         try:
-            [evaluated] = evaluate(of_source, num_samples=int(result["num_samples"]))
+            [found[source]] = evaluate(of_source, num_samples=int(result["num_samples"]))
         except ValueError as error:
             note(f"warning: {record.run_id}: the answers of {source} are left out: {error}")
-            continue
-        found[source] = dict(evaluated.accuracy_by_problem)
     return found
 
 
@@ -206,7 +266,7 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The spec without what NOT_IDENTITY names and without its seed, also for specs of older versions."""
-    tree = _copy(spec)
+    tree: dict[str, Any] = _copy(spec)
     for path in (*NOT_IDENTITY, "seed"):
         *parents, last = path.split(".")
         node: Any = tree

@@ -5,27 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from opd.evaluation.estimators import Estimate
+from opd.evaluation.estimators import Estimate, clustered
+from opd.runs.headline import ACCURACY_KEYS, LOSS_KEYS, SCORE_KEYS, VALIDATION_PREFIX
 from opd.store.base import Store
 from opdctl.errors import usage_error
 from opdctl.runs.compare import (
     Difference,
     Group,
-    accuracies_of,
+    best_first,
     compare_evaluations,
     compare_metric,
+    evaluations_of,
     group_runs,
     spec_changes,
 )
-from opdctl.runs.records import ACCURACY_KEYS, LOSS_KEYS, VALIDATION_PREFIX, RunRecord
+from opdctl.runs.layout import Sheet
+from opdctl.runs.record import RunRecord
 from opdctl.runs.tables import runs_table
 
-ERROR_REMARK = "value ± standard error; * beyond chance by Student's t, two-sided 5 %; – no error can be given"
+if TYPE_CHECKING:
+    from opdctl.runs.compare import Evaluated
+
+ERROR_REMARK = "value ± standard error; 95 % interval by Student's t, * where it leaves out 0; – no error can be given"
 # More groups than this go into one table, a row each.
 MAX_SEPARATE = 5
 
@@ -41,11 +46,20 @@ class Comparison:
 
 
 def print_comparison(
-    records: Sequence[RunRecord], stores: Mapping[str, Store], *, metrics: Sequence[str], console: Console
+    records: Sequence[RunRecord],
+    stores: Mapping[str, Store],
+    *,
+    metrics: Sequence[str],
+    console: Console,
+    base: str | None = None,
 ) -> None:
-    """Prints every run, and each group of runs against the first one: in a table each, many in one table."""
+    """Prints every run, and each group of runs against the base: in a table each, many in one table.
+
+    Args:
+        base: run id of the base; the best finished one by default.
+    """
     console.print(runs_table(records))
-    groups = group_runs(records)
+    groups = best_first(group_runs(records), base)
     if len(groups) == 1:
         console.print(f"all runs are one experiment under {len(records)} seeds:")
         console.print(_seeds_table(groups[0], metrics or default_metrics(records)))
@@ -67,7 +81,7 @@ def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics
     Raises:
         ToolError: a metric that none of the runs logged.
     """
-    base, accuracies = groups[0], accuracies_of(stores)
+    base, evaluations = groups[0], evaluations_of(stores)
     records = [record for group in groups for record in group.records]
     for metric in metrics:
         if not any(metric in record.latest for record in records):
@@ -78,18 +92,17 @@ def compare_groups(groups: Sequence[Group], stores: Mapping[str, Store], metrics
             before=base.name,
             after=other.name,
             changes=spec_changes(base, other),
-            differences=_differences(base, other, accuracies, metrics),
+            differences=_differences(base, other, evaluations, metrics),
         )
         for other in groups[1:]
     ]
 
 
 def _differences(
-    before: Group, after: Group, accuracies: Callable[[RunRecord], dict[str, dict[int, float]]], metrics: Sequence[str]
+    before: Group, after: Group, evaluations: Callable[[RunRecord], Evaluated], metrics: Sequence[str]
 ) -> list[Difference]:
-    """Evaluations paired by problem (of each group's first run), then metrics, paired by seed where there are several."""
-    old, new = before.records[0], after.records[0]
-    found = compare_evaluations(accuracies(old), accuracies(new))
+    """Evaluations paired by problem, then metrics, paired by seed where there are several."""
+    found = compare_evaluations(*([evaluations(record) for record in group.records] for group in (before, after)))
     for metric in metrics:
         difference = compare_metric(metric, before, after)
         if difference is not None:
@@ -98,32 +111,40 @@ def _differences(
 
 
 def default_metrics(records: Sequence[RunRecord]) -> list[str]:
-    """Loss, accuracy, and every validation's core metric, as far as any run logged them."""
+    """Loss, accuracy and score, and every validation's core metric, as far as any run logged them."""
     logged = {name for record in records for name in record.latest}
     core = sorted(name for name in logged if name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr"))
-    return [name for name in (*LOSS_KEYS, *ACCURACY_KEYS) if name in logged] + core
+    return [name for name in (*LOSS_KEYS, *ACCURACY_KEYS, *SCORE_KEYS) if name in logged] + core
 
 
-def differences_table(found: Sequence[Difference]) -> Table:
+def differences_table(found: Sequence[Difference]) -> Sheet:
     """One row a quantity; a star marks a notable difference."""
-    table = Table("quantity", "base", "other", "difference", "pairs", "remark", caption=ERROR_REMARK)
-    for item in found:
-        before, after = estimate_text(item.before), estimate_text(item.after)
-        table.add_row(item.quantity, before, after, difference_text(item), pairs_text(item), item.remark)
-    return table
+    names = ("quantity", "base", "other", "difference", "95 %", "pairs", "remark")
+    lines = [
+        (
+            item.quantity,
+            estimate_text(item.before),
+            estimate_text(item.after),
+            difference_text(item),
+            interval_text(item.interval, sign="+"),
+            pairs_text(item),
+            item.remark,
+        )
+        for item in found
+    ]
+    return Sheet(names=names, lines=lines, caption=ERROR_REMARK)
 
 
-def overview_table(found: Sequence[Comparison]) -> Table:
+def overview_table(found: Sequence[Comparison]) -> Sheet:
     """One row a group, one column a quantity: its difference to the first group."""
     names = quantities(found)
-    table = Table(
-        "group", "what differs", *names, "pairs", title=f"differences to {found[0].before}", caption=ERROR_REMARK
-    )
+    lines = []
     for item in found:
         by_name = {difference.quantity: difference_text(difference) for difference in item.differences}
-        changes, pairs = Text("\n".join(item.changes)), Text("\n".join(all_pairs(item)))
-        table.add_row(item.after, changes, *(by_name.get(name, "–") for name in names), pairs)
-    return table
+        shown = (by_name.get(name, "–") for name in names)
+        lines.append((item.after, "\n".join(item.changes), *shown, "\n".join(all_pairs(item))))
+    title = f"differences to {found[0].before}"
+    return Sheet(names=("group", "what differs", *names, "pairs"), lines=lines, title=title, caption=ERROR_REMARK)
 
 
 def all_pairs(item: Comparison) -> list[str]:
@@ -150,12 +171,19 @@ def estimate_text(estimate: Estimate, *, sign: str = "") -> str:
     return f"{estimate.value:{sign}.4g} ± {error}"
 
 
-def _seeds_table(group: Group, metrics: Sequence[str]) -> Table:
-    from opd.evaluation.estimators import clustered
+def interval_text(interval: tuple[float, float], *, sign: str = "") -> str:
+    """`0.1 … 0.3`, or a dash where there is none."""
+    low, high = interval
+    return "–" if math.isnan(low) else f"{low:{sign}.4g} … {high:{sign}.4g}"
 
-    table = Table("quantity", "mean over seeds", "seeds")
+
+def _seeds_table(group: Group, metrics: Sequence[str]) -> Sheet:
+    lines = []
     for metric in metrics:
-        values = group.by_seed(metric)
+        values = list(group.by_seed(metric).values())
         if values:
-            table.add_row(metric, estimate_text(clustered(list(values.values()))), str(len(values)))
-    return table
+            mean = clustered(values)
+            interval = interval_text(mean.interval(len(values) - 1))
+            lines.append((metric, estimate_text(mean), interval, str(len(values))))
+    names = ("quantity", "mean over seeds", "95 %", "seeds")
+    return Sheet(names=names, lines=lines, caption=ERROR_REMARK.partition(",")[0])

@@ -11,7 +11,7 @@ from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import ClusterUnreachable
 from opdctl.kube.rayjob import JobState, Phase
 from opdctl.kube.run import ClusterRun, look
-from opdctl.runs.records import RunRecord
+from opdctl.runs.record import RunRecord
 
 POLL_S = 2.0
 # A note on every change, and one now and then while nothing changes.
@@ -136,7 +136,7 @@ def _shown(run: ClusterRun) -> str:
 def what_is_saved(before: RunRecord | None, after: RunRecord | None) -> str:
     """What a cancelled or suspended run keeps, from its store before and after."""
     if after is None:
-        return "its store cannot be read from here: the newest checkpoint on its volume counts"
+        return "no store shows from here what it saved: the newest checkpoint on its volume counts"
     if not after.complete_steps:
         return "no checkpoint is complete: it would start from the beginning"
     newest = after.complete_steps[-1]

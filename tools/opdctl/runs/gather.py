@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from opdctl.runs.cache import RunCache, default_folder
+from opd.runs.summary import SUMMARY_FILE
+from opdctl.runs.away import Away
+from opdctl.runs.cache import RunCache
 from opdctl.runs.listing import Listing
-from opdctl.runs.records import RunRecord, live_state, read_run, unreadable
+from opdctl.runs.record import RunRecord, told_apart
+from opdctl.runs.records import live_state, read_run, unreadable
 from opdctl.runs.targets import RunPlace
+from opdctl.runs.threads import in_threads
 
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
@@ -31,55 +33,39 @@ class GatheredRun:
     cache: RunCache
     fingerprint: str
     was_cached: bool
-    folders: frozenset[str] = frozenset()
-    """Names at the top of the run directory: who looks for results there need not ask the store again."""
+    listing: Listing
+    """The run directory as it was: who looks for more of it need not ask the store again."""
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """Names at the top of the run directory."""
+        return frozenset(key.partition("/")[0] for key in self.listing.objects)
 
     def metrics(self) -> pa.Table:
         """`step` int64, one row a step, ascending; every metric float64 with nulls where it was not logged."""
         return self.cache.metrics(self.fingerprint)
 
 
-@contextmanager
-def cache_folder(*, use_cache: bool) -> Iterator[Path]:
-    """The folder that runs are cached in: the user's, or one that is gone afterwards."""
-    if use_cache:
-        yield default_folder()
-        return
-    with tempfile.TemporaryDirectory(prefix="opdctl-") as folder:
-        yield Path(folder)
-
-
 def gather(
-    places: Sequence[RunPlace], *, folder: Path, on_done: Callable[[], None] = lambda: None
+    places: Sequence[RunPlace],
+    *,
+    folder: Path,
+    on_done: Callable[[], None] = lambda: None,
+    away: Away | None = None,
 ) -> list[GatheredRun]:
     """Every run that has started, in the order of `places`; folders that are no run are left out.
 
+    Args:
+        away: leaves out what a store does not tell.
+
     Raises:
-        StoreError: the first failure; the others are not waited for.
+        StoreError: the first failure, without `away`; the others are not waited for.
     """
-    pool = ThreadPoolExecutor(min(NUM_THREADS, max(len(places), 1)), thread_name_prefix="opdctl-gather")
-    try:
-        futures = [pool.submit(_read, place, folder) for place in places]
-        waiting = set(futures)
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                future.result()
-                on_done()
-        return _told_apart([run for future in futures if (run := future.result()) is not None])
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _told_apart(runs: list[GatheredRun]) -> list[GatheredRun]:
-    """Runs of one name from several stores are called by their URL."""
-    names = [run.record.run_id for run in runs]
-    return [
-        dataclasses.replace(run, record=dataclasses.replace(run.record, run_id=run.record.url))
-        if names.count(run.record.run_id) > 1
-        else run
-        for run in runs
-    ]
+    read = functools.partial(_read, folder=folder)
+    found = in_threads(away.around(read) if away else read, places, num_threads=NUM_THREADS, on_done=on_done)
+    runs = [run for run in found if run is not None]
+    records = told_apart([run.record for run in runs])
+    return [dataclasses.replace(run, record=record) for run, record in zip(runs, records, strict=True)]
 
 
 def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
@@ -95,7 +81,8 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
             record, metrics = read_run(listing, run_id=place.run_id)
         except _MALFORMED as error:
             record, metrics = unreadable(listing, run_id=place.run_id, error=error)
-        cache.save(fingerprint, record.to_json(), metrics)
+        cache.save(fingerprint, dataclasses.asdict(record), metrics)
+    cache.note(lacks_summary=SUMMARY_FILE not in listing)
     state, last_sign_s = live_state(record, listing)
     record = dataclasses.replace(record, state=state, last_sign_s=last_sign_s)
     return GatheredRun(
@@ -103,5 +90,5 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
         cache=cache,
         fingerprint=fingerprint,
         was_cached=cached is not None,
-        folders=frozenset(key.partition("/")[0] for key in listing.objects),
+        listing=listing,
     )

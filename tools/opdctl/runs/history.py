@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from opd.runs.headline import MAX_STEP
 from opd.runs.metrics import AttemptReport, Row, parse_metrics
 from opd.text import storable
 
 # Rows looked at for the columns' names; columns that only come later are inferred by Arrow.
 NUM_SAMPLE_LINES = 4
-MAX_STEP = 2**63 - 1
 
 
 def parse_attempt(data: bytes, *, attempt: int) -> tuple[pa.Table, AttemptReport]:
@@ -77,6 +77,8 @@ def series(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps and values of one metric where it was logged, `[num_logged]` each; empty for a metric the run lacks."""
     if name not in table.column_names:
         return np.empty(0, dtype=np.int64), np.empty(0)
+    if not table[name].null_count:  # logged in every line, as most metrics are
+        return table["step"].to_numpy(), table[name].to_numpy()
     kept = table.select(["step", name]).filter(pc.is_valid(table[name]))
     return kept["step"].to_numpy(), kept[name].to_numpy()
 

@@ -10,6 +10,7 @@ from opd.runs.attempts import ATTEMPTS_FOLDER, ENDED_FILE, HEARTBEAT_FILE, OWNER
 from opd.runs.identity import RUN_FILE
 from opd.runs.manifest import CHECKPOINTS_FOLDER, COMPLETE_FILE, step_folder, step_of
 from opd.runs.stream import part_key
+from opd.runs.summary import SUMMARY_FILE
 from opd.store.base import ObjectInfo, Store
 
 
@@ -76,13 +77,13 @@ class Listing:
         ]
 
     def fingerprint(self) -> str:
-        """Changes whenever anything but a heartbeat changed: each object's key, size and modification time.
+        """Changes whenever anything but a heartbeat and the summary changed: each object's key, size and modification time.
 
         Streamed files only grow and records are written once, so size and time tell every change.
         """
         marks = sorted(
             (info.key, info.size, info.modified_s)
             for info in self.objects.values()
-            if not info.key.endswith(f"/{HEARTBEAT_FILE}")
+            if not info.key.endswith(f"/{HEARTBEAT_FILE}") and info.key != SUMMARY_FILE
         )
         return hashlib.sha256(json.dumps(marks).encode()).hexdigest()

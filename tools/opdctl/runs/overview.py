@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
+from opd.runs.headline import Score
 from opdctl.kube.client import GROUPS, RUN_LABEL, KubeApi
+from opdctl.kube.notice import Notice
 from opdctl.kube.rayjob import JobState, read_job
 from opdctl.kube.waiting import pod_lines
 from opdctl.redact import one_line, redact
-from opdctl.runs.records import RunRecord
-from opdctl.runs.tables import STYLES, duration, number, percent
+from opdctl.runs.layout import Cell, Sheet
+from opdctl.runs.record import RunRecord
+from opdctl.runs.tables import STYLES, duration, number, score_text
 
 # What goes first on a narrow screen is last here.
 COLUMNS = ("run", "phase", "step", "ETA", "score", "age", "GPUs", "kind")
@@ -33,8 +35,8 @@ class Row:
     step: int | None = None
     total_steps: int | None = None
     eta_s: float | None = None
-    score: float | None = None
-    """Held-out accuracy of the first validation set, else the rollouts' own; in [0, 1]."""
+    score: Score | None = None
+    """Held-out accuracy of the first validation set, else the rollouts' own score."""
     age_s: float | None = None
     """Since the run was made in the cluster; of one that is only in the store, since its last sign of life."""
     gpus: int = 0
@@ -44,7 +46,9 @@ class Row:
     store: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values; `score` as its value, beside `score_is_share`."""
+        value, is_share = self.score or (None, None)
+        return asdict(self) | {"score": value, "score_is_share": is_share}
 
 
 def live_runs(api: KubeApi, *, everywhere: bool, selector: str) -> list[tuple[str, JobState, int]]:
@@ -70,31 +74,58 @@ def live_runs(api: KubeApi, *, everywhere: bool, selector: str) -> list[tuple[st
     return found
 
 
-def rows(jobs: Iterable[tuple[str, JobState, int]], records: Iterable[RunRecord]) -> list[Row]:
-    """One row a run: those with a RayJob first, then those of the store alone; each part by name."""
+def rows(
+    jobs: Iterable[tuple[str, JobState, int]],
+    records: Iterable[RunRecord],
+    notices: Mapping[tuple[str, str], Notice] | None = None,
+) -> list[Row]:
+    """One row a run: those with a RayJob first, then those of the store alone; each part by name.
+
+    Args:
+        notices: by namespace and run, what runs say of themselves; it counts where no record does.
+    """
     by_name = {record.run_id: record for record in records}
     out = []
     for namespace, job, gpus in sorted(jobs, key=lambda item: (item[0], item[1].name)):
         record = by_name.pop(job.name, None)
         age_s = max(time.time() - job.created_s, 0.0) if job.created_s else None
-        out.append(_row(record, run=job.name, phase=job.phase, namespace=namespace, gpus=gpus, age_s=age_s))
+        known = {
+            "run": job.name,
+            "phase": job.phase,
+            "namespace": namespace,
+            "kind": job.kind,
+            "gpus": gpus,
+            "age_s": age_s,
+        }
+        notice = (notices or {}).get((namespace, job.name))
+        out.append(_noticed(notice, **known) if record is None and notice is not None else _row(record, **known))
     for name, record in by_name.items():
         age_s = max(time.time() - record.last_sign_s, 0.0) if record.last_sign_s else None
-        out.append(_row(record, run=name, phase=record.state, age_s=age_s))
+        out.append(_row(record, run=name, phase=record.state, kind=record.kind, age_s=age_s))
     return out
+
+
+def _noticed(notice: Notice, **known: Any) -> Row:
+    return Row(
+        **known,
+        step=notice.step,
+        total_steps=notice.total_steps,
+        eta_s=notice.eta_s if known["phase"] == "running" else None,
+        score=notice.score,
+        attempts=notice.attempt or 0,
+        loss=notice.loss,
+    )
 
 
 def _row(record: RunRecord | None, **known: Any) -> Row:
     if record is None:
         return Row(**known)
-    validation = next((last for name, (_, last) in sorted(record.validation.items()) if "/acc/mean@" in name), None)
     return Row(
         **known,
-        kind=record.kind,
         step=record.last_step,
         total_steps=record.total_steps,
         eta_s=record.eta_s,
-        score=record.accuracy if validation is None else validation,
+        score=record.score,
         attempts=record.num_attempts,
         loss=record.loss,
         checkpoint=record.complete_steps[-1] if record.complete_steps else None,
@@ -102,29 +133,21 @@ def _row(record: RunRecord | None, **known: Any) -> Row:
     )
 
 
-def table(found: Sequence[Row], *, width: int, is_wide: bool) -> Table:
-    """The rows; columns that have no room go, the last ones first, and nothing is cut short."""
-    lines = [_cells(row) for row in found]
+def table(found: Sequence[Row], *, is_wide: bool) -> Sheet:
+    """The rows; columns that have no room go, the last ones first."""
     names = [*COLUMNS, *(WIDE if is_wide else ())]
-    needed = {name: max(len(name), *(len(line[name]) for line in lines)) + 3 for name in names}
-    while len(names) > 2 and sum(needed[name] for name in names) + 1 > width:
-        names.pop()
-    out = Table(*names)
-    for column in out.columns:
-        column.overflow = "fold"
-    for line in lines:
-        out.add_row(*(Text(line[name], style=STYLES.get(line[name], "") if name == "phase" else "") for name in names))
-    return out
+    lines = [[cells[name] for name in names] for cells in map(_cells, found)]
+    return Sheet(names=names, lines=lines, is_overview=True)
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: Row) -> dict[str, Cell]:
     total = f"/{row.total_steps}" if row.total_steps else ""
     return {
         "run": one_line(row.run),
-        "phase": row.phase,
+        "phase": Text(row.phase, style=STYLES.get(row.phase, "")),
         "step": "–" if row.step is None else f"{row.step}{total}",
         "ETA": "–" if row.eta_s is None else duration(row.eta_s),
-        "score": percent(row.score),
+        "score": score_text(row.score),
         "age": "–" if row.age_s is None else duration(row.age_s),
         "GPUs": str(row.gpus or "–"),
         "namespace": row.namespace or "–",

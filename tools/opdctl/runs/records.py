@@ -4,88 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 
 from opd.errors import CorruptRecord
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, ENDED_FILE, OWNER_FILE, attempt_prefix
+from opd.runs.headline import VALIDATION_PREFIX, total_steps
 from opd.runs.identity import RUN_FILE, SPEC_FILE
 from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.text import inert
 from opdctl.redact import one_line, redact
 from opdctl.runs.history import merge_tables, parse_attempt, series
-from opdctl.runs.listing import CheckpointInfo, Listing
-from opdctl.runs.wellformed import checked_result, checked_spec, total_steps
-
-State = Literal["running", "silent", "stopped", "succeeded", "failed", "not started", "unreadable"]
-VALIDATION_PREFIX = "val-core/"
-# The first that a run logs is what "loss" and "accuracy" mean for its kind.
-LOSS_KEYS = ("opd/loss", "actor/pg_loss")
-ACCURACY_KEYS = ("opd/accuracy", "critic/score/mean")
-STEP_SECONDS_KEYS = ("timing/step_s", "timing_s/step")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """One run as it lay in the store; everything is plain JSON."""
-
-    run_id: str
-    url: str
-    kind: str
-    spec_hash: str
-    state: State
-    detail: str
-    """Why it failed or stopped; empty where all is well."""
-    num_attempts: int
-    last_step: int | None
-    total_steps: int | None
-    latest: dict[str, float] = field(default_factory=dict)
-    """The last value of every metric."""
-    validation: dict[str, list[float]] = field(default_factory=dict)
-    """First and last value of each validation's core metric."""
-    checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    result: dict[str, Any] | None = None
-    problems: list[str] = field(default_factory=list)
-    """What was skipped or could not be read, a line each."""
-    num_skipped_lines: int = 0
-    last_sign_s: float = 0.0
-    """Unix seconds of the last attempt's newest beat."""
-    spec: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def model(self) -> str:
-        """The spec's `model.name`; empty for a conversion, and for specs of other makers."""
-        model = self.spec.get("model")
-        return str(model.get("name", "")) if isinstance(model, Mapping) else ""
-
-    def first_of(self, keys: tuple[str, ...]) -> float | None:
-        return next((self.latest[key] for key in keys if key in self.latest), None)
-
-    @property
-    def loss(self) -> float | None:
-        return self.first_of(LOSS_KEYS)
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.first_of(ACCURACY_KEYS)
-
-    @property
-    def complete_steps(self) -> list[int]:
-        return [entry["step"] for entry in self.checkpoints if entry["is_complete"]]
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds to the last step at the last step's pace, for a run whose length the spec fixes."""
-        pace_s = self.first_of(STEP_SECONDS_KEYS)
-        if self.state != "running" or pace_s is None or self.total_steps is None or self.last_step is None:
-            return None
-        return max(self.total_steps - self.last_step, 0) * pace_s
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+from opdctl.runs.listing import Listing
+from opdctl.runs.record import RunRecord, State, ended_state
+from opdctl.runs.wellformed import checked_result, checked_spec
 
 
 def read_run(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
@@ -168,7 +103,7 @@ def _json(listing: Listing, key: str, problems: list[str]) -> dict[str, Any] | N
         return None
     try:
         return listing.store.get_json(key)
-    except (CorruptRecord, RecursionError) as error:
+    except CorruptRecord as error:
         problems.append(str(error))
         return None
 
@@ -185,9 +120,7 @@ def _state(listing: Listing, records: Mapping[str, Any], problems: list[str]) ->
     ended = _json(listing, f"{prefix}/{ENDED_FILE}", problems)
     if ended is None:
         return "running", "" if f"{prefix}/{OWNER_FILE}" in listing else "no owner"
-    outcome = str(ended.get("outcome", ""))
-    detail = str(ended.get("detail", ""))
-    return ("failed" if outcome in ("failed", "fatal") else "stopped"), detail or outcome
+    return ended_state(str(ended.get("outcome", "")), str(ended.get("detail", "")))
 
 
 def _latest(table: pa.Table) -> dict[str, float]:
@@ -208,6 +141,3 @@ def _validation(table: pa.Table) -> dict[str, list[float]]:
     names = [name for name in table.column_names if name.startswith(VALIDATION_PREFIX) and not name.endswith("stderr")]
     found = {name: series(table, name)[1] for name in names}
     return {name: [float(values[0]), float(values[-1])] for name, values in found.items() if len(values)}
-
-
-__all__ = ["CheckpointInfo", "RunRecord", "State", "live_state", "read_run"]

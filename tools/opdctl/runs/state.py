@@ -44,40 +44,50 @@ class AttemptLine:
     progress: Progress | None = None
     """Of an attempt that goes on, as its newest beat tells it."""
 
+    @property
+    def end(self) -> str:
+        """`failed: ValueError: no such layer`; empty while it has not ended."""
+        return ": ".join(filter(None, (self.outcome, self.detail)))
+
 
 def attempt_lines(listing: Listing) -> list[AttemptLine]:
     """Every claimed attempt, ascending."""
-    out = []
-    for attempt in listing.attempts():
-        owner = read_owner(listing.store, attempt)
-        ended = _record(listing, f"{attempt_prefix(attempt)}/{ENDED_FILE}")
-        out.append(
-            AttemptLine(
-                attempt=attempt,
-                host=str(owner.process.host) if owner else "?",
-                started_at_s=owner.started_at_s if owner and isinstance(owner.started_at_s, int | float) else 0.0,
-                outcome=str(ended.get("outcome", "")),
-                detail=str(ended.get("detail", "")),
-                last_sign_s=listing.last_sign_s(attempt),
-                progress=None if ended else _progress(listing, attempt),
-            )
-        )
-    return out
+    return [_attempt_line(listing, attempt) for attempt in listing.attempts()]
+
+
+def _attempt_line(listing: Listing, attempt: int) -> AttemptLine:
+    owner = read_owner(listing.store, attempt)
+    ended = _record(listing, f"{attempt_prefix(attempt)}/{ENDED_FILE}")
+    return AttemptLine(
+        attempt=attempt,
+        host=str(owner.process.host) if owner else "?",
+        started_at_s=(_number(owner.started_at_s) or 0.0) if owner else 0.0,
+        outcome=str(ended.get("outcome", "")),
+        detail=str(ended.get("detail", "")),
+        last_sign_s=listing.last_sign_s(attempt),
+        progress=None if ended else _progress(listing, attempt),
+    )
 
 
 def _progress(listing: Listing, attempt: int) -> Progress | None:
     beat = _record(listing, f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
-    try:
-        beaten_s, progress_at_s, step = (float(beat[name]) for name in ("time_s", "progress_at_s", "step"))
-    except (KeyError, TypeError, ValueError):
+    beaten_s, progress_at_s, step = (_number(beat.get(name)) for name in ("time_s", "progress_at_s", "step"))
+    if beaten_s is None or progress_at_s is None or step is None:
         return None  # of an older version, or before the first phase
     since_beat_s = max(time.time() - listing.last_sign_s(attempt), 0.0)
-    limit_s = beat.get("limit_s")
     return Progress(
         where=f"{beat.get('phase')} at step {step:.0f}",
         silent_s=max(beaten_s - progress_at_s, 0.0) + since_beat_s,
-        limit_s=float(limit_s) if isinstance(limit_s, int | float) else None,
+        limit_s=_number(beat.get("limit_s")),
     )
+
+
+def _number(value: Any) -> float | None:
+    """None for what is no number, or one that no float can hold."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
 
 
 def _record(listing: Listing, key: str) -> dict[str, Any]:
@@ -85,6 +95,16 @@ def _record(listing: Listing, key: str) -> dict[str, Any]:
         return (listing.store.get_json(key) or {}) if key in listing else {}
     except CorruptRecord as error:
         return {"outcome": "unreadable", "detail": str(error)}
+
+
+def attempt_end(listing: Listing, attempt: int) -> str:
+    """How one attempt ended: `attempt 2 ended: failed: ...`, or that it goes on."""
+    if attempt not in listing.attempts():
+        return f"attempt {attempt} was never claimed"
+    line = _attempt_line(listing, attempt)
+    if line.end:
+        return f"attempt {attempt} ended: {line.end}"
+    return f"attempt {attempt} goes on: its last sign of life came {max(time.time() - line.last_sign_s, 0):.0f} s ago"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from opd.runs.headline import VALIDATION_PREFIX, Score
 from opdctl.redact import one_line, redact
-from opdctl.runs.records import VALIDATION_PREFIX, RunRecord
+from opdctl.runs.layout import Sheet, facts
+from opdctl.runs.record import RunRecord
 from opdctl.runs.state import AttemptLine, Progress
 
 STYLES = {
@@ -23,58 +24,64 @@ STYLES = {
 }
 
 
-def runs_table(records: Sequence[RunRecord]) -> Table:
-    """One row a run: state, progress, loss, accuracy, validation first and last, newest checkpoint."""
-    table = Table("run", "kind", "state", "try", "step", "loss", "accuracy", "validation", "checkpoint", "last sign")
-    for column in (3, 4, 5, 6, 8, 9):
-        table.columns[column].justify = "right"
-    for record in records:
-        table.add_row(
+def runs_table(records: Sequence[RunRecord]) -> Sheet:
+    """One row a run: state, progress, loss, score, validation first and last, newest checkpoint."""
+    names = ("run", "kind", "state", "try", "step", "loss", "score", "validation", "checkpoint", "last sign")
+    lines = [
+        (
             record.run_id,
             record.kind or "?",
             Text(record.state, style=STYLES.get(record.state, "")),
             str(record.num_attempts),
             progress_text(record),
             number(record.loss),
-            percent(record.accuracy),
-            Text("\n".join(validation_lines(record)) or "–"),
+            score_text(record.rollout_score),
+            "\n".join(validation_lines(record)) or "–",
             str(record.complete_steps[-1]) if record.complete_steps else "–",
             ago(record.last_sign_s),
         )
-    return table
+        for record in records
+    ]
+    return Sheet(names=names, lines=lines)
 
 
-def checkpoints_table(record: RunRecord) -> Table:
+def checkpoints_table(record: RunRecord) -> Sheet:
     """Every checkpoint of one run."""
-    table = Table("checkpoint", "files", "size", "state", title=f"{record.run_id}: checkpoints")
-    for entry in record.checkpoints:
-        state = "complete" if entry["is_complete"] else "not complete: no COMPLETE marker"
-        table.add_row(f"global_step_{entry['step']}", str(entry["num_files"]), size(entry["num_bytes"]), state)
-    return table
+    lines = [
+        (
+            f"global_step_{entry['step']}",
+            str(entry["num_files"]),
+            size(entry["num_bytes"]),
+            "complete" if entry["is_complete"] else "not complete: no COMPLETE marker",
+        )
+        for entry in record.checkpoints
+    ]
+    return Sheet(names=("checkpoint", "files", "size", "state"), lines=lines, title=f"{record.run_id}: checkpoints")
 
 
-def eval_table(record: RunRecord) -> Table | None:
+def eval_table(record: RunRecord) -> Sheet | None:
     """The evaluation that a run's result holds, None for other runs."""
     sets = (record.result or {}).get("eval")
     if not isinstance(sets, dict) or not sets:
         return None
-    table = Table("data set", "problems × answers", "mean@n", "pass@n", "maj@n", title=f"{record.run_id}: evaluation",
-                  caption="percent ± standard error, clustered by problem")  # fmt: skip
-    for name, found in sorted(sets.items()):
-        dropped = f" ({found['num_dropped']} too long to ask)" if found["num_dropped"] else ""
-        table.add_row(
+    lines = [
+        (
             name,
-            f"{found['num_problems']} × {found['num_samples']}{dropped}",
+            f"{found['num_problems']} × {found['num_samples']}"
+            + (f" ({found['num_dropped']} too long to ask)" if found["num_dropped"] else ""),
             with_error(found["mean"], found.get("standard_error")),
             percent(found["pass_at"][-1]),
             percent(found["maj_at"][-1]),
         )
-    return table
+        for name, found in sorted(sets.items())
+    ]
+    names = ("data set", "problems × answers", "mean@n", "pass@n", "maj@n")
+    caption = "percent ± standard error, clustered by problem"
+    return Sheet(names=names, lines=lines, title=f"{record.run_id}: evaluation", caption=caption)
 
 
 def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     """One screen: how the run stands, its attempts, its checkpoints, and what is wrong."""
-    head = Table.grid(padding=(0, 2))
     rows: list[tuple[str, str | Text]] = [
         ("run", record.run_id),
         ("kind", record.kind or "?"),
@@ -82,27 +89,25 @@ def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
         ("state", Text(record.state, style=STYLES.get(record.state, ""))),
         ("step", progress_text(record)),
         ("loss", number(record.loss)),
-        ("accuracy", f"{percent(record.accuracy)} %" if record.accuracy is not None else "–"),
+        ("score", score_text(record.rollout_score)),
         ("validation", Text("\n".join(validation_lines(record)) or "–")),
         ("time left", duration(record.eta_s) if record.eta_s is not None else "–"),
         ("last sign", ago(record.last_sign_s)),
         ("checkpoints", ", ".join(map(str, record.complete_steps)) or "none complete"),
         ("store", Text(redact(record.url))),
     ]
-    for name, value in rows:
-        head.add_row(Text(name, style="bold"), value)
-    table = Table("attempt", "host", "started", "ended", title="attempts", title_justify="left")
-    for line in attempts:
-        ended = f"{line.outcome}{': ' if line.detail else ''}{line.detail}" if line.outcome else "not yet"
-        table.add_row(str(line.attempt), one_line(line.host), ago(line.started_at_s), Text(redact(ended)))
     if attempts and (progress := attempts[-1].progress) is not None:
-        head.add_row(
-            Text("progress", style="bold"), Text(progress_line(progress), style=STYLES["silent"] * progress.is_stuck)
-        )
+        rows.append(("progress", Text(progress_line(progress), style=STYLES["silent"] * progress.is_stuck)))
+    lines = [
+        (str(line.attempt), one_line(line.host), ago(line.started_at_s), redact(line.end or "not yet"))
+        for line in attempts
+    ]
+    table = Sheet(names=("attempt", "host", "started", "ended"), lines=lines, title="attempts")
     warnings = [Text(f"warning: {redact(problem)}", style="yellow") for problem in record.problems]
+    warnings = [Text(f"fault {redact(str(fault))}", style="yellow") for fault in record.faults] + warnings
     if record.detail:
         warnings.insert(0, Text(f"{record.state}: {redact(record.detail)}", style=STYLES.get(record.state, "")))
-    return Group(head, table, *warnings)
+    return Group(facts(rows), table, *warnings)
 
 
 def progress_line(progress: Progress) -> str:
@@ -134,6 +139,13 @@ def number(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
+
+
+def score_text(score: Score | None) -> str:
+    """`61.3 %` of a share, any other score as it is."""
+    if score is None:
+        return "–"
+    return f"{percent(score.value)} %" if score.is_share else number(score.value)
 
 
 def with_error(value: float, error: float | None) -> str:

@@ -13,11 +13,14 @@ from opd.store.access import StoreAddress, address_of, under
 from opd.store.base import RetryPolicy, Store
 from opd.store.opening import open_store
 from opdctl.errors import ToolError, usage_error
+from opdctl.runs.threads import in_threads
 
 STORE_VARIABLE = "OPDCTL_STORE"
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 # A person waits in front of the screen: shorter than the trainer's patience.
 MAX_RETRY_S = 20.0
+# Each waits for one small answer.
+NUM_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +88,9 @@ def find_runs(
         else:
             root = root or open_place(_required(url), timeout_s=timeout_s)
             places.append(RunPlace(run_id=target, store=root.child(target)))
-    for place in places:
-        if not place.store.exists(RUN_FILE):
+    are_runs = in_threads(lambda place: place.store.exists(RUN_FILE), places, num_threads=NUM_THREADS)
+    for place, is_run in zip(places, are_runs, strict=True):
+        if not is_run:
             raise ToolError(
                 f"no run {place.run_id!r} at {place.store.url}: it has no {RUN_FILE}",
                 fix="`opdctl list --store URL` shows the runs of a store; a run appears with its first attempt",

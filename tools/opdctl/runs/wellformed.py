@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from opdctl.redact import redact_tree
-from opdctl.runs.history import MAX_STEP
 
 # What an evaluation of an older version did not write.
 _MISSING_THEN: dict[str, Any] = {"standard_error": None, "num_dropped": 0}
@@ -40,14 +39,6 @@ def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dic
         left = ", ".join(sorted(sets.keys() - kept.keys()))
         problems.append(f"result.json: eval of {left} is left out: must hold the numbers {', '.join(_EVALUATION)}")
     return found | ({"eval": kept} if kept else {})
-
-
-def total_steps(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> int | None:
-    """How long the run is, None where neither the spec nor the result says it."""
-    total = spec.get("trainer", {}).get("total_steps")
-    if total is None and result is not None:
-        total = result.get("steps")
-    return int(total) if _is(total, int) and 0 <= total <= MAX_STEP else None
 
 
 _A = {int: "an integer", float: "a number", list: "a list of numbers", dict: "an object"}

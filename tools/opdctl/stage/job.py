@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from opd.config.cluster.lifecycle import DNS_NAMESPACES
+from opdctl.kube.client import Tree
 
-Tree = dict[str, Any]
 MOUNT = "/claim"
 STAGE_LABEL = "opd/stage"
 # What is left to look at after the end.

@@ -6,7 +6,7 @@ import time
 
 from opdctl.console import note
 from opdctl.errors import ToolError
-from opdctl.kube.client import KubeApi
+from opdctl.kube.client import KubeApi, Tree
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError
 from opdctl.kube.events import blockers, read_events
 from opdctl.kube.podlogs import LogPod, PodLog
@@ -53,14 +53,16 @@ def follow(api: KubeApi, staging: Staging, *, timeout_s: float) -> bool:
     """
     deadline_s = time.monotonic() + timeout_s
     logs: dict[str, PodLog] = {}
-    told = ""
+    told = unread = ""
     while time.monotonic() < deadline_s:
         tree = api.find(api.path("jobs", staging.job_name))
         if tree is None:
             raise ToolError(f"Job {staging.job_name} was deleted while it ran")
         pods = api.list(api.path("pods"), selector=f"job-name={staging.job_name}")
-        for pod in pods:
-            _print_new(api, pod, logs)
+        problem = "; ".join(filter(None, [_print_new(api, pod, logs) for pod in pods]))
+        if problem and problem != unread:
+            note(f"warning: {problem}")
+        unread = problem
         end = job_end(tree)
         if end is not None:
             return end
@@ -80,18 +82,20 @@ def follow(api: KubeApi, staging: Staging, *, timeout_s: float) -> bool:
     )
 
 
-def _print_new(api: KubeApi, pod: dict, logs: dict[str, PodLog]) -> None:
+def _print_new(api: KubeApi, pod: Tree, logs: dict[str, PodLog]) -> str:
+    """Prints what is new in a pod's log; returns why it cannot be read, empty where it can."""
     name = pod["metadata"]["name"]
     phase = pod.get("status", {}).get("phase")
     if phase not in ("Running", "Succeeded", "Failed"):
-        return
+        return ""
     seen = LogPod(name=name, container="stage", created_s=0.0, has_started=True, is_over=phase != "Running")
     try:
         for line in logs.setdefault(name, PodLog(api, seen)).lines(follow=False):
             print(redact(line))
     except ClusterError as error:
         if error.status not in (HTTP_NOT_FOUND, 400):  # gone, or its container has not started
-            note(f"warning: its log cannot be read: {error}")
+            return f"its log cannot be read: {error}"
+    return ""
 
 
 def _wait_until_gone(api: KubeApi, name: str) -> None:

@@ -55,6 +55,7 @@ class Sender:
         self.is_new = is_new
         self.timeout_s = timeout_s
         self._taken: set[str] = set()
+        self._unreadable: set[str] = set()
 
     def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
         """What to do about each experiment; nothing is changed yet.
@@ -99,9 +100,22 @@ class Sender:
         return Name(
             run_id=run_id,
             cluster=look(self.api, run_id),
-            stored=_stored(at, run_id, self.timeout_s),
+            stored=self._stored(at, run_id),
             release=release_status(run_id, self.where, timeout_s=self.timeout_s),
         )
+
+    def _stored(self, at: StoreAddress | None, run_id: str) -> Stored:
+        """What the store knows; one on the run's own volume, or that cannot be read from here, knows nothing."""
+        if at is None or at.url in self._unreadable or urlsplit(at.url).scheme in ("", "file"):
+            return Stored()
+        try:
+            place = open_place(at, timeout_s=self.timeout_s).child(run_id)
+            return read_stored(place, lease_holder=_lease_holder)
+        except StoreError as error:
+            self._unreadable.add(at.url)
+            said = "the store cannot be read from here, so only the cluster says whether a name is taken"
+            note(f"warning: {said}: {error}")
+            return Stored()
 
     def _try(self, order: Order) -> None:
         text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
@@ -136,19 +150,6 @@ def _renamed(item: Experiment, run_id: str) -> Experiment:
         return item
     spec = item.spec.model_copy(update={"name": run_id})
     return dataclasses.replace(item, spec=spec, values={**item.values, "name": run_id})
-
-
-def _stored(at: StoreAddress | None, run_id: str, timeout_s: float) -> Stored:
-    """What the store knows; a folder on the run's own volume, or a store that cannot be read from here, knows nothing."""
-    if at is None or urlsplit(at.url).scheme in ("", "file"):
-        return Stored()
-    try:
-        return read_stored(open_place(at, timeout_s=timeout_s).child(run_id), lease_holder=_lease_holder)
-    except StoreError as error:
-        note(
-            f"warning: the store cannot be read from here, so only the cluster says whether {run_id} is taken: {error}"
-        )
-        return Stored()
 
 
 def _lease_holder(store: Store) -> str:

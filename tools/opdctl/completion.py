@@ -1,0 +1,71 @@
+"""What the shell offers for a half-typed word: names of runs, from cluster and store, and keys of the experiment file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+# A person waits at the prompt.
+PATIENCE_S = 2.0
+# For the store where the cluster took all of it; a deadline of 0 would be none.
+LEAST_S = 0.05
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Runs of the cluster and the store that the words before name, as `status` would look for them."""
+    found: list[str] = []
+    end_s = time.monotonic() + PATIENCE_S
+    for source in (_in_cluster, _in_store):
+        found += _quietly(partial(source, ctx), end_s)
+    return [name for name in dict.fromkeys(sorted(found)) if name.startswith(incomplete)]
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Keys of the experiment file, of every kind."""
+    from opdctl.chart.explain import paths
+
+    return [path for path in paths() if path.startswith(incomplete)]
+
+
+def complete_set(incomplete: str) -> list[str]:
+    """The same, ready for a value."""
+    return [f"{path}=" for path in complete_key(incomplete)]
+
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.", autocompletion=complete_run)]
+
+
+def _in_cluster(ctx: typer.Context) -> Iterator[str]:
+    from opdctl.kube.client import connect, is_configured
+    from opdctl.kube.run import experiments
+
+    namespace, context = ctx.params.get("namespace"), ctx.params.get("context")
+    if not ctx.params.get("no_cluster") and (namespace or context or is_configured()):
+        yield from experiments(connect(namespace=namespace, context=context))
+
+
+def _in_store(ctx: typer.Context) -> Iterator[str]:
+    import os
+
+    from opdctl.runs.targets import STORE_VARIABLE, open_place
+
+    if url := ctx.params.get("store") or os.environ.get(STORE_VARIABLE):
+        yield from open_place(url, timeout_s=PATIENCE_S).children("")
+
+
+def _quietly(look: Callable[[], Iterable[str]], end_s: float) -> list[str]:
+    """What is found until `end_s` (monotonic), when the person's patience is over; nothing where anything is wrong, for
+    nobody asked yet."""
+    from opdctl.console import deadline
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), deadline(max(end_s - time.monotonic(), LEAST_S)):
+            return list(look())
+    except Exception:  # noqa: BLE001 - a shell would print it into the line that is being typed
+        return []

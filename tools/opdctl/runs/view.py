@@ -1,0 +1,121 @@
+"""One run as it stands, from its cluster and its store together: what `status` and `describe` show."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from opd.runs.driver_log import LOG_FILE
+from opd.runs.manifest import step_folder
+from opd.runs.metrics import METRICS_FILE
+from opd.runs.result import RESULT_FILE
+from opdctl.kube.podlogs import last_line
+from opdctl.runs.cache import cache_folder
+from opdctl.runs.gather import gather
+from opdctl.runs.listing import Listing
+from opdctl.runs.locate import Found, locate
+from opdctl.runs.record import RunRecord
+from opdctl.runs.state import AttemptLine, attempt_lines
+
+EVALUATION_FOLDER = "eval"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run: what was found of it, its record (None where no store can be read), and its attempts."""
+
+    found: Found
+    record: RunRecord | None
+    attempts: list[AttemptLine]
+    places: dict[str, str]
+    """Where its results lie: name -> URL."""
+    last_line: str
+    """The newest line of its log, where no store tells more."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The experiment: of the run's first start, or as its pods read it; empty where neither can be read."""
+        seen = self.found.in_cluster
+        return (self.record.spec if self.record else None) or (seen.experiment if seen else None) or {}
+
+    def to_json(self) -> dict[str, Any]:
+        """What `status` shows: plain values; `cluster` and `store` are null where that side was not to be asked."""
+        seen, record = self.found.in_cluster, self.record
+        cluster = None
+        if self.found.api is not None and seen is not None and seen.is_known:
+            cluster = {
+                "namespace": self.found.api.namespace,
+                "job": asdict(seen.job) if seen.job else None,
+                "pods": [asdict(pod) for pod in seen.pods],
+                "in_the_way": seen.blockers,
+                "alarms": seen.alarms,
+                "progress": seen.notice.to_json() if seen.notice else None,
+            }
+        store = None
+        if record is not None:
+            store = {name: value for name, value in record.to_json().items() if name != "spec"}
+            score = record.rollout_score
+            accuracy = score.value if score and score.is_share else None
+            store |= {
+                "loss": record.loss,
+                "accuracy": accuracy,
+                "score": score.value if score else None,
+                "eta_s": record.eta_s,
+            }
+        return {
+            "run": self.found.run_id,
+            "cluster": cluster,
+            "store": store,
+            "attempts": [asdict(attempt) for attempt in self.attempts],
+            "places": self.places,
+            "notes": self.found.notes,
+        }
+
+    def description(self) -> dict[str, Any]:
+        """What `describe` shows: `to_json` with the events and the experiment."""
+        seen = self.found.in_cluster
+        return {**self.to_json(), "events": [asdict(event) for event in seen.events] if seen else [], "spec": self.spec}
+
+
+def look_at(
+    run: str, *, store: str | None, namespace: str | None, context: str | None, no_cluster: bool, use_cache: bool,
+    timeout_s: float,
+) -> RunView:  # fmt: skip
+    """Reads a run.
+
+    Raises:
+        ToolError: neither cluster nor store knows it, or the one that was named does not answer.
+    """
+    found = locate(run, store=store, namespace=namespace, context=context, no_cluster=no_cluster, timeout_s=timeout_s)
+    seen = found.in_cluster
+    if found.place is None:
+        line = ""
+        if found.api is not None and seen is not None and seen.job is not None:
+            line = last_line(found.api, found.run_id, seen.job.submission_mode)
+        return RunView(found=found, record=None, attempts=[], places={}, last_line=line)
+    with cache_folder(use_cache=use_cache) as folder:
+        [gathered] = gather([found.place], folder=folder)
+    listing = Listing(found.place.store)
+    return RunView(
+        found=found,
+        record=gathered.record,
+        attempts=attempt_lines(listing),
+        places=_places(listing, gathered.record),
+        last_line="",
+    )
+
+
+def _places(listing: Listing, record: RunRecord) -> dict[str, str]:
+    """The files that people look for and that are there, of the newest attempt and checkpoint."""
+    url = record.url.rstrip("/")
+    found = {"run": url}
+    for name, file in (("log", LOG_FILE), ("metrics", METRICS_FILE)):
+        parts = [part for attempt in listing.folders() for part in listing.parts(attempt, file)]
+        found |= {name: f"{url}/{parts[-1]}"} if parts else {}
+    if record.complete_steps:
+        found["checkpoint"] = f"{url}/{step_folder(record.complete_steps[-1])}"
+    if any(key.startswith(f"{EVALUATION_FOLDER}/") for key in listing.objects):
+        found["evaluation"] = f"{url}/{EVALUATION_FOLDER}"
+    if RESULT_FILE in listing:
+        found["result"] = f"{url}/{RESULT_FILE}"
+    return found
