@@ -23,7 +23,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants test-gpu bench-gpu bench-agent bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,8 +121,15 @@ chaos: setup ## break real runs in every promised way and compare them (SCENARIO
 mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1 --results tests/mutants/RESULTS.md")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
+simulate: setup ## the control code under a simulated clock, disk and store (SEED=n STEPS=n replays one schedule; COUNT=n plays so many; ARGS=--bugs)
+	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),$(if $(COUNT),--count $(COUNT)),--count $(or $(COUNT),10000) --processes 2) $(ARGS)
+
+silent-faults: setup ## inject faults that raise nothing into real runs and show what the monitor names (ARGS="lr-zero --recipe set-on")
+	$(BIN)/python -m tests.silent_faults $(ARGS)
+
+# -W default: what torch and NCCL warn of depends on the device and its driver.
 test-gpu: setup ## the tests that need a Hopper GPU
-	$(BIN)/python -m pytest -m gpu tests/gpu
+	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
 bench-gpu: setup ## fused divergence against its floor and its peers, chosen tokens against all, whole update against the original; tables and JSON
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
@@ -136,6 +143,10 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 
 gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, eight runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
+
+bench-step: $(VENV)/.gpu.stamp ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
+	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
+	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)

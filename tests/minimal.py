@@ -11,6 +11,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "teacher": {"path": "t"},
         "agent": {"database_dir": "d"},
     },
+    "sft": {"kind": "sft", "model": {"path": "m"}, "data": {"train": "t.parquet", "val": "v.parquet"}},
     "eval": {"kind": "eval", "model": {"path": "m"}},
+    "passrate": {"kind": "passrate", "model": {"path": "m"}},
     "convert": {"kind": "convert", "convert": {"checkpoint": "c"}},
 }

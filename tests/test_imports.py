@@ -28,6 +28,7 @@ def _loaded_by(*modules: str) -> set[str]:
         ("opd.importance",),
         ("opd.data", "opd.data.prepare_grpo_data", "opd.data.process_eval_data", "opd.data.toy.task"),
         ("opd.runs", "opd.runs.run"),
+        ("opd.monitor.monitor",),
         ("opd.rewards", "opd.rewards.entry"),
         ("opd.evaluation.results",),
         ("opd.agent.tool_pool", "opd.envs.travel.reward", "opd.agent.make_database", "opd.data.prepare_agent_data"),
@@ -47,6 +48,7 @@ def test_what_lies_below_the_trainer_imports_neither_verl_nor_ray(modules):
         "opd.data.toy.task",
         "opd.rewards",
         "opd.runs.run",
+        "opd.monitor.monitor",
         "opd.envs.travel.reward",
         "opd.agent.tool_pool",
     ],
@@ -57,10 +59,10 @@ def test_what_the_tool_may_use_does_not_import_torch(module):
 
 # The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
 LAYERS = (
-    ("errors", "text", "isolation", "compat", "batch", "losses"),
+    ("errors", "html", "text", "isolation", "compat", "batch", "losses"),
     ("store", "config", "rewards"),
     ("data", "runs", "importance"),
-    ("agent", "evaluation", "memory"),
+    ("agent", "evaluation", "memory", "monitor"),
     ("envs", "config.verl"),
     ("convert", "inputs"),
     ("cluster",),
@@ -76,7 +78,7 @@ TOOL_LAYERS = (
     ("console", "kube"),
     ("chart", "local", "stage"),
     ("runs",),
-    ("doctor", "logs", "report", "submit"),
+    ("completion", "doctor", "logs", "report", "submit"),
     ("commands",),
     ("cli",),
 )

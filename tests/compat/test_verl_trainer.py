@@ -33,6 +33,12 @@ def test_verl_still_gives_its_worker_group_no_port_to_meet_at():
     assert "master_port" not in source
 
 
+def test_verl_still_counts_the_training_data_in_the_call_that_makes_it():
+    source = inspect.getsource(trainer_base.PPOTrainer._init_dataloader)
+    assert source.index("self.train_dataset = create_rl_dataset(") < source.index("len(self.train_dataset)")
+    assert "is_train=True" in source
+
+
 def test_the_ranks_meet_at_the_port_of_the_spec():
     with verl_trainer.rendezvous_at(29501):
         assert trainer_base.RayWorkerGroup.keywords == {"master_port_range": [29501, 29502]}

@@ -81,7 +81,10 @@ def _primary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _study(rows: Sequence[Mapping[str, Any]], study: str) -> list[str]:
     here = [row for row in rows if row["study"] == study]
-    ks = (1, 2, 4, 8)
+    num_answers = min(
+        len(measured["pass_at_k"]) for row in here for measured in (row["before"], row["after"], row["teacher"])
+    )
+    ks = [k for k in (1, 2, 4, 8) if k <= num_answers]
     lines = [
         f"## {study}\n",
         f"| cell | seeds | score | - {ALL} | 95 % | {' | '.join(f'pass@{k}' for k in ks)} | tokens an answer | nats a token | trained tokens | generated tokens |",

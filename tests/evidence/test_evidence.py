@@ -227,14 +227,19 @@ def test_the_command_runs_its_cells_in_processes_of_its_own(folder: Path, tmp_pa
         "cpu",
     ]
     words += ["--workers", "1", "--out", str(tmp_path), "--models", str(folder)]
-    small = {"num_updates": 1, "batch_size": 2, "num_problems": 5, "num_rate_answers": 1, "num_heldout": 5}
+    small = {
+        "num_updates": 1, "batch_size": 2, "num_problems": 5, "num_rate_answers": 1, "num_heldout": 5,
+        "num_heldout_answers": 2,
+    }  # fmt: skip
     for key, value in small.items():
         words += ["--set", f"{key}={value}"]
     done = subprocess.run(words, env=os.environ | {"PYTHONPATH": "src:tools:."}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "results.json").read_text())
     assert (found["study"], found["cell"], found["seed"], found["updates"]) == ("paced", ALL, 1, 1)
-    assert f"| {ALL} | 1 |" in (tmp_path / "RESULTS.md").read_text()
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert f"| {ALL} | 1 |" in page
+    assert "| pass@1 | pass@2 | tokens an answer |" in page, "as far as two answers a problem go"
 
 
 def test_the_table_says_what_contradicts_a_paper() -> None:

@@ -30,15 +30,15 @@ STUDENT = Shape(num_layers=8, hidden_size=1024, seed=0)
 TEACHER = Shape(num_layers=28, hidden_size=2048, seed=1)
 
 
-def widened_tokenizer() -> PreTrainedTokenizerFast:
-    """The toy tokenizer with entries that no text holds, up to `NUM_VOCAB`.
+def widened_tokenizer(num_entries: int = NUM_VOCAB) -> PreTrainedTokenizerFast:
+    """The toy tokenizer with entries that no text holds, up to `num_entries`.
 
     vLLM masks ids beyond the tokenizer and the actor does not: a row of the head without a token would make the two
     disagree about every probability.
     """
     small = build_tokenizer()
     tree = json.loads(small.backend_tokenizer.to_str())
-    tree["model"]["vocab"].update({f"<unused_{i}>": i for i in range(len(small), NUM_VOCAB)})
+    tree["model"]["vocab"].update({f"<unused_{i}>": i for i in range(len(small), num_entries)})
     wide = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(tree)),
         eos_token=small.eos_token,
@@ -49,8 +49,8 @@ def widened_tokenizer() -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
     )
     wide.chat_template = small.chat_template
-    if len(wide) != NUM_VOCAB:
-        raise ValueError(f"the widened tokenizer has {len(wide)} entries, wanted {NUM_VOCAB}")
+    if len(wide) != num_entries:
+        raise ValueError(f"the widened tokenizer has {len(wide)} entries, wanted {num_entries}")
     return wide
 
 

@@ -63,7 +63,7 @@ def promises(name: str, kind: str, rows: list[Row], *, num_steps: int) -> Iterat
     yield Promise(f"{num_steps} steps", f"{len(steps)} steps", len(steps) == num_steps)
     lost = sum(row["rollout/failed"] + row["reward/failed"] for row in steps)
     yield Promise("no rollout or reward failed", f"{lost:.0f} failed", lost == 0)
-    worst = min(row.get(PEARSON, math.nan) for row in steps)
+    worst = min((row[PEARSON] for row in steps if PEARSON in row), default=math.nan)
     least = MIN_PEARSON[name]
     yield Promise(f"rollout-vs-actor Pearson >= {least}", f"{worst:.6f} at worst", worst >= least)
     if kind == "grpo":

@@ -169,6 +169,29 @@ def test_files_whose_values_or_fields_differ_are_joined(tmp_path):
         assert faults([first, second]) == faults([second, first]) == []
 
 
+def conversations(path, num=3, **columns) -> str:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    pq.write_table(pa.table({"messages": [said] * num, **columns}), path)
+    return str(path)
+
+
+def test_conversations_are_not_counted_as_the_rows_of_a_batch(tmp_path):
+    """Each of their turns may become a row; the trainer compares the rows."""
+    path = conversations(tmp_path / "a.parquet", 3)
+    assert faults([path], batch_size=4, max_samples=2, prompt_key="messages") == []
+
+
+def test_tools_of_conversations_are_text(tmp_path):
+    texts = pa.array(["[]", None, "[]"])
+    for number, tools in enumerate(
+        [texts, texts.dictionary_encode(), pa.nulls(3), pa.array(["[]"] * 3, pa.large_string())]
+    ):
+        assert faults([conversations(tmp_path / f"{number}.parquet", tools=tools)], prompt_key="messages") == []
+    problem = only([conversations(tmp_path / "b.parquet", tools=[[{"type": "function"}]] * 3)], prompt_key="messages")
+    assert "column 'tools' is list" in problem.rule
+    assert "JSON text" in problem.rule
+
+
 def test_json_lines_are_looked_at_by_their_first_row(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"problem": "1+1?", "answer": "2"}) + "\n")

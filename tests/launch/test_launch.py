@@ -224,3 +224,24 @@ def test_a_plan_that_cannot_be_made_says_which_config_is_missing(plan, tmp_path)
     done = plan()
     assert done.returncode == 2
     assert f"{tmp_path / 'teacher'}: its config.json cannot be read" in done.stderr
+
+
+def test_a_plan_needs_no_more_than_the_tool_s_own_packages(tmp_path: Path) -> None:
+    absent = ("huggingface_hub", "transformers", "torch", "verl", "ray", "tensordict", "tokenizers")
+    sizes = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "head_dim": 16}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    light = f"import sys; sys.modules.update(dict.fromkeys({absent})); from opd.launch import main; sys.exit(main())"
+
+    def plan(student: object) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "exp.yaml").write_text(
+            f"kind: opd\nmodel: {{path: {student}}}\nteacher: {{path: {tmp_path}}}\n"
+            "trainer: {gpus_per_node: 8}\ncluster: {gpu: {type: NVIDIA-H200}}\n"
+        )
+        return launch(tmp_path / "exp.yaml", "--plan", "--no-env", code=light)
+
+    assert "fits: " in plan(tmp_path).stdout
+    of_the_hub = plan("Qwen/Qwen3-1.7B")
+    assert of_the_hub.returncode == 2
+    assert "the hub needs huggingface_hub, which `make setup` installs" in of_the_hub.stderr
+    assert "Traceback" not in of_the_hub.stderr

@@ -10,7 +10,7 @@ EQUIVALENT: dict[str, str] = {
     "worker/teacher_cache.py: HiddenCache.fetch: if not on_host: piece.copy_(part) -> if True: piece.copy_(part)": (
         "what lies on the host is copied twice, to the same place; only a GPU has such rows"
     ),
-    'worker/worker.py: OPDWorker._hidden_cache: if self._cache is None: gib = float("inf") if self.opd.cache -> if True: gib = float("inf") if self.opd.cache_gib is None el': (
+    'worker/opd_worker.py: OPDWorker._hidden_cache: if self._cache is None: gib = float("inf") if self.opd.cache -> if True: gib = float("inf") if self.opd.cache_gib is None el': (
         "a cache is empty between two steps: a new one holds the same, and only asks anew for its memory on the host"
     ),
 }

@@ -21,8 +21,8 @@ def _mutant(file: str, what: str, old: str, new: str, tests: tuple[str, ...]) ->
 _LOCAL = "store/local.py"
 NAMED = [
     _mutant("store/durable.py", "nothing is synced at all", "        os.fsync(descriptor)", "        pass", _DURABLE),
-    _mutant("store/durable.py", "new folders are not synced", "    for path in reversed(missing):", "    for path in ():", _DURABLE),
-    _mutant("store/durable.py", "names of saved files are not synced", "    for folder in [*deepest_first,", "    for folder in [", _DURABLE),
+    _mutant("store/durable.py", "new folders are not synced", "    for path in reversed(above):", "    for path in ():", _DURABLE),
+    _mutant("store/durable.py", "names of saved files are not synced", "    for folder in deepest_first:", "    for folder in ():", _DURABLE),
     _mutant(_LOCAL, "bytes of a put are not synced", "        os.fsync(file.fileno())", "        pass", _DURABLE),
     _mutant(_LOCAL, "bytes of an uploaded file are not synced", "            fsync_file(temporary)\n", "", _DURABLE),
     _mutant(_LOCAL, "the name of a created object is not synced", "        fsync_folder(target.parent)\n", "", _DURABLE),
@@ -63,6 +63,6 @@ NAMED = [
     _mutant("worker/step_metrics.py", "non-finite tokens are not counted", "float(output.nonfinite.sum())", "0.0", _COUNTS),
     _mutant("worker/engines.py", "agreement is measured in every update", "first_update=self.num_updates == 0", "first_update=True", _WORKER),
     _mutant("worker/engines.py", "num_updates is never incremented", "        self.num_updates += 1\n", "", _WORKER),
-    _mutant("worker/worker.py", "the hidden cache is not cleared", "            cache.clear()\n", "", _WORKER),
-    _mutant("worker/worker.py", "sample_weights are ignored", ', sample_weights=data["sample_weights"])', ")", _WORKER),
+    _mutant("worker/opd_worker.py", "the hidden cache is not cleared", "            cache.clear()\n", "", _WORKER),
+    _mutant("worker/opd_worker.py", "sample_weights are ignored", ', sample_weights=data["sample_weights"])', ")", _WORKER),
 ]  # fmt: skip

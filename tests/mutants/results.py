@@ -44,5 +44,5 @@ def table(mutants: Sequence[Mutant], judged: Mapping[Mutant, str], call: str) ->
 
 
 def _commit() -> str:
-    call = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    call = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from tests.runs.power import watched_disk
 
 from opd.pods import stop
 
@@ -22,6 +23,12 @@ def test_a_request_is_answered_with_the_step_that_was_saved(run_dir):
     assert stop.serve(run_dir, lambda: 40) is True
     assert stop.wait(run_dir, request, timeout_s=5) == 40
     assert stop.pending(run_dir) == []
+
+
+def test_a_power_cut_leaves_no_half_request(run_dir):
+    with watched_disk() as disk:
+        stop.ask(run_dir, reason="test", hold_s=0)
+    assert [line for line in disk.lost(run_dir) if line.startswith("bytes of") and "listening" not in line] == []
 
 
 def test_nothing_is_saved_unless_somebody_asks(run_dir):

@@ -36,8 +36,8 @@ from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import RolloutRows, build_opd_batch
 from opd.losses.divergence import divergence
+from opd.worker.opd_worker import OPDWorker, trained_positions
 from opd.worker.teacher_cache import HiddenCache
-from opd.worker.worker import OPDWorker, trained_positions
 
 STUDENT, TEACHER = QWEN3_1_7B, QWEN3_8B
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original

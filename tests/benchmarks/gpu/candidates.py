@@ -11,7 +11,7 @@ from tests.benchmarks.gpu.measure import Step
 from torch import Tensor
 
 from opd.losses.chunked import chunked_divergence
-from opd.losses.divergence import divergence
+from opd.losses.divergence import DivergenceKind, divergence
 from opd.losses.fused import head_divergence
 from opd.losses.storage import StorageMemory
 
@@ -114,7 +114,7 @@ class Batch:
         return taken[0], taken[1]
 
 
-def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
+def exact_gradients(batch: Batch, kind: DivergenceKind) -> tuple[Tensor, Tensor]:
     """Both gradients in float64 by the project's plain path."""
     double = [tensor.detach().double() for tensor in batch.tensors]
     double[0].requires_grad_()
@@ -122,7 +122,7 @@ def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
     weights = torch.full((len(double[0]),), 1.0 / len(double[0]), device="cuda", dtype=torch.float64)
     output = chunked_divergence(
         *double,
-        kind,  # type: ignore[arg-type]
+        kind,
         token_weights=weights,
         beta=JSD_BETA,
         temperature=1.0,
@@ -138,7 +138,7 @@ def exact_gradients(batch: Batch, kind: str) -> tuple[Tensor, Tensor]:
 class Ours:
     """`head_divergence` with per-token outputs, in a run of calls; `facts` tells how the last one stored its logits."""
 
-    def __init__(self, batch: Batch, kind: str, workspace_gib: float, precision: str | None = None) -> None:
+    def __init__(self, batch: Batch, kind: DivergenceKind, workspace_gib: float, precision: str | None = None) -> None:
         self.batch, self.precision, self.memory = batch, precision, StorageMemory()
         tokens = len(batch.student_hidden)
         self.weights = torch.full((tokens,), 1.0 / tokens, device="cuda")
@@ -163,11 +163,11 @@ class Ours:
             **self.options,
         )
         self.memory.learn(output.precision)
-        self.facts = {"logits": output.precision, "estimated_error": output.relative_error}
+        self.facts = {"logits": output.precision, "estimated_error": output.estimated_error}
         return self.batch.gradients(output.loss_sum)
 
 
-def plain(batch: Batch, kind: str) -> Step:
+def plain(batch: Batch, kind: DivergenceKind) -> Step:
     """`chunked_divergence`: the trainer's fallback, fp32 products."""
     tokens = len(batch.student_hidden)
     weights = torch.full((tokens,), 1.0 / tokens, device="cuda")
@@ -176,7 +176,7 @@ def plain(batch: Batch, kind: str) -> Step:
         batch.student_weight.grad_dtype = torch.float32
         output = chunked_divergence(
             *batch.tensors,
-            kind,  # type: ignore[arg-type]
+            kind,
             token_weights=weights,
             beta=JSD_BETA,
             temperature=1.0,
@@ -192,19 +192,19 @@ def _own_dtype(batch: Batch) -> None:
     batch.student_weight.grad_dtype = batch.student_weight.dtype
 
 
-def naive(batch: Batch, kind: str) -> Step:
+def naive(batch: Batch, kind: DivergenceKind) -> Step:
     """All logits at once, plain autograd."""
 
     def step() -> tuple[Tensor, Tensor]:
         _own_dtype(batch)
         student, student_head, teacher, teacher_head = batch.tensors
-        value = divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA)  # type: ignore[arg-type]
+        value = divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA)
         return batch.gradients(value.mean())
 
     return step
 
 
-def original(batch: Batch, kind: str) -> Step:
+def original(batch: Batch, kind: DivergenceKind) -> Step:
     """The original's design: teacher logits to pageable host memory and back, a chunked loss under autograd."""
 
     def step() -> tuple[Tensor, Tensor]:
@@ -217,18 +217,18 @@ def original(batch: Batch, kind: str) -> Step:
         total = torch.zeros((), device="cuda")
         for start in range(0, len(student), ORIGINAL_CHUNK):
             rows = slice(start, start + ORIGINAL_CHUNK)
-            total = total + divergence(student_logits[rows], teacher_logits[rows], kind, beta=JSD_BETA).sum()  # type: ignore[arg-type]
+            total = total + divergence(student_logits[rows], teacher_logits[rows], kind, beta=JSD_BETA).sum()
         return batch.gradients(total / len(student))
 
     return step
 
 
-def compiled(batch: Batch, kind: str) -> Step:
+def compiled(batch: Batch, kind: DivergenceKind) -> Step:
     """torch.compile of the plain reference, a backward for each chunk, so that its memory is bounded too."""
 
     @torch.compile
     def loss(student: Tensor, student_head: Tensor, teacher: Tensor, teacher_head: Tensor) -> Tensor:
-        return divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA).sum()  # type: ignore[arg-type]
+        return divergence(student @ student_head.T, teacher @ teacher_head.T, kind, beta=JSD_BETA).sum()
 
     def step() -> tuple[Tensor, Tensor]:
         _own_dtype(batch)
@@ -242,7 +242,7 @@ def compiled(batch: Batch, kind: str) -> Step:
     return step
 
 
-def liger_fused(batch: Batch, kind: str) -> Step:
+def liger_fused(batch: Batch, kind: DivergenceKind) -> Step:
     from liger_kernel.transformers.fused_linear_jsd import LigerFusedLinearJSD
 
     loss = LigerFusedLinearJSD(jsd_beta=LIGER_BETA[kind])
@@ -254,7 +254,7 @@ def liger_fused(batch: Batch, kind: str) -> Step:
     return step
 
 
-def liger_chunked(batch: Batch, kind: str) -> Step:
+def liger_chunked(batch: Batch, kind: DivergenceKind) -> Step:
     from liger_kernel.chunked_loss.jsd_loss import LigerFusedLinearJSDLoss
 
     loss = LigerFusedLinearJSDLoss(

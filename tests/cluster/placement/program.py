@@ -32,7 +32,7 @@ from opd.cluster.nodes import wait_for_nodes, working_nodes
 from opd.cluster.unplaced import look_for_unplaced_parts, unplaced_parts
 from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
-from opd.config import parse_tree
+from opd.config import ConvertSpec, parse_tree
 from opd.config.needs import STORAGE_UNITS_KEY, Sizes, sizes_of, worker_needs
 from opd.config.run_config import RunConfig
 from opd.config.verl import RunFacts
@@ -75,7 +75,8 @@ def config_of(num_nodes: int, gpus: int) -> Any:
         "trainer": {"nnodes": num_nodes, "gpus_per_node": gpus},
     }  # fmt: skip
     spec = parse_tree(tree).spec
-    config = compose(spec, RunFacts(run_id="r", run_dir="r", in_ray_cluster=True))  # type: ignore[arg-type]
+    assert not isinstance(spec, ConvertSpec)
+    config = compose(spec, RunFacts(run_id="r", run_dir="r", in_ray_cluster=True))
     OmegaConf.update(config, STORAGE_UNITS_KEY, sizes_of(RunConfig.of(config).spec).num_storage_units)
     OmegaConf.resolve(config)
     return config
