@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from tests.ports import free_ports
+from tests.rank_end import leave
 from tests.worker.models import save_model
 
 from opd.runs.checkpoints import Checkpoints
@@ -127,6 +128,7 @@ def _main(rank: int, port: str, folder: str) -> None:
             if case.world_size == world_size:
                 _save(case, Path(folder))
         dist.destroy_process_group()
+    leave()
 
 
 def _save(case: Case, folder: Path) -> None:

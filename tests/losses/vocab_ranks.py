@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from tests.losses.products import ProductSizes
+from tests.rank_end import leave
 from torch import distributed
 
 from opd.losses import DIVERGENCE_KINDS, chunked_divergence
@@ -216,7 +217,8 @@ def main(arguments: list[str]) -> None:
         )
         for dtype in dict.fromkeys(case.dtype for case in worst):
             print(f"  {dtype}: worst gradient {max(e for c, e in worst.items() if c.dtype == dtype):.1e}")
-    distributed.destroy_process_group()
+    distributed.barrier()
+    leave()
 
 
 if __name__ == "__main__":
