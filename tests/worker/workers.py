@@ -22,6 +22,7 @@ import torch
 import torch._functorch.config as functorch
 from tensordict import TensorDict
 from tests.ports import free_ports
+from tests.rank_end import leave
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opd
@@ -354,6 +355,7 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
         except ValueError as error:
             results.append({"error": str(error)})
     torch.save(results, Path(folder) / f"results_{rank}.pt")
+    leave()
 
 
 def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) -> list[dict[str, Any]]:
