@@ -8,12 +8,11 @@ has one row of that step weigh nan. Nothing else is changed: the wrapped functio
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import os
 import signal
-import sys
 from collections import Counter
+
+from tests.after_import import change_after_import
 
 FILE = "OPD_CHAOS_MARKS"
 FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
@@ -79,23 +78,5 @@ def _watch(module) -> None:
     _marking(Run, "finish", "finish", lambda self, *rest: 0)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != _WATCHED:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            _watch(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 if FILE in os.environ:
-    sys.meta_path.insert(0, _AfterImport())
+    change_after_import({_WATCHED: _watch})

@@ -8,14 +8,13 @@ fault meets the same run. Nothing of `src` knows of this: what is wrapped here d
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import json
 import os
-import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
+
+from tests.after_import import change_after_import
 
 SCHEDULE = "OPD_SILENT_FAULTS"
 _segments = json.loads(os.environ.get(SCHEDULE, "[]"))
@@ -233,28 +232,5 @@ def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, wrapped)
 
 
-_WATCHED = {"opd.worker.opd_worker": _in_worker, "opd.trainer.trainer": _in_driver}
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name not in _WATCHED:
-            return None
-        change = _WATCHED.pop(name)
-        if not _WATCHED:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 if _segments:
-    sys.meta_path.insert(0, _AfterImport())
+    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.trainer.trainer": _in_driver})
