@@ -218,10 +218,16 @@ def test_calls_that_wrote_nothing_leave_nothing_to_mask():
 @pytest.mark.parametrize(
     "values",
     [
-        {"opd/teacher_prefers_neighbour": 1.0, "opd/teacher_pairs": 20.0},
-        {"opd/teacher_prefers_neighbour": 1.0, "opd/num_tokens": 20.0},
+        {"opd/teacher_prefers_neighbour": 1.0, "opd/teacher_pairs": 16.0},
+        {"opd/teacher_prefers_neighbour": 1.0, "opd/num_tokens": 16.0},
         {"opd/teacher_entropy": 0.9, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 20.0},
     ],
 )
 def test_a_few_tokens_say_nothing_of_a_teacher(values):
     assert seen([row(**values)] * 3)[1] == []
+
+
+def test_few_tokens_a_step_are_pooled_over_steps():
+    shifted = row(**{"opd/teacher_prefers_neighbour": 0.9, "opd/teacher_pairs": 30.0})
+    assert seen([shifted])[1] == []
+    assert "teacher-shifted" in "".join(seen([shifted] * 2)[1])

@@ -21,7 +21,7 @@ from opd.runs.metrics import read_metrics
 from opd.store.local import LocalStore
 from tests.e2e_cpu.runs import ROOT, finish, start
 from tests.silent_faults import inject
-from tests.silent_faults.recipes import INJECTED, NUM_FAULTY, NUM_SOUND, RECIPES, Recipe
+from tests.silent_faults.recipes import INJECTED, NUM_FAULTY, NUM_FAULTY_SLOW, NUM_SOUND, RECIPES, Recipe
 
 FOLDER = ROOT / "build" / "silent-faults"
 TABLE = Path(__file__).parent / "RESULTS.md"
@@ -44,11 +44,13 @@ class Turn:
 
 
 def turns(faults: Sequence[str]) -> list[Turn]:
-    length = NUM_SOUND + NUM_FAULTY
-    return [
-        Turn(fault=fault, begins=n * length + 1, first=n * length + NUM_SOUND + 1, last=(n + 1) * length)
-        for n, fault in enumerate(faults)
-    ]
+    found, last = [], 0
+    for fault in faults:
+        sound = last + NUM_SOUND
+        found.append(
+            Turn(fault=fault, begins=last + 1, first=sound + 1, last=(last := sound + INJECTED[fault].num_faulty))
+        )
+    return found
 
 
 def play(recipe: Recipe, faults: Sequence[str], folder: Path, *sets: str) -> Rows:
@@ -122,8 +124,8 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
         "# Silent faults: the last run of `make silent-faults`",
         "",
         "Written by the run. Faults take turns within one real run of each recipe (`tests/e2e_cpu/specs/opd.yaml` with the settings of",
-        f"`recipes.py`): {NUM_SOUND} sound steps, {NUM_FAULTY} with the fault, then the weights of the run's start and a fresh optimizer again. Each turn is",
-        "judged as a run of its own. Steps count from the fault's first. Limits were set on the recipe `set-on`; `judged-on` has another loss,",
+        f"`recipes.py`): {NUM_SOUND} sound steps, {NUM_FAULTY} with the fault ({NUM_FAULTY_SLOW} with one that grows), then the weights of the run's start and a fresh",
+        "optimizer again. Each turn is judged as a run of its own. Steps count from the fault's first. Limits were set on the recipe `set-on`; `judged-on` has another loss,",
         "batch, temperature, rate, seed, number of answers, and weaker faults.",
         "",
         "| fault | done | " + " | ".join(judged) + " | named as well |",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 NUM_SOUND = 4
 """Steps of a turn before its fault: what the monitor knows of the run then."""
 NUM_FAULTY = 5
+NUM_FAULTY_SLOW = 9
+"""Of a fault that grows step by step: it has to cross the limit first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,11 @@ class Injected:
     """It grows step by step: when it is named depends on when it crosses the limit."""
     strengths: tuple[float, float] = (0.0, 0.0)
     """In the recipe that limits are set on, and in the one that they are judged on."""
+
+    @property
+    def num_faulty(self) -> int:
+        """Steps with it in a turn."""
+        return NUM_FAULTY_SLOW if self.is_slow else NUM_FAULTY
 
 
 INJECTED = {

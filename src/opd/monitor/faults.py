@@ -133,11 +133,17 @@ def _teacher_flat(row: Mapping[str, float], past: Past) -> Verdict:
 
 
 def _teacher_shifted(row: Mapping[str, float], past: Past) -> Verdict:
-    share = value_of(row, "opd/teacher_prefers_neighbour")
-    # Rows of older versions do not say how many pairs of neighbours there were.
-    if share is None or (value_of(row, "opd/teacher_pairs", "opd/num_tokens") or 0.0) < limit("judged_tokens"):
+    if value_of(row, "opd/teacher_prefers_neighbour") is None:
         return None
-    return f"it prefers a neighbour to {share:.0%} of the tokens" if share > limit("neighbour") else ""
+    # Rows of older versions do not say how many pairs of neighbours there were.
+    count = "opd/teacher_pairs" if "opd/teacher_pairs" in row else "opd/num_tokens"
+    preferred = pairs = 0.0
+    for share, num in reversed(past.window("opd/teacher_prefers_neighbour", count)):
+        preferred, pairs = preferred + share * num, pairs + num
+        if pairs >= limit("judged_tokens"):
+            pooled = preferred / pairs
+            return f"it prefers a neighbour to {pooled:.0%} of the tokens" if pooled > limit("neighbour") else ""
+    return None
 
 
 def _template(row: Mapping[str, float], past: Past) -> Verdict:
