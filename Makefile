@@ -115,7 +115,7 @@ e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to
 test-placement: setup ## ranks, queue and workers on a real Ray with logical nodes, up to four of eight GPUs
 	$(BIN)/python -m pytest tests/cluster/placement $(ARGS)
 
-chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name); table in tests/chaos/RESULTS.md
+chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name; ARGS="--rounds 25" goes on with the campaign of kills); tables in tests/chaos
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
 mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1 --results tests/mutants/RESULTS.md")

@@ -25,6 +25,7 @@ from tests.chaos import (  # noqa: F401 - the scenarios enter themselves
     poison,
     ranks,
     report,
+    rounds,
     side_by_side,
     stalls,
 )
@@ -41,6 +42,9 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios, by default all: {', '.join(SCENARIOS)}")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help=f"instead: so many rounds of kills, but those in {rounds.ROWS.name}"
+    )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the kills' times (default: %(default)s)")
     parser.add_argument(
         "--reference", type=Path, help="an earlier call's build/chaos/shared/reference, moved elsewhere"
@@ -49,15 +53,21 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of everything else (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time, 2 cores each (default: %(default)s)")
     args = parser.parse_args()
-    unknown = sorted(set(args.names) - SCENARIOS.keys())
-    if unknown:
-        parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
-    chosen = [SCENARIOS[name] for name in args.names or SCENARIOS]
+    names = [rounds.name_of(number) for number in range(1, args.rounds + 1)] or args.names or list(SCENARIOS)
+    found = {name: SCENARIOS.get(name) or rounds.named(name) for name in names}
+    chosen = [one for one in found.values() if one is not None]
+    if len(chosen) < len(found):
+        unknown = next(name for name, one in found.items() if one is None)
+        parser.error(f"no scenario {unknown!r}; there are {', '.join(SCENARIOS)}")
+    summary, title = args.folder / "summary.json", report.TITLE
+    if args.rounds:
+        args.table, summary, title = rounds.TABLE, rounds.ROWS, rounds.TITLE
+    rows = report.read_rows(summary) if args.rounds or args.names else {}
+    if args.rounds:
+        chosen = [one for one in chosen if one.name not in rows or not rows[one.name].ok]
     for asked in (signal.SIGTERM, signal.SIGINT):  # also where a shell started this in the background
         signal.signal(asked, _interrupt)
     args.folder.mkdir(parents=True, exist_ok=True)
-    summary = args.folder / "summary.json"
-    rows = report.read_rows(summary) if args.names else {}
     shared = Shared(folder=_emptied(args.folder / "shared"), seed=args.seed, say=_say)
     if args.reference:
         shared.adopt_reference(args.reference.absolute())
@@ -66,8 +76,9 @@ def main() -> int:
             rows[row.scenario] = row
             verdict = "ok" if row.ok else "FAILED"
             _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
-            not_run = [name for name in SCENARIOS if name not in rows]
-            report.write([rows[name] for name in SCENARIOS if name in rows], summary, args.table, not_run=not_run)
+            order = sorted(rows) if args.rounds else list(SCENARIOS)
+            not_run = [name for name in order if name not in rows]
+            report.write([rows[name] for name in order if name in rows], summary, args.table, title, not_run=not_run)
     finally:
         shared.end()
     failed = [one.name for one in chosen if not rows[one.name].ok]

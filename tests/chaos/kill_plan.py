@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.chaos.attempt import Attempt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS`."""
+    """A planned kill: `delay_s` after the phase is entered for the nth time; `target` is a key of `TARGETS` or STOPPED."""
 
     phase: str
     nth: int
@@ -25,7 +25,7 @@ class Kill:
         if not attempt.sleep(self.delay_s):
             return None
         phase = attempt.phase
-        TARGETS[self.target](attempt)
+        TARGETS.get(self.target, Attempt.freeze)(attempt)
         return phase
 
 
@@ -45,10 +45,16 @@ _WINDOW_S = {
 # What dies: everything at once, as when a pod goes; the process that trains; the launcher above it. Weights of the dice.
 TARGETS = {"all": Attempt.kill_tree, "driver": Attempt.kill_driver, "launcher": Attempt.kill_launcher}
 _WEIGHTS = (6, 2, 2)
+STOPPED = "stopped"
+"""A target beside these: everything stops (SIGSTOP), as when a node hangs, and wakes up (SIGCONT) beside its successor."""
 
 
-def plan_kills(phases: Sequence[str], *, seed: int) -> list[Kill]:
-    """One kill a phase, in a random order; those of `finish` come last, since they end the training."""
+def plan_kills(phases: Sequence[str], *, seed: int, share_stopped: float = 0.0) -> list[Kill]:
+    """One kill a phase, in a random order; those of `finish` come last, since they end the training.
+
+    Args:
+        share_stopped: of the kills within a step, how many stop the attempt in place of killing it.
+    """
     dice = random.Random(seed)
     early = [phase for phase in phases if phase != "finish"]
     dice.shuffle(early)
@@ -63,4 +69,6 @@ def plan_kills(phases: Sequence[str], *, seed: int) -> list[Kill]:
                 target=dice.choices(list(TARGETS), _WEIGHTS)[0],
             )
         )
+        if in_loop and share_stopped and dice.random() < share_stopped:
+            kills[-1] = replace(kills[-1], target=STOPPED)
     return kills

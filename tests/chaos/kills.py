@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Container, Sequence
 
-from tests.chaos.attempt import require
-from tests.chaos.context import Case, Context
-from tests.chaos.kill_plan import Kill, plan_kills
+from tests.chaos.attempt import Attempt, require
+from tests.chaos.context import Case, Context, last_lines
+from tests.chaos.kill_plan import STOPPED, Kill, plan_kills
 from tests.chaos.scenario import scenario
 
 from opd.runs.metrics import METRICS_FILE, parse_metrics
@@ -24,7 +25,7 @@ _ON_S3 = ("start-up", "load", "generation", "generation", "update", "save", "upl
     promised=f"each start resumes from the newest complete step; {EQUAL}",
 )
 def kill_9(context: Context) -> str:
-    return _killed_again_and_again(context, plan_kills(_ON_FOLDER, seed=context.seed), lost_after=())
+    return struck_again_and_again(context, plan_kills(_ON_FOLDER, seed=context.seed), lost_after=())
 
 
 @scenario(
@@ -35,43 +36,65 @@ def kill_9_s3(context: Context) -> str:
     with context.s3_store() as (_, url, environment):
         kills = plan_kills(_ON_S3, seed=context.seed + 1)
         options = {"store_url": url, "environment": environment}
-        return _killed_again_and_again(context, kills, lost_after=(4, 8), **options)
+        return struck_again_and_again(context, kills, lost_after=(4, 8), **options)
 
 
-def _killed_again_and_again(context: Context, kills: list[Kill], *, lost_after: tuple[int, ...], **options) -> str:
+def struck_again_and_again(context: Context, kills: Sequence[Kill], *, lost_after: Container[int], **options) -> str:
     """Strikes with every kill; a run that ends well before its turn is compared and followed by a fresh one."""
     waiting, phases, targets = list(kills), Counter[str](), Counter[str]()
     num_runs = 0
+    successor: Attempt | None = None
     while waiting:
         num_runs += 1
         case = context.case(f"run-{num_runs}", **_own_prefix(options, num_runs))
         # Who was told of the launcher's death in its last step ends well.
         while waiting and not case.places.store.exists("result.json"):
-            newest = case.newest_complete()
-            attempt = case.start()
+            if successor is None:
+                newest, attempt = case.newest_complete(), case.start()
+            else:
+                attempt, successor = successor, None
             kill = waiting[0]
             phase = kill.strike(attempt)
             if phase is None:
                 require(attempt.wait() == 0, f"attempt {attempt.number} failed before it was killed; see {attempt.log}")
                 case.must_have_resumed(attempt, newest)
                 break
-            attempt.must_leave_nothing()
             waiting.pop(0)
             phases[phase.split()[0]] += 1
             targets[kill.target] += 1
-            context.say(f"kill {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {phase}")
+            context.say(f"strike {len(kills) - len(waiting)} of {len(kills)}: {kill.target} in {phase}")
             if any(line.startswith("generation") for line in attempt.phases):
                 case.must_have_resumed(attempt, newest)
-            if len(kills) - len(waiting) in lost_after:
+            if kill.target == STOPPED:
+                newest = case.newest_complete()
+                successor = _overtaken(case, attempt)
+            attempt.must_leave_nothing()
+            if len(kills) - len(waiting) in lost_after and successor is None:
                 shutil.rmtree(case.folder / "out")
                 context.say("the disk is lost")
-        if not case.places.store.exists("result.json"):
+        if successor is not None:
+            require(successor.wait() == 0, f"attempt {successor.number} failed; see {successor.log}")
+            successor.must_leave_nothing()
+            case.must_have_resumed(successor, newest)
+            successor = None
+        elif not case.places.store.exists("result.json"):
             newest = case.newest_complete()
             case.must_have_resumed(case.finish(), newest)
         context.must_equal_reference(case)
     struck = ", ".join(f"{name} {count}" for name, count in sorted(phases.items()))
     who = ", ".join(f"{name} {count}" for name, count in sorted(targets.items()))
-    return f"{len(kills)} kills in {num_runs} run{'s' * (num_runs > 1)} (in {struck}; of {who}); equal"
+    return f"{len(kills)} strikes in {num_runs} run{'s' * (num_runs > 1)} (in {struck}; of {who}); equal"
+
+
+def _overtaken(case: Case, stopped: Attempt) -> Attempt:
+    """Wake the stopped attempt beside a successor that has taken the run over; the successor, which goes on."""
+    successor = case.start()
+    require(successor.reaches("load"), f"the successor of a stopped attempt ended: {last_lines(successor)}")
+    stopped.thaw()
+    code = stopped.wait()
+    said = f"was overtaken by attempt {successor.number}" in stopped.output
+    require(code == 1 and said, f"woken beside its successor, it ended with {code}: {last_lines(stopped)}")
+    return successor
 
 
 def _own_prefix(options: dict, number: int) -> dict:

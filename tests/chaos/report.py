@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).parent / "RESULTS.md"
+TITLE = "Faults: the last run of `make chaos`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +47,18 @@ def read_rows(path: Path) -> dict[str, Row]:
     return {record["scenario"]: Row(**record) for record in json.loads(path.read_text())} if path.exists() else {}
 
 
-def write(rows: list[Row], path: Path, table: Path, *, not_run: Sequence[str] = ()) -> None:
+def write(rows: list[Row], path: Path, table: Path, title: str = TITLE, *, not_run: Sequence[str] = ()) -> None:
     """Both files, from the same rows; scenarios that have no row yet are named."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1, ensure_ascii=False) + "\n")
-    table.write_text(markdown(rows, not_run=not_run))
+    table.write_text(markdown(rows, title, not_run=not_run))
 
 
-def markdown(rows: list[Row], *, not_run: Sequence[str] = ()) -> str:
+def markdown(rows: list[Row], title: str = TITLE, *, not_run: Sequence[str] = ()) -> str:
     """The table with what it was made with."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "ray"))
     lines = [
-        "# Faults: the last run of `make chaos`",
+        f"# {title}",
         "",
         "Written by the run. Each row breaks a real run of the trainer (`specs/chaos.yaml`: 8 steps, a checkpoint each, fp32 on a",
         "CPU). “Equal” means: against the uninterrupted run, the last checkpoint's model, optimizer, scheduler, rng and data",

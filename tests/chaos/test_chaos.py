@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.chaos import damage, kills  # noqa: F401 - the scenarios enter themselves
+from tests.chaos import damage, kills, rounds  # noqa: F401 - the scenarios enter themselves
 from tests.chaos.compare import Places, differences
 from tests.chaos.context import Context, Shared
-from tests.chaos.kill_plan import TARGETS, plan_kills
+from tests.chaos.kill_plan import STOPPED, TARGETS, plan_kills
 from tests.chaos.report import Row, markdown
 from tests.chaos.scenario import SCENARIOS
 
@@ -122,3 +122,13 @@ def test_the_table_shows_a_broken_promise_and_survives_pipes(tmp_path: Path) -> 
     text = markdown([row])
     assert "0 of 1 ok" in text
     assert "| s | d | p | a\\|b c | 1 | **NO** | 2026-01-01, c0 |" in text
+
+
+def test_a_round_of_the_campaign_is_known_by_its_name_only():
+    assert rounds.named(rounds.name_of(7)).name == "round-0007"
+    assert [rounds.named(name) for name in ("kill_9", "round-", "round-x", "7")] == [None] * 4
+
+
+def test_stopped_attempts_are_within_a_step():
+    kills = plan_kills(["start-up", "load", "update", "save", "finish"] * 20, seed=3, share_stopped=1.0)
+    assert {kill.phase for kill in kills if kill.target == STOPPED} == {"update", "save"}
