@@ -130,5 +130,5 @@ def test_a_round_of_the_campaign_is_known_by_its_name_only():
 
 
 def test_stopped_attempts_are_within_a_step():
-    kills = plan_kills(["start-up", "load", "update", "save", "finish"] * 20, seed=3, share_stopped=1.0)
-    assert {kill.phase for kill in kills if kill.target == STOPPED} == {"update", "save"}
+    planned = plan_kills(["start-up", "load", "update", "save", "finish"] * 20, seed=3, share_stopped=1.0)
+    assert {kill.phase for kill in planned if kill.target == STOPPED} == {"update", "save"}
