@@ -78,7 +78,8 @@ TOOL_LAYERS = (
     ("console", "kube"),
     ("chart", "local", "stage"),
     ("runs",),
-    ("completion", "doctor", "logs", "report", "submit"),
+    ("completion", "doctor", "logs", "report"),
+    ("submit",),
     ("commands",),
     ("cli",),
 )

@@ -53,7 +53,7 @@ def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
         yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
     kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
     ofcluster = ["status r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
-                 "submit @/exp.yaml", "list", "describe r", "top r", "stage hub/m --claim c --image i", "doctor -n x"]  # fmt: skip
+                 "submit @/exp.yaml", "list", "describe r", "top r", "stage hub/m --claim c --image i --local-image", "doctor -n x"]  # fmt: skip
     for kubeconfig, words in itertools.product(kubeconfigs, ofcluster):
         yield {"KUBECONFIG": f"@/{kubeconfig}"}, words.split()
     stores = ["@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x", ""]
@@ -229,6 +229,19 @@ def test_what_does_not_answer_is_exit_code_1_of_every_command(inside: Callable, 
     done = inside(*filled, "-n", "x", KUBECONFIG=str(corner / "kube-away"))
     assert done.returncode == 1, done.stderr
     assert "127.0.0.1:1" in done.stderr.splitlines()[0] if done.stderr else "MISSING" in done.stdout
+
+
+@pytest.mark.parametrize("ref", ["opd", "registry.example/opd:latest", "registry.example/opd@sha256:0123"])
+def test_an_image_to_stage_with_is_named_by_its_digest_as_that_of_a_run(
+    inside: Callable, corner: Path, ref: str
+) -> None:
+    words = ("stage", "hub/m", "--claim", "c", "-n", "x", "--image")
+    done = inside(*words, ref, KUBECONFIG=str(corner / "kube-away"))
+    error, fix = done.stderr.splitlines()
+    assert (done.returncode, "an image is named by its digest" in error) == (2, True)
+    assert "--local-image" in fix
+    good = inside(*words, DIGEST, KUBECONFIG=str(corner / "kube-away"))
+    assert "digest" not in good.stderr
 
 
 def test_version_and_the_short_help_are_understood(inside: Callable) -> None:

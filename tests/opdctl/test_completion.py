@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,24 @@ def test_where_nothing_can_be_read_the_shell_is_offered_nothing_and_the_line_sta
 ) -> None:
     (tmp_path / "kubeconfig").write_text("a: [b")
     assert offered("status", "--store", place, "", KUBECONFIG=str(tmp_path / "kubeconfig")) == []
+
+
+def test_names_are_offered_again_without_asking_and_where_nobody_answers(
+    offered: Callable, make_run: Callable, store: Path, own_cache: Path
+) -> None:
+    make_run("base-s1")
+    assert offered("status", "--store", store, "") == ["base-s1"]
+    make_run("new")
+    assert offered("status", "--store", store, "") == ["base-s1"], "nobody was asked"
+    kept = [path for path in (own_cache / "names").iterdir() if json.loads(path.read_text())]
+    for path in kept:
+        os.utime(path, (0, 0))
+    assert offered("status", "--store", store, "") == ["base-s1", "new"]
+    for path in kept:
+        os.utime(path, (0, 0))
+    store.rename(store.with_name("away"))
+    store.write_text("no folder: the store is away")
+    assert offered("status", "--store", store, "") == ["base-s1", "new"]
 
 
 def test_cluster_and_store_that_do_not_answer_share_one_person_s_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,3 +131,13 @@ def test_pass_rates_and_kept_tokens_are_tables(make_run: Callable, store: Path) 
     [found] = run.tokens.to_pylist()
     assert (found["step"], found["data_index"], found["texts"], found["entropy"]) == (3, 7, ["a", "b"], [0.25, None])
     assert isinstance(run.tokens, pa.Table)
+
+
+def test_a_cache_that_cannot_be_written_costs_no_run_its_metrics(
+    make_run: Callable, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("r", attempts=[{1: {"opd/loss": 2.0}, 2: {"opd/loss": 1.0}}])
+    (tmp_path / "no-folder").write_text("")
+    monkeypatch.setenv("OPDCTL_CACHE_DIR", str(tmp_path / "no-folder"))
+    run = opdctl.load(str(store / "r"))
+    assert (run.record.last_step, run.metrics["opd/loss"].to_pylist()) == (2, [2.0, 1.0])

@@ -13,6 +13,8 @@ import certifi
 import numpy as np
 import pytest
 
+from opd.errors import StoreUnavailable
+from opd.runs.attempts import Claim
 from opd.runs.config_map import ProgressConfigMap, fields
 from opd.runs.reporter import Reporter, Snapshot
 from opd.runs.run import Run
@@ -97,6 +99,21 @@ def test_an_api_server_that_never_answers_ends_no_run(
             assert run.finish({"steps": 1})["steps"] == 1
         asked.close()
     assert any("r-progress" in record.getMessage() for record in caplog.records)
+
+
+def test_the_end_is_told_before_a_store_that_is_away_is_waited_for(
+    open_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    with open_run() as run:
+        run.reporter.add(lambda snapshot: told.append(snapshot.phase))
+
+        def away(claim: Claim, outcome: str, detail: str = "") -> None:
+            told.append("waits for the store")
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(Claim, "end", away)
+    assert told[-2:] == ["stopped", "waits for the store"]
 
 
 def test_what_says_nothing_new_is_not_written_again_nor_is_a_failed_write_hurried() -> None:

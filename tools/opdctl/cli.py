@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from opdctl import console
 from opdctl.commands import (
     cancel,
     collect,
@@ -115,8 +116,10 @@ def _invoke(arguments: list[str]) -> int:
         raise usage_error(
             " ".join(error.format_message().split()), fix=f"`{path} --help` says what it takes"
         ) from error
-    except SystemExit as end:  # the shell's completion ends so
-        return end.code if isinstance(end.code, int) else EXIT_OK
+    except SystemExit as end:  # the shell's completion ends so, and nobody waits for whom it has asked
+        code = end.code if isinstance(end.code, int) else EXIT_OK
+        console.leave_at_once(code)
+        return code
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK

@@ -1,20 +1,29 @@
-"""What the shell offers for a half-typed word: names of runs, from cluster and store, and keys of the experiment file."""
+"""What the shell offers for a half-typed word: names of runs, from cluster and store, and keys of the experiment file.
+
+Names are kept on disk: a moment later, and where cluster or store take too long, they are what was found last.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 # A person waits at the prompt.
-PATIENCE_S = 2.0
+PATIENCE_S = 1.0
 # For the store where the cluster took all of it; a deadline of 0 would be none.
 LEAST_S = 0.05
+# Who completes one line asks many times: nobody is asked again for this long.
+FRESH_S = 30.0
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -22,7 +31,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     found: list[str] = []
     end_s = time.monotonic() + PATIENCE_S
     for source in (_in_cluster, _in_store):
-        found += _quietly(partial(source, ctx), end_s)
+        found += _names(source, ctx, end_s)
     return [name for name in dict.fromkeys(sorted(found)) if name.startswith(incomplete)]
 
 
@@ -41,6 +50,37 @@ def complete_set(incomplete: str) -> list[str]:
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.", autocompletion=complete_run)]
 
 
+def _names(source: Callable[[typer.Context], Iterable[str]], ctx: typer.Context, end_s: float) -> list[str]:
+    """What the source says until `end_s` (monotonic), else what it said last."""
+    kept = _kept(source.__name__, ctx)
+    known: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        known = [str(name) for name in json.loads(kept.read_bytes())]
+        if 0 <= time.time() - kept.stat().st_mtime < FRESH_S:
+            return known
+    found = _quietly(partial(source, ctx), end_s)
+    if found is None:
+        return known
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partly = kept.with_suffix(f".{os.getpid()}")
+        partly.write_text(json.dumps(found))
+        partly.replace(kept)
+    return found
+
+
+def _kept(source: str, ctx: typer.Context) -> Path:
+    """Where the names are kept of the cluster or the store that the line, the shell and the kubeconfig name."""
+    from opdctl.runs.cache import default_folder
+
+    said = [ctx.params.get(name) for name in ("namespace", "context", "no_cluster", "store")]
+    shell = [
+        f"{name}={value}" for name, value in os.environ.items() if name.startswith(("OPDCTL", "AWS_ENDPOINT", "KUBE"))
+    ]
+    words = json.dumps([source, *said, *sorted(shell), str(Path.cwd())])
+    return default_folder() / "names" / f"{hashlib.sha256(words.encode()).hexdigest()[:32]}.json"
+
+
 def _in_cluster(ctx: typer.Context) -> Iterator[str]:
     from opdctl.kube.client import connect, is_configured
     from opdctl.kube.run import experiments
@@ -51,21 +91,19 @@ def _in_cluster(ctx: typer.Context) -> Iterator[str]:
 
 
 def _in_store(ctx: typer.Context) -> Iterator[str]:
-    import os
-
     from opdctl.runs.targets import STORE_VARIABLE, open_place
 
     if url := ctx.params.get("store") or os.environ.get(STORE_VARIABLE):
         yield from open_place(url, timeout_s=PATIENCE_S).children("")
 
 
-def _quietly(look: Callable[[], Iterable[str]], end_s: float) -> list[str]:
-    """What is found until `end_s` (monotonic), when the person's patience is over; nothing where anything is wrong, for
-    nobody asked yet."""
+def _quietly(look: Callable[[], Iterable[str]], end_s: float) -> list[str] | None:
+    """What is found until `end_s` (monotonic), when the person's patience is over; None, without a word, where anything is
+    wrong, for nobody asked yet."""
     from opdctl.console import deadline
 
     try:
         with contextlib.redirect_stderr(io.StringIO()), deadline(max(end_s - time.monotonic(), LEAST_S)):
             return list(look())
     except Exception:  # noqa: BLE001 - a shell would print it into the line that is being typed
-        return []
+        return None

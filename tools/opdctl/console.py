@@ -130,7 +130,7 @@ def run_guarded(call: Callable[[], int]) -> int:
         fail(str(error), fix=error.fix)
         return error.exit_code
     except _house_errors() as error:
-        fail(str(error))
+        fail(str(error), fix=_fix_of(error))
         return getattr(error, "exit_code", EXIT_USAGE) or EXIT_FAILURE
     except OSError as error:
         # A file or folder of the person's own; whatever else talks to something has its own error.
@@ -166,6 +166,17 @@ def _house_errors() -> tuple[type[Exception], ...]:
     from opd.errors import RunError
 
     return RunError, SpecError
+
+
+def _fix_of(error: Exception) -> str:
+    """What helps with a store that does not answer; the others say it themselves."""
+    from opd.errors import StoreUnavailable
+
+    if not isinstance(error, StoreUnavailable):
+        return ""
+    return (
+        "check its address (AWS_ENDPOINT_URL_S3, store.endpoint) and the network, or wait longer with --timeout SECONDS"
+    )
 
 
 def fail(message: str, *, fix: str = "") -> None:

@@ -212,9 +212,9 @@ class Run(RunWriter):
 
     def _end(self, outcome: str, detail: str = "") -> None:
         try:
+            self.reporter.close(outcome)  # first: a store that is away is waited for
             self.claim.end(outcome, detail)
         finally:
-            self.reporter.close(outcome)
             self._summariser.stop()
         self._has_ended = True
 

@@ -28,7 +28,9 @@ EXTRAS = {
     **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "azure")),
 }
 # One try must end soon, since the retries are the store's: botocore's own patience would be 60 s x 5 a connection.
-S3_CLIENT_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
+S3_CLIENT_CONFIG = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}}
+# For as long an S3 server may send nothing within one try.
+SILENCE_S = 20.0
 
 
 class StoreAddress(NamedTuple):
@@ -103,7 +105,9 @@ def open_url(url: str, mode: str) -> Any:
     return fsspec.open(url, mode, **storage_options(url))
 
 
-def storage_options(url: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def storage_options(
+    url: str, environment: Mapping[str, str] | None = None, *, silence_s: float = SILENCE_S
+) -> dict[str, Any]:
     """fsspec's options for a URL, from the environment (`os.environ` by default); none but for S3.
 
     Given explicitly, and not left to the client library, since fsspec keeps one client for equal options.
@@ -111,7 +115,7 @@ def storage_options(url: str, environment: Mapping[str, str] | None = None) -> d
     if url.partition("://")[0] not in S3_PROTOCOLS:
         return {}
     environment = os.environ if environment is None else environment
-    config: dict[str, Any] = dict(S3_CLIENT_CONFIG)
+    config: dict[str, Any] = {**S3_CLIENT_CONFIG, "read_timeout": silence_s}
     if addressing := said_of("addressing", environment):
         config["s3"] = {"addressing_style": addressing}
     options: dict[str, Any] = {"config_kwargs": config}

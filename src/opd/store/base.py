@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from opd.errors import AlreadyExists, CorruptRecord, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
+from opd.store.access import SILENCE_S
 from opd.store.durable import fsync_file, fsync_folder, make_folder
 
 logger = logging.getLogger(__name__)
@@ -29,11 +30,15 @@ _JITTER = random.Random()
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long a transient failure is waited out; the last error is raised when `max_elapsed_s` is over."""
+    """How long a transient failure is waited out; the last error is raised when `max_elapsed_s` is over.
+
+    `silence_s` is how long an S3 server may send nothing within one try; a store keeps that of the policy it was opened with.
+    """
 
     max_elapsed_s: float = 60.0
     first_wait_s: float = 0.2
     max_wait_s: float = 8.0
+    silence_s: float = SILENCE_S
 
 
 DEFAULT_POLICY = RetryPolicy()

@@ -93,7 +93,7 @@ class FsspecStore(Store):
                 f"object store {url!r}: {self.protocol}:// has no atomic create-only write, which attempts are claimed "
                 f"with; use a local path, file:// or one of {', '.join(sorted(CREATE_ONLY_PROTOCOLS))}"
             )
-        self.filesystem = filesystem or _filesystem(self.protocol, url, environment)
+        self.filesystem = filesystem or _filesystem(self.protocol, url, environment, policy.silence_s)
         service = CREATE_ONLY_PROTOCOLS[self.protocol]
         # s3fs would first ask for the size, to read large objects in parts at once: twice the requests for a record.
         self._one_request = {"max_concurrency": 1} if service == "s3" else {}
@@ -209,11 +209,14 @@ class FsspecStore(Store):
         return StoreRefused(message)
 
 
-def _filesystem(protocol: str, url: str, environment: Mapping[str, str] | None) -> fsspec.AbstractFileSystem:
+def _filesystem(
+    protocol: str, url: str, environment: Mapping[str, str] | None, silence_s: float
+) -> fsspec.AbstractFileSystem:
     is_s3 = CREATE_ONLY_PROTOCOLS[protocol] == "s3"
     try:
         require_package(url)
-        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **storage_options(url, environment))
+        options = storage_options(url, environment, silence_s=silence_s)
+        filesystem = fsspec.filesystem(protocol, use_listings_cache=False, **options)
     except ImportError as error:
         raise StoreRefused(f"object store {url!r}: {error}") from error
     if is_s3 and filesystem.retries != 1:  # fsspec keeps one for equal options

@@ -1,4 +1,4 @@
-"""`opdctl doctor` reads a cluster once, however many groups of pods and volumes ask for the same objects."""
+"""`opdctl doctor` reads a cluster once, however many groups of pods ask for the same objects; `submit` looks for their Secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from gotools import find
 from opdctl.chart import helm
 from opdctl.chart.values import load_experiments
 from opdctl.doctor.doctor import check_cluster
+from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
+from opdctl.submit.names import Decision
+from opdctl.submit.send import Order, Sender
 
 pytestmark = pytest.mark.go
 
@@ -35,11 +38,14 @@ CLAIM = {"metadata": {"name": "shared"}, "spec": {"storageClassName": "disk"}, "
 
 class Handler(BaseHTTPRequestHandler):
     reads: ClassVar[Counter[str]]
+    may_read_secrets: ClassVar[bool] = True
 
     def do_GET(self) -> None:
         self.reads[self.path] += 1
         if "/persistentvolumeclaims/shared" in self.path:
             self._answer(200, CLAIM)
+        elif "/secrets/" in self.path and not self.may_read_secrets:
+            self._answer(403, {"message": "secrets is forbidden", "reason": "Forbidden"})
         elif "/storageclasses" in self.path:
             self._answer(403, {"message": "storageclasses is forbidden", "reason": "Forbidden"})
         elif "limit=" in self.path:
@@ -90,3 +96,26 @@ def test_what_groups_and_volumes_share_is_read_once(
     assert any("/persistentvolumeclaims/shared" in path for path in counted)
     assert any("/storageclasses" in path for path in counted)
     assert {path: number for path, number in counted.items() if number > 1} == {}
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+def test_submit_warns_of_missing_secrets_before_the_first_object_is_tried(
+    reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], may_read: bool
+) -> None:  # fmt: skip
+    _, api = reads
+    monkeypatch.setattr(Handler, "may_read_secrets", may_read)
+    monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
+    (tmp_path / "exp.yaml").write_text(EXPERIMENT)
+    [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
+    order = Order(experiment=item, chart=helm.find_chart("opd", ROOT / "charts"), decision=Decision(action="start"))
+    sender = Sender(api, charts=None, is_new=False, timeout_s=60)
+    for _ in range(2):  # as two cells of a sweep
+        with pytest.raises(ToolError, match="does not know"):  # this cluster has no kind at all
+            sender._try(order)
+    said = capsys.readouterr().err.splitlines()
+    text = (
+        "warning: secret experiment-store (cluster.secrets.store) is not in namespace opd; fix: kubectl create secret"
+    )
+    assert sum(line.startswith(text) for line in said) == (1 if may_read else 0)
+    assert may_read or said == []

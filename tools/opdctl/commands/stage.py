@@ -66,13 +66,14 @@ def stage(
     from opdctl.stage.runner import follow, start
 
     defaults = cluster_of(like, site)
+    is_local = local_image or (image is None and defaults.is_local)
     secret = _split(hub_secret) if hub_secret else defaults.hub_secret
     staging = Staging(
         source=source,
         claim=claim,
         folder=_checked(folder if folder is not None else source.rstrip("/").rpartition("/")[2]),
-        image=_required(image or defaults.image),
-        is_local_image=local_image or (image is None and defaults.is_local),
+        image=_image(image or defaults.image, is_local=is_local),
+        is_local_image=is_local,
         revision=revision,
         is_dataset=dataset,
         store_secret=store_secret or defaults.store_secret,
@@ -157,10 +158,17 @@ def _checked(folder: str) -> str:
     return folder
 
 
-def _required(image: str | None) -> str:
-    if not image:
+def _image(ref: str | None, *, is_local: bool) -> str:
+    """The image, named as the charts demand it of a run's."""
+    from opd.config.cluster.run_rules import RUN_RULES
+    from opd.config.rule import broken
+
+    if not ref:
         raise usage_error(
             "which image? The Job runs opd.pods.stage in it",
             fix="give --image REF, --site site.yaml, or --like EXP.yaml",
         )
-    return image
+    rules = [rule for rule in RUN_RULES if rule.key == "cluster.image.ref"]
+    for problem in broken(rules, {"kind": "opd", "cluster": {"image": {"ref": ref, "local": is_local}}}):
+        raise usage_error(f"image {ref!r}: {problem.rule}", fix=f"{problem.fix} (here: --local-image)")
+    return ref

@@ -61,6 +61,11 @@ class Examination:
         )  # fmt: skip
         return [check for name, look in parts for check in look_at(name, look)]
 
+    def secrets(self) -> list[Check]:
+        """Whether the Secrets that the pods name are there, with the keys that are read."""
+        items = [item for item in wanted(self.groups, self.objects).values() if PATHS[item.kind] == "secrets"]
+        return [check for item in items for check in look_at("secret", partial(self._reference, item))]
+
     def _operator(self) -> list[Check]:
         found = self.api.list(DEPLOYMENTS, fieldSelector=f"metadata.name={OPERATOR}")
         expected_in = self.cluster.network_policy.operator_namespace

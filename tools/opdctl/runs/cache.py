@@ -41,6 +41,7 @@ class RunCache:
 
     def __init__(self, folder: Path, url: str):
         self.folder = folder / f"v{FORMAT_VERSION}" / hashlib.sha256(url.encode()).hexdigest()[:32]
+        self._unsaved: pa.Table | None = None
 
     def load(self, fingerprint: str) -> dict[str, Any] | None:
         """The record, None if there is none for this fingerprint."""
@@ -49,14 +50,14 @@ class RunCache:
             if entry["fingerprint"] == fingerprint and self._metrics(entry).is_file():
                 record: dict[str, Any] = entry["record"]
                 return record
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None  # nothing, or something that was cut short: read the store again
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # nothing, something that was cut short, or not ours to read: read the store again
         return None
 
     @property
     def lacks_summary(self) -> bool:
         """Whether the run had no summary.json when its listing was last read."""
-        return self._no_summary.exists()
+        return os.path.exists(self._no_summary)  # False, too, where nobody may look
 
     def note(self, *, lacks_summary: bool) -> None:
         """Keeps whether the run has a summary.json, beside an entry that is there."""
@@ -67,7 +68,16 @@ class RunCache:
                 self._no_summary.unlink(missing_ok=True)
 
     def save(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
-        """Replaces what was kept; two commands at once each leave a whole entry."""
+        """Replaces what was kept; two commands at once each leave a whole entry.
+
+        What cannot be written (a full disk, a folder to read only) is kept in memory, for `metrics`.
+        """
+        try:
+            self._write(fingerprint, record, metrics)
+        except OSError:
+            self._unsaved = metrics
+
+    def _write(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry = {"fingerprint": fingerprint, "metrics": f"metrics-{fingerprint[:16]}.arrow", "record": record}
         partial = self.folder / f".{uuid.uuid4().hex}"
@@ -75,11 +85,17 @@ class RunCache:
 
         # Not by pyarrow.feather, which loads pandas wherever it is installed: half a second for nothing.
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, metrics.schema, options=options) as writer:
-            writer.write_table(metrics)
-        partial.replace(self._metrics(entry))
-        partial.write_text(json.dumps(entry))
-        partial.replace(self.folder / "record.json")
+        try:
+            with (
+                pa.OSFile(str(partial), "wb") as file,
+                pa.ipc.new_file(file, metrics.schema, options=options) as writer,
+            ):
+                writer.write_table(metrics)
+            partial.replace(self._metrics(entry))
+            partial.write_text(json.dumps(entry))
+            partial.replace(self.folder / "record.json")
+        finally:
+            partial.unlink(missing_ok=True)
         for old in self.folder.glob("metrics-*.arrow"):
             if old != self._metrics(entry):
                 old.unlink(missing_ok=True)
@@ -88,6 +104,8 @@ class RunCache:
         """The merged metrics that `save` kept."""
         import pyarrow as pa
 
+        if self._unsaved is not None:
+            return self._unsaved
         with pa.OSFile(str(self.folder / f"metrics-{fingerprint[:16]}.arrow")) as file:
             return pa.ipc.open_file(file).read_all()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from opd.runs.identity import RUN_FILE
-from opd.store.access import StoreAddress, address_of, under
+from opd.store.access import SILENCE_S, StoreAddress, address_of, under
 from opd.store.base import RetryPolicy, Store
 from opd.store.opening import open_store
 from opdctl.errors import ToolError, usage_error
@@ -17,8 +17,9 @@ from opdctl.runs.threads import in_threads
 
 STORE_VARIABLE = "OPDCTL_STORE"
 SPEC_SUFFIXES = (".yaml", ".yml", ".json")
-# A person waits in front of the screen: shorter than the trainer's patience.
-MAX_RETRY_S = 20.0
+# A person waits in front of the screen: shorter than the trainer's patience, unless --timeout gives it long.
+PATIENCE_S = 5.0
+MAX_PATIENCE_S = SILENCE_S
 # Each waits for one small answer.
 NUM_THREADS = 16
 
@@ -39,7 +40,8 @@ def open_place(at: str | StoreAddress, *, timeout_s: float) -> Store:
             f"store {urlsplit(url).scheme}://{urlsplit(url).hostname or ''}...: a store URL carries no credentials",
             fix="give them in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)",
         )
-    policy = RetryPolicy(max_elapsed_s=min(MAX_RETRY_S, timeout_s / 3))
+    patience_s = min(timeout_s / 3, max(PATIENCE_S, timeout_s / 60), MAX_PATIENCE_S)
+    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
     return open_store(url, policy=policy, environment=under(variables, os.environ))
 
 

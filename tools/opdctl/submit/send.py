@@ -17,6 +17,8 @@ from opd.store.base import Store
 from opdctl.chart.helm import Where, find_chart, install, release_status, template, uninstall
 from opdctl.chart.values import Experiment
 from opdctl.console import note
+from opdctl.doctor.examination import Examination
+from opdctl.doctor.looking import OneLook
 from opdctl.errors import EXIT_USAGE, ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
@@ -50,12 +52,14 @@ class Sender:
 
     def __init__(self, api: KubeApi, *, charts: Path | None, is_new: bool, timeout_s: float):
         self.api = api
+        self._once = OneLook(api)
         self.where = Where(namespace=api.namespace, context=api.context)
         self.charts = charts
         self.is_new = is_new
         self.timeout_s = timeout_s
         self._taken: set[str] = set()
         self._unreadable: set[str] = set()
+        self._warned: set[str] = set()
 
     def prepare(self, experiments: Sequence[Experiment]) -> list[Order]:
         """What to do about each experiment; nothing is changed yet.
@@ -119,6 +123,7 @@ class Sender:
 
     def _try(self, order: Order) -> None:
         text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
+        self._warn_of_secrets(Examination(self._once, order.experiment, text))
         objects = rendered_objects(text)
         pods = [pod for tree in objects if tree["kind"] == "RayJob" for pod in pods_of(tree)]
         waiting = dry_run(self.api, pods)
@@ -132,6 +137,13 @@ class Sender:
             raise ToolError(
                 f"the API server refuses {order.experiment.run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE
             )
+
+    def _warn_of_secrets(self, run: Examination) -> None:
+        """Pods wait for a Secret that is not there; once for all cells of a sweep. Who may not read Secrets is told nothing."""
+        for check in run.secrets():
+            if check.state in ("MISSING", "warning") and check.message not in self._warned:
+                self._warned.add(check.message)
+                note(f"warning: {check.message}; fix: {check.fix}")
 
     def _wait_until_gone(self, run_id: str) -> None:
         """Its finalizer stops the Ray job first; a new RayJob of the name cannot be made before."""
