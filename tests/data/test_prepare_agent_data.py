@@ -18,7 +18,7 @@ from opd.envs.travel.data.deepplanning import FOLDER, TRAVEL_FILES
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.make_database import write_database
 from opd.envs.travel.reward import compute_score
-from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, parse_task
+from opd.envs.travel.task import BenchmarkCart, BenchmarkFacts, BenchmarkTrip, parse_task
 
 NUM_TASKS = 10
 
@@ -309,6 +309,19 @@ def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(pu
     assert {row["extra_info"]["database_id"] for row in rows} == {verify_database(tmp_path / "db").database_id}
     summary = json.loads((out / "summary.json").read_text())["sets"]
     assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1}
+    facts = {parse_task(row["reward_model"]["ground_truth"]).facts for row in rows}
+    assert facts == {BenchmarkFacts(origin="A", num_people=1, num_rooms=1)}  # one room where the query says nothing
+    assert "Day 1:" in rows[0]["prompt"][0]["content"]
+
+
+def test_with_the_benchmarks_database_a_query_must_say_who_travels_from_where(published, tmp_path, capsys):
+    write_data(tmp_path / "small", languages=["en"], cases="0")
+    assert import_main(["import", "--data-dir", str(tmp_path / "small"), "--out", str(tmp_path / "db")]) == 0
+    edit(published, lambda queries: queries[0]["meta_info"].update(people_number=0))
+    with pytest.raises(SystemExit):
+        main(["--data-dir", str(published), "--sources", "deepplanning", "--database-dir", str(tmp_path / "db")])
+    error = capsys.readouterr().err
+    assert "row 1, column 'meta_info': must have org (a text) and whole numbers people_number" in error
 
 
 def test_help_shows_an_example(capsys):

@@ -1,7 +1,7 @@
 """Scoring DeepPlanning rows: the published constraints name the entries that a right plan or cart holds."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,17 +36,29 @@ def judge_trip(text: str, task: BenchmarkTrip) -> tuple[Verdict, ...]:
         plan = parse_plan(text)
     except PlanError as error:
         return tuple(Verdict(name, (str(error),)) for name in names)
-    held = _held_names(plan)
-    verdicts = [
-        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if entry not in held[_kind(name)]))
-        for name, entries in task.required_names.items()
-    ]
+    verdicts = named_verdicts(task, _held_names(plan))
     complete = len(plan.days) == task.num_days and all(day.activities for day in plan.days)
     verdicts.append(Verdict(DAYS_COMPLETE, () if complete else (f"the trip has {task.num_days} days",)))
     if task.max_budget is not None:
         cheap = complete and 0 < plan.total_cost <= task.max_budget
         verdicts.append(Verdict("budget", () if cheap else (f"total_cost is not within {task.max_budget}",)))
     return tuple(verdicts)
+
+
+def named_verdicts(task: BenchmarkTrip, held: Mapping[EntryKind, Collection[str]]) -> list[Verdict]:
+    """One verdict for each constraint that names entries.
+
+    Args:
+        task: the query.
+        held: the names in the plan by what they are in it.
+
+    Raises:
+        TaskError: a constraint of no kind that is known.
+    """
+    return [
+        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if entry not in held[_kind(name)]))
+        for name, entries in task.required_names.items()
+    ]
 
 
 def judge_cart(text: str, task: BenchmarkCart) -> tuple[Verdict, ...]:

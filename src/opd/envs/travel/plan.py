@@ -67,17 +67,35 @@ def find_answer(text: str, *, final_text: str | None = None) -> str | None:
     return block if 0 < len(block) <= MAX_ANSWER_CHARS else None
 
 
-def find_json(text: str, tag: str) -> object:
-    """The JSON of the last `<tag>`.
+def find_block(text: str, tag: str) -> str:
+    """What stands in the last `<tag>`.
 
     Raises:
-        PlanError: no block, too long a one, or no JSON in it.
+        PlanError: no block, or too long a one.
     """
     block = last_block(text, tag)
     if block is None:
         raise PlanError(f"there is no <{tag}>...</{tag}>")
     if len(block) > MAX_BLOCK_CHARS:
         raise PlanError(f"the {tag} has {len(block)} characters, more than {MAX_BLOCK_CHARS}")
+    return block
+
+
+def find_json(text: str, tag: str) -> object:
+    """The JSON of the last `<tag>`.
+
+    Raises:
+        PlanError: no block, too long a one, or no JSON in it.
+    """
+    return parse_json(find_block(text, tag), tag)
+
+
+def parse_json(block: str, tag: str) -> object:
+    """The JSON of a block.
+
+    Raises:
+        PlanError: it is none.
+    """
     try:
         return json.loads(block)
     except RecursionError as error:

@@ -5,7 +5,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
 
+from opd.agent.environment import CASE_ID
 from opd.agent.settings import FINAL_TEXT
+from opd.envs.deepplanning.database import Case
+from opd.envs.deepplanning.database import open_database as open_benchmark
+from opd.envs.deepplanning.scoring.judge import Judgement, judge_plan
 from opd.envs.travel.answers import right_answer, says
 from opd.envs.travel.benchmark import judge_cart, judge_trip, personalized_score
 from opd.envs.travel.case import Verdict
@@ -27,7 +31,7 @@ class Result(NamedTuple):
     verdicts: tuple[tuple[str, Verdict], ...]
     """(name of the entry in the breakdown, verdict)."""
     shares: dict[str, float]
-    """`commonsense` and `hard`: the satisfied share of each; of a benchmark's trip also its `personalized_score`."""
+    """`commonsense` and `hard`: the satisfied share of each; of a benchmark's trip its own scores."""
 
 
 def compute_score(
@@ -51,7 +55,9 @@ def compute_score(
     Returns:
         `score` in [0, 1], `acc` 1.0 where everything asked is satisfied, `pred`, and 1.0 or 0.0 for each constraint
         of this task: `commonsense_NAME`, `hard_NAME` or `question_NAME`, with the shares `commonsense` and `hard`;
-        `gradeN` repeats `acc` for a task of grade N. An entry's mean over rows is the pass rate where it is asked.
+        `gradeN` repeats `acc` for a task of grade N. A query of DeepPlanning over its own database gives the benchmark's
+        numbers: `dimension_NAME`, `commonsense_score`, `personalized_score`, `composite_score`, `case_acc` and
+        `delivery_rate`, with `acc` = `case_acc`. An entry's mean over rows is the pass rate where it is asked.
 
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
@@ -72,6 +78,8 @@ def score(text: str, task: Task, extra_info: Mapping[str, Any], *, database_dir:
     if isinstance(task, Trip):
         return _trip(text, task, _database(extra_info, database_dir))
     if isinstance(task, BenchmarkTrip):
+        if task.facts is not None:
+            return _benchmark_plan(judge_plan(text, task, task.facts, _benchmark_case(extra_info, database_dir)))
         verdicts = judge_trip(text, task)
         judged = _benchmark(verdicts)
         return judged._replace(shares=judged.shares | {"personalized_score": personalized_score(verdicts)})
@@ -116,21 +124,45 @@ def _benchmark(verdicts: tuple[Verdict, ...]) -> Result:
     return Result(share, share == 1.0, "", named, {"hard": share})
 
 
+def _benchmark_plan(judgement: Judgement) -> Result:
+    verdicts = [(f"commonsense_{verdict.name}", verdict) for verdict in judgement.commonsense]
+    verdicts += [(f"hard_{verdict.name}", verdict) for verdict in judgement.hard]
+    shares = {f"dimension_{name}": value for name, value in judgement.dimensions.items()} | judgement.scores
+    return Result(judgement.reward, bool(shares["case_acc"]), "", tuple(verdicts), shares)
+
+
 def _database(extra_info: Mapping[str, Any], database_dir: str | None) -> Database:
+    folder = _folder(extra_info, database_dir)
+    database = _opened(folder)
+    _check_made_for(extra_info, folder, database.manifest.database_id)
+    seed = extra_info.get("episode_seed")
+    return database.in_episode(None if seed is None else int(seed))
+
+
+def _benchmark_case(extra_info: Mapping[str, Any], database_dir: str | None) -> Case:
+    folder = _folder(extra_info, database_dir)
+    database = _opened_benchmark(folder)
+    _check_made_for(extra_info, folder, database.manifest.database_id)
+    return database.in_case(str(extra_info.get(CASE_ID)))
+
+
+def _folder(extra_info: Mapping[str, Any], database_dir: str | None) -> str:
     folder = database_dir or extra_info.get("database_dir") or os.environ.get(DATABASE_VARIABLE)
     if not folder:
         raise ManifestError(
             f"reward agent_plan has no database: pass database_dir (agent.database_dir) or set {DATABASE_VARIABLE}"
         )
-    database = _opened(str(folder))
-    made_for, found = extra_info.get("database_id"), database.manifest.database_id
+    return str(folder)
+
+
+def _check_made_for(extra_info: Mapping[str, Any], folder: str, found: str) -> None:
+    made_for = extra_info.get("database_id")
     if made_for is not None and made_for != found:
         raise ManifestError(
             f"{folder}: is database {found}, this task was made for {made_for} and may have no solution here; "
             "give the database that opd.data.prepare_agent_data was given, or prepare the data anew"
         )
-    seed = extra_info.get("episode_seed")
-    return database.in_episode(None if seed is None else int(seed))
 
 
 _opened: Callable[[str], Database] = lru_cache(maxsize=4)(open_database)
+_opened_benchmark = lru_cache(maxsize=4)(open_benchmark)

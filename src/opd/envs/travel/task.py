@@ -71,6 +71,16 @@ def entry_kind(constraint: str) -> EntryKind | None:
     return word if word in get_args(EntryKind) else None  # type: ignore[return-value]
 
 
+class BenchmarkFacts(_Record):
+    """What the benchmark's rules know of a travel query beside its constraints."""
+
+    origin: str
+    num_people: int = Field(ge=1)
+    num_rooms: int = Field(ge=1)
+    depart_weekday: int | None = Field(default=None, ge=1, le=7)
+    """1: Monday."""
+
+
 class BenchmarkTrip(_Record):
     """A DeepPlanning travel query: what its published constraints name must be in the plan."""
 
@@ -79,6 +89,8 @@ class BenchmarkTrip(_Record):
     max_budget: float | None = None
     required_names: dict[str, tuple[str, ...]] = {}
     """By the name of the published constraint: entries of which every one must be in the plan."""
+    facts: BenchmarkFacts | None = None
+    """Set where the row's database is the benchmark's: the plan is judged by all of its rules."""
 
 
 class BenchmarkCart(_Record):

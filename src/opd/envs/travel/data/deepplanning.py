@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
 from opd.envs.database_folder import FolderManifest
@@ -15,7 +17,7 @@ from opd.envs.deepplanning.layout import case_name
 from opd.envs.travel.data.rows import agent_row
 from opd.envs.travel.data.wording import benchmark_rules
 from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, EntryKind, entry_kind
+from opd.envs.travel.task import BenchmarkCart, BenchmarkFacts, BenchmarkTrip, EntryKind, entry_kind
 
 FOLDER = Path("DeepPlanning")
 """Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
@@ -133,7 +135,7 @@ def travel(
         seen: set[str] = set()
         for row in range(len(raw.records)):
             query, identity = _text(raw, row, "query"), _text(raw, row, "id")
-            task = _trip(raw, row, unchecked)
+            task = _trip(raw, row, unchecked, has_database=cases is not None)
             case_id = case_name(language, identity)
             reason = "duplicate_query" if query in seen else "nothing_to_check" if task is None else None
             if reason is None and cases is not None and case_id not in cases.names:
@@ -146,7 +148,10 @@ def travel(
             rows[split].append(
                 agent_row(
                     task,
-                    [{"role": "system", "content": benchmark_rules(language)}, {"role": "user", "content": query}],
+                    [
+                        {"role": "system", "content": benchmark_rules(language, report=task.facts is not None)},
+                        {"role": "user", "content": query},
+                    ],
                     data_source=f"deepplanning_travel_{language}",
                     split=split,
                     index=index,
@@ -218,8 +223,11 @@ def _text(raw: Raw, row: int, column: str) -> str:
     return value
 
 
-def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
-    """The task of a travel query, or None where nothing of it can be checked."""
+def _trip(raw: Raw, row: int, unchecked: Counter[str], *, has_database: bool) -> BenchmarkTrip | None:
+    """The task of a travel query, or None where none of its constraints can be checked.
+
+    With the benchmark's database it also holds what the commonsense rules need.
+    """
     meta = raw.records[row].get("meta_info")
     if not isinstance(meta, dict) or not isinstance(meta.get("hard_constraints"), dict):
         raise raw.error(row, "meta_info", "must be an object with hard_constraints")
@@ -245,8 +253,28 @@ def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
     if not required and budget is None:
         return None
     return BenchmarkTrip(
-        num_days=num_days, max_budget=None if budget is None else float(budget["max_budget"]), required_names=required
+        num_days=num_days,
+        max_budget=None if budget is None else float(budget["max_budget"]),
+        required_names=required,
+        facts=_facts(raw, row, meta) if has_database else None,
     )
+
+
+def _facts(raw: Raw, row: int, meta: Mapping[str, Any]) -> BenchmarkFacts:
+    """Party and origin of a query; the benchmark takes one room or traveller where the query gives no number."""
+    try:
+        return BenchmarkFacts(
+            origin=meta.get("org"),  # type: ignore[arg-type]
+            num_people=meta.get("people_number", 1),
+            num_rooms=meta.get("room_number", 1),
+            depart_weekday=meta.get("depart_weekday"),
+        )
+    except ValidationError as error:
+        raise raw.error(
+            row,
+            "meta_info",
+            "must have org (a text) and whole numbers people_number, room_number and depart_weekday (1 to 7)",
+        ) from error
 
 
 def named_entries(constraint: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
