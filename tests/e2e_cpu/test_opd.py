@@ -50,6 +50,10 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
         (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()
     )
     assert (origin["devices"], origin["trackers"]) == ({"CPU": 1}, {})
+    told = {line["name"]: line["verdict"] for line in origin["preflight"]}
+    # 16 answers are too few neighbours, and a CPU has no memory of its own.
+    assert [name for name, verdict in told.items() if verdict == "ok"] == ["tokenizer", "chat template", "entropy", "perplexity", "right answers"]  # fmt: skip
+    assert (told["position"], told["memory"]) == ("not known", "not known")
     # TransferQueue and torch unpickle what reaches them, Ray runs it: nobody else's machine may.
     assert not {listener for listener in heard if not listener.is_loopback}
     for part in ("TransferQueueController", "SimpleStorageUnit", "gcs_server", "WorkerDict", "RolloutServer"):

@@ -89,6 +89,7 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
 
     resumed = run(folder, "opd", *sets).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output, "it goes on from the newest sealed step"
+    assert ["opd.preflight: " in outcome.output for outcome in (whole, resumed)] == [True, False]
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):

@@ -36,6 +36,10 @@ LIMITS = {
     "flat_entropy": Limit(
         1e-4, "nats: below, a teacher is sure of every token, and what its entropies differ by is rounding"
     ),
+    "uniform": Limit(
+        0.9,
+        "of a guess among all shared tokens, in the run's first row: a real teacher has a tenth of it, an untrained one all",
+    ),
     "neighbour": Limit(
         0.75,
         "share of tokens: a teacher read one position off gave 0.80 to 1.0, one that knows nothing of the text 0.4 to 0.7 by "
@@ -77,6 +81,11 @@ LIMITS = {
     "preference": Limit(-0.3, "a correlation nearer to 0 says little of a teacher, over however many rows"),
     "preference_window": Limit(3, "steps that are pooled: as soon as a fault must be named, and no sooner"),
     "preference_steps": Limit(2, "one step's correlation alone is of too few rows"),
+    "preferred_z": Limit(2.0, "standard errors on both sides of the first row's correlation, which is told with them"),
+    "preferred": Limit(
+        0.1,
+        "where even the upper end of the first row's correlation is below, the teacher hardly tells right from wrong",
+    ),
 }
 
 

@@ -1,5 +1,5 @@
-"""What an attempt ran, on what, and where else it logs: version and commit of this package, image, Python, devices, trackers;
-told to readers, asked by nobody else."""
+"""What an attempt ran, on what, and where else it logs: version and commit of this package, image, Python, devices, trackers, and
+what it found of its teacher; told to readers, asked by nobody else."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from opd.errors import CorruptRecord, StoreError
 from opd.runs.attempts import attempt_prefix
@@ -56,11 +57,20 @@ def add(store: Store, attempt: int, *, devices: Iterable[str], trackers: Mapping
         devices: each rank's, by its own name.
         trackers: URL of this run by tracker.
     """
+    _add(store, attempt, devices=dict(Counter(devices)), trackers=dict(trackers))
+
+
+def add_preflight(store: Store, attempt: int, lines: Iterable[Mapping[str, str]]) -> None:
+    """Add what the first step showed of the teacher; a store that is away just then costs readers that, and the run nothing."""
+    _add(store, attempt, preflight=list(lines))
+
+
+def _add(store: Store, attempt: int, **found: Any) -> None:
     try:
         told = store.get_json(file_key(attempt)) or {}
-        store.put_json(file_key(attempt), {**told, "devices": dict(Counter(devices)), "trackers": dict(trackers)})
+        store.put_json(file_key(attempt), {**told, **found})
     except (StoreError, CorruptRecord) as error:
-        logger.warning("devices and trackers of attempt %d are not stored: %s", attempt, error)
+        logger.warning("%s of attempt %d are not stored: %s", " and ".join(found), attempt, error)
 
 
 def _commit_of_checkout(folder: Path) -> str:

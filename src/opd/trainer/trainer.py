@@ -37,6 +37,7 @@ from opd.rollout.worker import RolloutReport
 from opd.runs import origin
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
+from opd.trainer import preflight
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.fault_watch import FaultWatch
 from opd.trainer.measured_rates import weigh_again
@@ -508,6 +509,8 @@ class OPDTrainer(OrderedTrainer):
             most = self._stages.num_generated(global_steps) or self._spec.data.max_response_length
             prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
             metrics |= self._row_signs.of(orders, prompts, responses, max_tokens=most)
+            if global_steps == 1:
+                self._tell_preflight(metrics)
         self._tokens.keep(
             global_steps,
             orders,
@@ -515,6 +518,16 @@ class OPDTrainer(OrderedTrainer):
             read=self.actor_rollout_wg.read_token_view,
             loss_type=self._stages.loss_type(global_steps),
             tokenizer=self.tokenizer,
+        )
+
+    def _tell_preflight(self, metrics: Mapping[str, Any]) -> None:
+        preflight.tell(
+            metrics,
+            self.ours,
+            run=self.run,
+            tokenizer=self.tokenizer,
+            template_kwargs=self.train_dataset.template_kwargs,
+            plan=self.actor_rollout_wg.tell_plan()[0],
         )
 
 

@@ -498,6 +498,11 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         return counts
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def tell_plan(self) -> Plan | None:
+        """The memory plan that this rank follows; None: there is none."""
+        return self.plan
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_nonfinite_rows(self) -> list[str]:
         """Names of this rank's rows with a token whose loss was not finite, in the last step."""
         return sorted(self._nonfinite_rows)

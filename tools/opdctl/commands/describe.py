@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @about_one_run
 def describe(view: RunView, output: Format) -> None:
-    """Describe one run: what `status` shows, its events, where log, checkpoint and results lie, and its experiment.
+    """Describe one run: what `status` shows, its events, the teacher's preflight, where log, checkpoint and results lie, and its experiment.
 
     Examples: `opdctl describe my-run -n opd` · `opdctl describe my-run --store s3://experiments/opd -o json`
     """
@@ -23,6 +23,7 @@ def describe(view: RunView, output: Format) -> None:
     from opdctl.redact import redact, redact_tree
     from opdctl.runs.cluster_view import events_table
     from opdctl.runs.layout import facts
+    from opdctl.runs.tables import preflight_table
 
     if output is not Format.TEXT:
         write_tree(view.description(), is_yaml=output is Format.YAML)
@@ -31,6 +32,8 @@ def describe(view: RunView, output: Format) -> None:
     console = stdout()
     if (seen := view.found.in_cluster) is not None and seen.events:
         console.print(events_table(seen.events))
+    if view.preflight:
+        console.print(preflight_table(view.preflight))
     if view.places:
         console.print("places", style="italic")
         console.print(facts((name, redact(url)) for name, url in view.places.items()))

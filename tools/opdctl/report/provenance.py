@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from opd.errors import CorruptRecord
-from opd.runs.origin import file_key
+from opd.monitor.preflight import Line
 from opdctl.runs.gather import NUM_THREADS, GatheredRun
-from opdctl.runs.listing import Listing
+from opdctl.runs.origins import origins, preflight
 from opdctl.runs.record import RunRecord
 from opdctl.runs.state import AttemptLine, attempt_lines
 
@@ -38,6 +37,11 @@ class Provenance:
         version, commit = (str(self.origin.get(name, "")) for name in ("version", "commit"))
         hash_, _, dirty = commit.partition("-")
         return " ".join(filter(None, (version, f"({hash_[:12]}{'-' * bool(dirty)}{dirty})" if commit else "")))
+
+    @property
+    def preflight(self) -> list[Line]:
+        """What the first step showed of the teacher; empty where there is none, and of older versions."""
+        return preflight(self.origins)
 
     @property
     def trackers(self) -> list[tuple[str, str]]:
@@ -116,18 +120,7 @@ def provenance(runs: Sequence[GatheredRun]) -> list[Provenance]:
 
     def read(run: GatheredRun) -> Provenance:
         listing = run.listing
-        told = {attempt: _record(listing, file_key(attempt)) for attempt in listing.attempts()}
-        origins = {attempt: found for attempt, found in told.items() if found}
-        return Provenance(record=run.record, attempts=tuple(attempt_lines(listing)), origins=origins)
+        return Provenance(record=run.record, attempts=tuple(attempt_lines(listing)), origins=origins(listing))
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(pool.map(read, runs))
-
-
-def _record(listing: Listing, key: str) -> Mapping[str, Any]:
-    """A record of a run, empty where there is none or it cannot be read."""
-    try:
-        found = listing.store.get_json(key) if key in listing else None
-    except CorruptRecord:
-        found = None
-    return found if isinstance(found, dict) else {}

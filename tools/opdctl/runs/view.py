@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from opd.monitor.preflight import Line
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE
@@ -14,6 +15,7 @@ from opdctl.runs.cache import cache_folder
 from opdctl.runs.gather import gather
 from opdctl.runs.listing import Listing
 from opdctl.runs.locate import Found, locate
+from opdctl.runs.origins import origins, preflight
 from opdctl.runs.record import RunRecord
 from opdctl.runs.state import AttemptLine, attempt_lines
 
@@ -31,6 +33,8 @@ class RunView:
     """Where its results lie: name -> URL."""
     last_line: str
     """The newest line of its log, where no store tells more."""
+    preflight: list[Line] = field(default_factory=list)
+    """What the first step showed of the teacher."""
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -72,9 +76,14 @@ class RunView:
         }
 
     def description(self) -> dict[str, Any]:
-        """What `describe` shows: `to_json` with the events and the experiment."""
+        """What `describe` shows: `to_json` with the events, the teacher's preflight and the experiment."""
         seen = self.found.in_cluster
-        return {**self.to_json(), "events": [asdict(event) for event in seen.events] if seen else [], "spec": self.spec}
+        return {
+            **self.to_json(),
+            "events": [asdict(event) for event in seen.events] if seen else [],
+            "preflight": [asdict(line) for line in self.preflight],
+            "spec": self.spec,
+        }
 
 
 def look_at(
@@ -102,6 +111,7 @@ def look_at(
         attempts=attempt_lines(listing),
         places=_places(listing, gathered.record),
         last_line="",
+        preflight=preflight(origins(listing)),
     )
 
 

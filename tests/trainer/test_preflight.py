@@ -1,0 +1,77 @@
+"""The preflight beside the trainer: templates by their tokens, the memory plan as a line, and where the table goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from tests.memory.jobs import job
+from transformers import AutoTokenizer
+
+from opd.config.parse import parse_tree
+from opd.config.run_config import RunConfig, RunFacts
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.memory.job import GIB
+from opd.memory.plan import make_plan
+from opd.monitor.preflight import Line
+from opd.runs.origin import file_key
+from opd.store.local import LocalStore
+from opd.trainer.preflight import memory, same_prompt, tell
+
+
+@pytest.fixture(scope="module")
+def student():
+    return AutoTokenizer.from_pretrained(STUDENT_DIR)
+
+
+def teacher_with(template: str, folder) -> str:
+    """The toy teacher with a chat template of its own."""
+    shutil.copytree(TEACHER_DIR, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_templates_are_compared_by_what_they_make_of_a_question(student, tmp_path):
+    settings = {"trust_remote_code": False, "template_kwargs": {}}
+    assert same_prompt(student, str(TEACHER_DIR), **settings) is True
+    other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
+    assert same_prompt(student, other, **settings) is False
+    refuses = teacher_with("{{ raise_exception('tools only') }}", tmp_path / "refuses")
+    assert same_prompt(student, refuses, **settings) is None
+    assert same_prompt(student, str(tmp_path / "nowhere"), **settings) is None
+
+
+def test_a_plan_is_ok_where_it_fits_and_a_warning_where_not():
+    fits = memory(make_plan(job(device_bytes=80 * GIB)), 3.5)
+    assert fits.verdict == "ok"
+    assert fits.says.startswith("planned GiB of 80 a rank: rollout ")
+    assert fits.says.endswith("; 3.5 GiB measured")
+    assert memory(make_plan(job(device_bytes=1000)), None).verdict == "warning"
+    for plan in (None, make_plan(job(device_bytes=None))):
+        assert memory(plan, 0.0).verdict == "not known"
+
+
+def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsys):
+    spec = parse_tree({
+        "kind": "opd", "name": "r", "seed": 1, "device": "cpu", "model": {"path": "toy://student"},
+        "teacher": {"path": str(TEACHER_DIR)}, "data": {"train": ["toy://train"], "val": ["toy://heldout"]},
+        "trainer": {"gpus_per_node": 1},
+    }).spec  # fmt: skip
+    facts = RunFacts(run_id="r", run_dir=None, valid_vocab=112, student_vocab=112, teacher_vocab=112)
+    store = LocalStore(tmp_path / "r")
+    run = SimpleNamespace(stores=[store], handle=SimpleNamespace(attempt=1))
+    row = {"opd/teacher_entropy": 4.71, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 900, "opd/mode": "a text"}
+    tell(row, RunConfig(spec=spec, run=facts), run=run, tokenizer=student, template_kwargs={}, plan=None)
+    shown = capsys.readouterr().out.splitlines()
+    told = store.get_json(file_key(1))
+    assert told is not None
+    kept = Line.read(told["preflight"])
+    assert json.loads(json.dumps(told["preflight"])) == [asdict(line) for line in kept]
+    assert [line.name for line in kept if line.verdict == "warning"] == ["entropy"]
+    assert [line.split()[1] for line in shown] == [line.name.split()[0] for line in kept]
+    assert all(line.startswith("opd.preflight: ") for line in shown)
