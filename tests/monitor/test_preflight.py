@@ -40,7 +40,7 @@ def test_a_sound_teacher_is_ok_in_every_line():
         ({"opd/teacher_entropy": 0.5, "opd/teacher_entropy_std": 1e-6, "opd/teacher_surprise": 10.0}, {"entropy", "perplexity"}),
         ({"opd/teacher_prefers_neighbour": 0.9}, {"position"}),
         ({"data/prompts_off_template": 1.0}, {"chat template"}),
-        ({"opd/teacher_surprise": 4.8}, {"perplexity"}),
+        ({"opd/teacher_surprise": 7.1}, {"perplexity"}),
         ({"opd/floored_share": 0.5}, {"perplexity"}),
         ({"opd/teacher_preference": -0.3}, {"right answers"}),
         ({"opd/teacher_preference": 0.0, "opd/valid_rows": 1000.0}, {"right answers"}),
@@ -64,6 +64,14 @@ def test_what_one_model_says_with_tokens_that_the_other_lacks_is_told():
     )  # fmt: skip
     assert warned({"opd/unshared_mass_teacher": 0.06}, more) == {"tokenizer"}
     assert verdicts({}, more)["tokenizer"] == "not known"
+
+
+def test_a_vocabulary_that_is_small_makes_a_guess_no_measure():
+    assert warned({"opd/teacher_surprise": 5.0}) == set()
+    assert (
+        warned({"opd/teacher_surprise": 11.0}, replace(MODELS, shared=150_000, student=150_000, teacher=150_000))
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,15 +103,15 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
     def warnings(number: int) -> set[str]:
         return {line.name for line in look(rows[number - 1], MODELS) if line.verdict == "warning"}
 
-    expected = {
-        "teacher-uniform": "entropy", "teacher-constant": "entropy", "teacher-late": "position", "teacher-early": "position",
-        "no-template": "chat template", "wrong-template": "chat template", "teacher-worse": "right answers",
-        "clamp": "perplexity",
+    expected = {  # in a line of these; few tokens do not tell a shift by their neighbours
+        "teacher-uniform": {"entropy"}, "teacher-constant": {"entropy"}, "teacher-late": {"position", "perplexity"},
+        "teacher-early": {"position", "perplexity"}, "no-template": {"chat template"}, "wrong-template": {"chat template"},
+        "teacher-worse": {"right answers"}, "clamp": {"perplexity"},
     }  # fmt: skip
     for turn in turns(list(INJECTED)):
         assert [warnings(step) for step in range(turn.begins, turn.first)] == [set()] * (turn.first - turn.begins)
         if turn.fault in expected:
-            assert expected[turn.fault] in warnings(turn.first), turn.fault
+            assert expected[turn.fault] & warnings(turn.first), turn.fault
 
 
 def test_lines_are_read_back_as_they_were_written_and_nothing_else_is():

@@ -40,6 +40,11 @@ LIMITS = {
         0.9,
         "of a guess among all shared tokens, in the run's first row: a real teacher has a tenth of it, an untrained one all",
     ),
+    "impossible": Limit(
+        7.0,
+        "nats a token, in the run's first row: with a small vocabulary a guess has less, and so may a sound teacher that is sure "
+        "of what the student gets wrong, 4.8 in the toy's; one read one position off gave 9.5 and more",
+    ),
     "neighbour": Limit(
         0.75,
         "share of tokens: a teacher read one position off gave 0.80 to 1.0, one that knows nothing of the text 0.4 to 0.7 by "

@@ -151,7 +151,7 @@ def _perplexity(row: Mapping[str, float], past: Past, models: Models) -> Line:
     if surprise is None:
         return _line("perplexity", "was not measured", [], is_known=False)
     warnings, _ = _told("divergence-floored", row, past)
-    if surprise > models.guess:
+    if surprise > max(models.guess, limit("impossible")):
         warnings.append("the answers are less likely to the teacher than to a guess")
     says = f"of the answers to the teacher {_exp(surprise)}; {models.shared} would be a guess"
     return _line("perplexity", says + ("" if own is None else f", to the student {_exp(own)}"), warnings, is_known=True)
