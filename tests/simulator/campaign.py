@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -23,6 +24,8 @@ from tests.simulator.world import Site, Sites, World
 
 STEPS = 150
 PER_TASK = 50
+# Schedules whose worlds are kept until they are looked for: a few MB each.
+PER_COLLECTION = 10
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
@@ -55,8 +58,12 @@ def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
 def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
     """Plays the schedules of these seeds."""
     tally = Tally()
-    for seed in seeds:
+    gc.disable()  # a world is garbage as a whole, once its schedule has been played
+    for number, seed in enumerate(seeds):
         tally.play(seed, World(seed, steps, sites=sites))
+        if number % PER_COLLECTION == 0:
+            gc.collect()
+    gc.enable()
     return tally
 
 
@@ -130,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         print(describe_failure(seed, options.steps if seed >= FIRST_SHOWN + NUM_SHOWN else 0, what), file=out)
     if failures and (options.seed or 0) < FIRST_SHOWN:
         return 1
+    gc.freeze()  # what is imported by now stays
     if options.count is None:
         return replay(options.seed or 0, options.steps, sites, out)
     first = options.seed if options.seed is not None else int(commit()[:7], 16) if commit() != "unknown" else 0

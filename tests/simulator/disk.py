@@ -7,6 +7,7 @@ later is kept, lost or torn by itself, in any order; a rename never loses the fi
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import random
@@ -17,8 +18,11 @@ FOLDER_MODE, FILE_MODE = modes.S_IFDIR | 0o755, modes.S_IFREG | 0o644
 _NUMBERS = itertools.count(1)
 
 
+_text_of = functools.cache(os.strerror)
+
+
 def failed(code: int, path: str, *, is_injected: bool = False) -> OSError:
-    error = OSError(code, os.strerror(code), path)
+    error = OSError(code, _text_of(code), path)
     error.is_injected = is_injected  # type: ignore[attr-defined]
     return error
 

@@ -24,17 +24,40 @@ def text_of(path: Any) -> str:
         return str(path)
 
 
-def _of_paths(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of a path and of one more path or text, if any; paths are immutable, so that equal ones may be one."""
-    kept: dict[Any, Any] = {}
+def _of_path(call: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], Any]:
+    """The same function of a path; paths are immutable, so that equal ones may be one."""
+    kept: dict[str, Any] = {}
 
-    def remembered(path: pathlib.Path, *other: Any) -> Any:
-        key = (text_of(path), text_of(other[0]) if other else None)
+    def remembered(path: pathlib.Path) -> Any:
+        try:
+            key = path._str
+        except AttributeError:
+            key = str(path)
         answer = kept.get(key)
         if answer is None:
             if len(kept) >= MOST_KEPT:
                 kept.clear()
-            answer = kept[key] = call(path, *other)
+            answer = kept[key] = call(path)
+        return answer
+
+    return remembered
+
+
+def _of_two(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of a path and of one more path or text."""
+    kept: dict[tuple[str, str], Any] = {}
+
+    def remembered(path: pathlib.Path, other: Any) -> Any:
+        try:
+            text = path._str
+        except AttributeError:
+            text = str(path)
+        key = (text, other if type(other) is str else text_of(other))
+        answer = kept.get(key)
+        if answer is None:
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            answer = kept[key] = call(path, other)
         return answer
 
     return remembered
@@ -51,9 +74,10 @@ def install() -> None:
         parse = remembering(lambda *parts: parse_parts(parts))
         flavour.parse_parts = lambda parts: parse(*parts)
     path = pathlib.Path
-    path.parents = property(_of_paths(lambda path, parents=path.parents: tuple(parents.fget(path))))  # type: ignore[assignment,misc]
-    path.__truediv__ = _of_paths(path.__truediv__)  # type: ignore[method-assign]
-    path.relative_to = _of_paths(path.relative_to)  # type: ignore[method-assign]
+    path.parent = property(_of_path(path.parent.fget))  # type: ignore[assignment,attr-defined,misc]
+    path.parents = property(_of_path(lambda path, parents=path.parents: tuple(parents.fget(path))))  # type: ignore[assignment,misc]
+    path.__truediv__ = _of_two(path.__truediv__)  # type: ignore[method-assign]
+    path.relative_to = _of_two(path.relative_to)  # type: ignore[method-assign]
     # By its fields: a manifest is frozen all through.
     record = manifest.Manifest
     for name in ("to_bytes", "seal", "from_bytes"):

@@ -180,8 +180,9 @@ class World(Scheduler):
         self, what: str, disk: Disk, path: tuple[str, ...], shown: str, *, writes: bool, num_bytes: int = 0
     ) -> int | None:
         """Before a call: raises what the disk answers, or says how much of a write it takes (None: all)."""
-        label = label_of(path)
-        kind = self._decide(what, label, DISK_WRITE if writes else DISK_READ)
+        kind = self._decide(what, _LABELS.get(path) or label_of(path), DISK_WRITE if writes else DISK_READ)
+        if kind is None and (self.is_calm or not writes):
+            return None
         now_s = self.now_s
         if kind in ERRNOS:
             self.current.process.has_met_read_faults |= not writes
@@ -209,22 +210,20 @@ class World(Scheduler):
         return kind
 
     def _decide(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
-        process = self.current.process
+        current = self.current
+        process = current.process
         if process.is_dead:
             raise Killed
         self.now_s += CALL_S
         self.num_calls += 1
+        kind = None
         if not self.is_calm:
             kind = self._choose(what, label, kinds)
         elif self.num_calls > MAX_CALLS or self.now_s > self._calm_from_s + MAX_CALM_S:
             raise Failure("the run neither ends nor fails, though nothing disturbs it any more")
-        else:
-            kind = None
         self.trace = hash((self.trace, what, label, kind or ""))  # None has another hash in each process
         if self.log is not None:
-            self.log.append(
-                f"{self.now_s:12.4f} {process.role:9} {self.current.name:14} {what:11} {label:24} {kind or ''}"
-            )
+            self.log.append(f"{self.now_s:12.4f} {process.role:9} {current.name:14} {what:11} {label:24} {kind or ''}")
         if self.met is not None:
             self.met.add((self._site(what, label, kinds), self._num_attempts > 1))
         if kind is not None:
@@ -232,7 +231,7 @@ class World(Scheduler):
             if kind in EVENTS:
                 self._happen(kind, process)
                 kind = None
-        if process.has_sigterm and self.current is process.tasks[0]:
+        if process.has_sigterm and current is process.tasks[0]:
             process.has_sigterm = False
             if process.handler is None or not callable(process.handler):
                 self.kill(process)
