@@ -467,7 +467,7 @@ def install() -> None:
 
     FirstTry.real, base.Retrying = base.Retrying, FirstTry  # type: ignore[misc]
     remote.asyncio = bucket.Asyncio  # type: ignore[attr-defined]
-    remote._filesystem = lambda protocol, url, environment: _world.client  # type: ignore[assignment]
+    remote._filesystem = lambda *arguments: _world.client  # type: ignore[assignment]
     memory.install()
     checkpointing.open_dict = lambda config: __import__("contextlib").nullcontext()  # type: ignore[assignment]
 
