@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
 from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, weights_bytes, weights_key, write_pass_rates
-from opdctl.report.problems import histogram
+from opdctl.report.problems import draw, histogram
 
 HOSTILE = "<script>m"
 RATES = [PassRate("a", 0.0, 8, HOSTILE), PassRate("b", 0.25, 8, HOSTILE), PassRate("c", 1.0, 8, HOSTILE)]
@@ -32,6 +33,14 @@ def test_a_bar_is_one_number_of_right_answers_as_far_as_they_can_be_told_apart()
 def test_bars_that_share_answers_are_equally_full_where_the_pass_rates_are() -> None:
     counts, _, _ = histogram(np.arange(41) / 40, 40)
     assert counts.tolist() == [1, *[2] * 20]
+
+
+def test_prompts_are_counted_in_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr("opdctl.report.problems.as_curve", lambda title, figure, caption: figures.append(figure))
+    draw("Pass rates", pa.table({"pass_rate": [0.0, 0.25, 1.0], "k": [8, 8, 8], "checkpoint": ["hub/m"] * 3}))
+    ticks = figures[0].axes[0].get_yticks()
+    assert ticks.tolist() == np.round(ticks).tolist()
 
 
 @pytest.fixture

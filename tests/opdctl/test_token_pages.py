@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from opd.runs.tokens import NUM_BINS, StepTokens, TokenRow, file_key, to_bytes
 from opd.store.opening import open_store
 from opdctl.report.beside import Kept, write_pages
-from opdctl.report.density import quadrants
+from opdctl.report.density import draw, quadrants
 from opdctl.report.token_page import largest, render, shown_tokens
 from opdctl.runs.gather import gather
 from opdctl.runs.targets import RunPlace
@@ -57,6 +58,15 @@ def test_a_bin_with_the_median_counts_in_parts():
     assert (found.entropy, found.divergence) == (4.5, 4.5)
     assert found.of_all == {"Q1": 0.25, "Q2": 0.25, "Q3": 0.25, "Q4": 0.25}
     assert found.of_kept["Q1"] == 0
+
+
+def test_every_picture_names_its_axes_and_what_its_colours_count(monkeypatch: pytest.MonkeyPatch):
+    figures: list[Figure] = []
+    monkeypatch.setattr("opdctl.report.density.as_curve", lambda title, figure, caption: figures.append(figure))
+    draw(step())
+    axes = ("entropy of the student, nats", "divergence, nats")
+    found = [[(part.get_xlabel(), part.get_ylabel()) for part in figure.axes] for figure in figures]
+    assert found == [[axes, ("", "tokens")], [axes, ("", "share")]]
 
 
 def test_a_token_shows_its_levels_its_values_and_that_it_is_in_the_loss():

@@ -77,25 +77,24 @@ def draw(step: StepTokens) -> list[Curve]:
     name = "trained tokens" if step.covers_all else "tokens in the loss"
     remark = "" if step.covers_all else "of the others the divergence was not computed; "
     caption = f"{remark}lines: medians; shares of the {name} in TIP's quadrants, to within a bin"
-    pictures = [
-        as_curve(f"Step {step.step}: {name}", _figure(every, found, found.of_all, "Blues", LogNorm(vmin=0.5)), caption)
-    ]
+    figure = _figure(every, found, found.of_all, "Blues", LogNorm(vmin=0.5), "tokens")
+    pictures = [as_curve(f"Step {step.step}: {name}", figure, caption)]
     if step.score != "none" and step.covers_all:
-        figure = _figure(density[..., 1] / every, found, found.of_kept, "Greens", Normalize(0, 1))
+        figure = _figure(density[..., 1] / every, found, found.of_kept, "Greens", Normalize(0, 1), "share")
         caption = f"chosen by {step.score}, ratio {step.ratio:g}; shares of the tokens in the loss, to within a bin"
         pictures.append(as_curve(f"Step {step.step}: share in the loss", figure, caption))
     return pictures
 
 
-def _figure(values: np.ndarray, found: Quadrants, shares: dict[str, float], colours: str, norm: Any) -> Any:
-    """A picture of `values` [bins, bins], nan where there is nothing; its axes end where the tokens do."""
+def _figure(values: np.ndarray, found: Quadrants, shares: dict[str, float], colours: str, norm: Any, unit: str) -> Any:
+    """A picture of `values` [bins, bins] in `unit`, nan where there is nothing; its axes end where the tokens do."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 3.7), layout="constrained")
     axes = figure.add_subplot()
     extent = (0, NUM_BINS, 0, NUM_BINS)
     image = axes.imshow(values.T, origin="lower", extent=extent, aspect="auto", cmap=colours, norm=norm, interpolation="none")  # fmt: skip
-    figure.colorbar(image, ax=axes)
+    figure.colorbar(image, ax=axes, label=unit)
     axes.axvline(found.entropy, color="#333", linewidth=0.8)
     axes.axhline(found.divergence, color="#333", linewidth=0.8)
     for name, (x, y) in _CORNERS.items():

@@ -195,7 +195,7 @@ const Chart = (() => {
         width: this.plot.clientWidth || 340, height: HEIGHT, legend: { show: false }, padding: [8, 18, 0, 0],
         scales: { x: { time: false, range: (_, low, high) => high > low ? [low, high] : [low - 1, high + 1] },
                   y: { distr: this.isLog ? 3 : 1, range: this.isLog ? logRange : linearRange(this.chart.unit) } },
-        axes: [{ ...axis, incrs: STEPS, size: 28, gap: 3, values: names },
+        axes: [{ ...axis, incrs: STEPS, size: 22, gap: 3, values: names, label: "step", labelSize: 14, labelGap: -2, labelFont: axis.font },
                { ...axis, gap: 3, values: names, ...(this.isLog ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, ticks) => ticks } : {}),
                  size: (_, values) => 14 + 6.3 * Math.max(1, ...(values || []).map((value) => value == null ? 0 : String(value).length)) }],
         cursor: { y: false, drag: { x: true, y: false, dist: 6, setScale: false }, focus: { prox: this.lines.length > 1 ? 20 : -1,
