@@ -59,13 +59,14 @@ def draw(title: str, table: pa.Table) -> Curve:
     rates, k = (table[name].to_numpy().astype(float) for name in ("pass_rate", "k"))
     counts, middles, bars = histogram(rates, int(k.max()))
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(4.6, 3.1), layout="constrained")
     axes = figure.add_subplot()
     apart = middles[1] - middles[0]
     axes.bar(middles, counts, width=0.9 * apart, color="C0", alpha=0.7)
     axes.set(xlabel="pass rate", ylabel="prompts", xlim=(-0.55 * apart, 1 + 0.55 * apart))
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top"]].set_visible(False)
     remarks = [
         f"{len(rates):,} prompts, mean pass rate {100 * rates.mean():.1f} %, {_answers(k)} each by {_models(table)}"
