@@ -283,6 +283,12 @@ def test_the_total_is_within_a_tenth_of_itself_from_the_sum(total, expected):
     assert holds(cost.cost_calculation_correctness, *COSTS, total=total, **PARTY) is expected
 
 
+def test_a_cost_below_zero_lowers_no_sum():
+    dear, credit = act("meal", cost=100), act("travel_city", cost=-90)
+    assert holds(cost.cost_calculation_correctness, day(STAY, dear, credit), total=100)
+    assert not holds(cost.cost_calculation_correctness, day(STAY, dear, credit), total=10)
+
+
 def test_a_total_below_zero_is_none():
     assert holds(cost.cost_calculation_correctness, day(), total=0)
     assert not holds(cost.cost_calculation_correctness, day(), total=-1)
