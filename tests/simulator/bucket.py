@@ -27,7 +27,18 @@ LOST_ANSWERS: dict[str, Callable[[], Exception]] = {
     "answer lost": lambda: ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     "odd answer": lambda: KeyError("ContentLength"),
 }
-KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", "outage")
+# For a while: nothing answers; all that changes objects is refused, as with a quota that is used up; what reads them is, as
+# with a key that they are encrypted with, and listings answer.
+LASTING = ("outage", "no writes", "no reads")
+KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", *LASTING)
+# What becomes of a request: refused for good, not answered for longer than it is tried again, or mostly mended by the next try;
+# and one that changes something may take effect when nobody expects it any more.
+_REST = tuple(kind for kind in KINDS if kind not in ("late", "twice", "denied", *LASTING))
+OF_READS = (("denied",), ("no reads",), ("outage",), _REST)
+OF_WRITES = (("late",), ("twice",), ("denied",), ("no writes",), ("outage",), _REST)
+WRITES = (("late",), ("twice",), *OF_READS)
+WRITES = ("put", "create", "upload", "delete")
+READS = ("get", "download")
 
 
 class Bucket:
@@ -37,20 +48,21 @@ class Bucket:
         self.world = world
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.offset_s = 0.0
-        self.away_until_s = 0.0
-        # While a request takes effect whose client has its answer already, or waits no more.
-        self.is_late = False
+        self.until_s = dict.fromkeys(LASTING, 0.0)
+        # "late" or "twice", while a request takes effect whose client has its answer already, or waits no more.
+        self.stray = ""
 
     def put(self, key: str, data: bytes, *, creates: bool, author: int) -> None:
         if creates and key in self.objects:
             raise OSError(errno.EINVAL, "PreconditionFailed")
-        if self.objects.get(key, (None,))[0] != data:
-            self.world.oracle.changed(key, author, is_late=self.is_late)
+        before = self.objects.get(key, (None,))[0]
+        if before != data:
+            self.world.oracle.changed(key, author, self.stray, is_shorter=len(data) < len(before or b""))
         self.objects[key] = (data, EPOCH_S + self.world.now_s + self.offset_s)
 
     def delete(self, key: str, *, author: int) -> None:
         if self.objects.pop(key, None) is not None:
-            self.world.oracle.changed(key, author, is_late=self.is_late)
+            self.world.oracle.changed(key, author, self.stray)
 
     def get(self, key: str) -> bytes:
         try:
@@ -121,16 +133,16 @@ class Future:
             self._fail(REFUSALS[kind]())
         if kind in ("late", "never"):
             if kind == "late":
-                world.at(until_s + world.random.choice((0.5, 5.0, 60.0, 300.0)), self._unheard)
+                world.at(until_s + world.random.choice((0.5, 5.0, 60.0, 300.0)), lambda: self._unheard("late"))
             world.block(until_s)
             raise TimeoutError
         if kind == "slow":
             there_s = min(world.random.uniform(1.0, 24.0), deadline_s - 1.0)
         world.sleep(there_s)
         if kind == "twice":  # a retransmission by a proxy: the service does it again, now or later
-            world.at(world.now_s + world.random.choice((0.0, 0.01, 3.0, 60.0)), self._unheard)
+            world.at(world.now_s + world.random.choice((0.0, 0.01, 3.0, 60.0)), lambda: self._unheard("twice"))
             if world.random.random() < 0.5:
-                self._unheard()
+                self._unheard("twice")
         try:
             answer = request.call()
         except OSError:
@@ -147,12 +159,12 @@ class Future:
         self._is_done = True
         raise error
 
-    def _unheard(self) -> None:
+    def _unheard(self, how: str) -> None:
         bucket = self.request.world.bucket
-        bucket.is_late = True
+        bucket.stray = how
         with contextlib.suppress(OSError):
             self.request.call()
-        bucket.is_late = False
+        bucket.stray = ""
 
     def done(self) -> bool:
         return self._is_done

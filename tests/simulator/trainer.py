@@ -117,26 +117,28 @@ class Trainer:
                 self._train()
         checkpointing.upload_what_is_left(self.run, self.workers)
         rows = self.run.history()
+        self.world.oracle.has_rows(rows, self.step, "in the result")
         return {"steps": self.step, "state": state_after(self.step), "rows": len(rows)}
 
     def _resume(self) -> None:
         config = types.SimpleNamespace(trainer=types.SimpleNamespace(resume_mode="disable", resume_from_path=None))
         chosen: list[Any] = []
         choose = self.run.checkpoints.choose
+        disks = self.world.disks_of(self.workers.processes)
 
         def noted(**options: Any) -> Any:
             for process in self._processes():
                 process.chose_s = self.world.now_s
             chosen.append(choose(**options))
+            met = any(process.has_met_read_faults for process in self._processes())
+            self.world.oracle.chosen(chosen[-1].step or 0, disks, met_read_faults=met, rejected=chosen[-1].rejected)
             return chosen[-1]
 
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
         checkpointing.resume(config, self.run, self.workers, lambda: self._load(config, chosen))  # type: ignore[arg-type]
         self.step = chosen[-1].step or 0
         self._saved = chosen[-1].step
-        disks = self.world.disks_of(self.workers.processes)
-        met = any(process.has_met_read_faults for process in self._processes())
-        self.world.oracle.resumed(self.step, disks, met_read_faults=met, rejected=chosen[-1].rejected)
+        self.world.oracle.resumed(self.step)
         self.world.oracle.has_rows(self.run.history(), self.step, f"resumed at step {self.step}")
 
     def _processes(self) -> list[Process]:
@@ -222,5 +224,7 @@ def attempt(world: Any) -> None:
     world.oracle.claimed(run.handle.attempt, run.handle.token)
     with run:
         trainer = Trainer(world, run, Workers(world, world.start_ranks(process), run.handle.attempt))
-        run.finish(trainer.fit())
+        result = trainer.fit()
+        world.oracle.ending(run.handle.attempt)
+        run.finish(result)
     world.oracle.finished()
