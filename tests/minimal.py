@@ -15,4 +15,9 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "eval": {"kind": "eval", "model": {"path": "m"}},
     "passrate": {"kind": "passrate", "model": {"path": "m"}},
     "convert": {"kind": "convert", "convert": {"checkpoint": "c"}},
+    "pipeline": {
+        "kind": "pipeline",
+        "name": "p",
+        "stages": {"a": {"kind": "convert", "convert": {"checkpoint": "c"}}},
+    },
 }

@@ -68,7 +68,7 @@ LAYERS = (
     ("cluster",),
     ("pods", "rollout"),
     ("worker",),
-    ("trainer",),
+    ("trainer", "pipeline"),
     ("launch", "main_opd", "quickstart"),
 )
 # Names that people type or write into their files: they stand where they always stood, and may use what is above them.

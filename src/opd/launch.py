@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
@@ -18,15 +19,18 @@ from opd.config import (
     Loaded,
     OpdAgentSpec,
     OpdSpec,
+    PipelineSpec,
     SpecError,
     dump_spec,
     load_spec,
     spec_hash,
 )
 from opd.config.naming import FORMER_DEFAULT_NAME
+from opd.config.pipeline import before_it_runs, stages_of
 from opd.config.site import SITE_VARIABLE
 from opd.config.verl import RunFacts, compute_overrides
 from opd.inputs import Inputs, check_inputs
+from opd.pipeline import run as run_pipeline
 from opd.runs.claim import refuse
 from opd.runs.identity import RUN_FILE
 from opd.runs.result import RESULT_FILE
@@ -88,18 +92,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_SPEC
     report(loaded)
     spec = loaded.spec
+    if isinstance(spec, PipelineSpec):
+        return pipeline(spec, loaded, args)
     if not (args.dry_run or args.plan) and (begun := begun_under_the_former_default(loaded)):
         print(f"opd.launch: {begun}", file=sys.stderr)
         return EXIT_BAD_SPEC
     if args.plan:
-        apply_experiment(dump_spec(spec), is_final=args.no_env)
-        code: int = importlib.import_module("opd.memory.command").run(loaded)
-        return code
+        return plan(loaded, is_final=args.no_env)
     if args.dry_run:
-        for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
-            print(line)
+        print_overrides(spec)
         return 0
     return supervised(lambda: start(spec, is_final=args.no_env, origin=loaded.origin), grace_s=args.grace_s)
+
+
+def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> int:
+    """What the command line asks of a pipeline, of all of its stages in turn."""
+    if not (args.plan or args.dry_run):
+
+        def start_stage(stage: AnySpec) -> int:
+            return start(stage, is_final=args.no_env, origin=loaded.origin)
+
+        return run_pipeline(spec, start_stage, is_final=args.no_env, origin=loaded.origin, grace_s=args.grace_s)
+    stages = stages_of(spec)
+    codes = [0]
+    for stage, planned in zip(stages, before_it_runs(stages), strict=True):
+        print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
+        if args.dry_run:
+            print_overrides(stage.spec)
+        elif isinstance(planned, OpdSpec | OpdAgentSpec):
+            codes.append(plan(replace(loaded, spec=planned), is_final=args.no_env))
+    return max(codes)
+
+
+def plan(loaded: Loaded, *, is_final: bool) -> int:
+    """Print what lies on a GPU in which phase; 2 where it does not fit."""
+    apply_experiment(dump_spec(loaded.spec), is_final=is_final)
+    code: int = importlib.import_module("opd.memory.command").run(loaded)
+    return code
+
+
+def print_overrides(spec: AnySpec) -> None:
+    """What verl is given, one a line; nothing for a conversion."""
+    for line in [] if isinstance(spec, ConvertSpec) else compute_overrides(spec, run=facts(spec)):
+        print(line)
 
 
 def report(loaded: Loaded) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import hydra
 from omegaconf import DictConfig
 
-from opd.config import AnyRunSpec, ConvertSpec, SpecError
+from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
 from opd.config.errors import Problem
 from opd.config.load import load_text
 from opd.config.raw import parse_raw
@@ -71,8 +71,8 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
         spec = load_text(f"kind: {kind}\n", env=teacher, sets=sets, overrides=[*_ORIGINAL, *rest]).spec
     except SpecError as error:
         raise SpecError(map(_in_verls_keys, error.problems), origin="command line") from error
-    if isinstance(spec, ConvertSpec):
-        rule, fix = "a conversion trains and samples nothing", "use python -m opd.launch with a file of kind convert"
+    if isinstance(spec, ConvertSpec | PipelineSpec):
+        rule, fix = "this starts one run that trains or samples", f"use python -m opd.launch with a file of kind {kind}"
         raise SpecError([Problem(path=_KIND, value=kind, rule=rule, fix=fix)], origin="command line")
     return spec
 

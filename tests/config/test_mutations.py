@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opd.config import VARIABLES, ConvertSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
+from opd.config import VARIABLES, ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
 from opd.config.reader import read_text
 from opd.config.verl import RunFacts, compute_overrides
 
@@ -75,7 +75,7 @@ def valid_or_spec_error(load):
         return check_error(error)
     assert parse_tree(dump_spec(spec)).spec == spec
     assert len(spec_hash(spec)) == 64
-    if not isinstance(spec, ConvertSpec):
+    if not isinstance(spec, ConvertSpec | PipelineSpec):
         assert compute_overrides(spec, run=RunFacts(run_id=spec.name, run_dir="r"))
     return spec
 

@@ -12,11 +12,12 @@ MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to
 KEY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"  # a key that Hydra's dotted override grammar can carry
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
-Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert"]
+Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert", "pipeline"]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
 KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert")
+"""The kinds that are one run, each with a chart; `pipeline` is made of runs."""
 
 
 class Section(BaseModel):

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from opd.config.kinds import AnySpec
+from opd.config.kinds import BaseSpec
 from opd.config.tree import drop_path, get_path
 
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
@@ -18,6 +18,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "store",
     "output",
     "checkpoint",
+    "stages",  # a pipeline's: each stage is a run with an identity of its own
     "model.name",
     "data.num_workers",
     "data.train_ratio",
@@ -89,7 +90,7 @@ ADDED_SINCE: dict[str, Any] = {
 }
 
 
-def dump_spec(spec: AnySpec) -> dict[str, Any]:
+def dump_spec(spec: BaseSpec) -> dict[str, Any]:
     """The spec as plain JSON values, every default written out, unset optional keys left out.
 
     `parse_tree(dump_spec(spec)).spec == spec`.
@@ -102,7 +103,7 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def identity(spec: AnySpec) -> dict[str, Any]:
+def identity(spec: BaseSpec) -> dict[str, Any]:
     """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
     tree = dump_spec(spec)
     for path in NOT_IDENTITY:
@@ -113,6 +114,6 @@ def identity(spec: AnySpec) -> dict[str, Any]:
     return tree
 
 
-def spec_hash(spec: AnySpec) -> str:
+def spec_hash(spec: BaseSpec) -> str:
     """SHA-256 (hex) of the canonical JSON of `identity(spec)`."""
     return hashlib.sha256(canonical_json(identity(spec)).encode()).hexdigest()

@@ -271,7 +271,12 @@ DEFAULTS: tuple[Default, ...] = (
     _per_device("trainer.gpus_per_node", 8, 1),
     _per_kind("trainer.val_before_train", grpo=True, opd=False, opd_agent=False, sft=True),
     Default("name", KINDS, _run_name, "kind, model.name and recipe, opd.loss_type or eval.instruction_variant"),
-    Default("store.url", KINDS, lambda look: f"{look.get('output.root', str).rstrip('/')}/store", "output.root/store"),
+    Default(
+        "store.url",
+        (*KINDS, "pipeline"),
+        lambda look: f"{look.get('output.root', str).rstrip('/')}/store",
+        "output.root/store",
+    ),
 )
 
 # Sections that a spec must fill: an empty map makes validation name the missing key instead of the missing section.
@@ -283,6 +288,7 @@ REQUIRED_SECTIONS: dict[Kind, tuple[str, ...]] = {
     "eval": ("model",),
     "passrate": ("model",),
     "convert": ("convert",),
+    "pipeline": (),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ RawOverrides = Annotated[
     tuple[Text, ...], Field(description="Raw Hydra overrides for verl keys that the spec does not name.")
 ]
 MAX_SEED = 2**31 - 1
+StageName = Annotated[str, Field(pattern=r"^[a-z]([_a-z0-9]*[a-z0-9])?$")]
 
 
 class BaseSpec(Section):
@@ -128,9 +129,23 @@ class ConvertSpec(BaseSpec):
     convert: Convert = Field(description="Which checkpoint, to where.")
 
 
+class PipelineSpec(BaseSpec):
+    """Stages that run one after another, each a run of its own; `opd.config.pipeline` makes their specs."""
+
+    kind: Literal["pipeline"] = Field(description="Kind of experiment.")
+    stages: dict[StageName, dict[str, Any]] = Field(
+        min_length=1,
+        description="Experiments by name, of any other kind, without name, store, output and env, which are the pipeline's; "
+        "${stages.NAME.RESULT} stands for what an earlier stage left.",
+    )
+
+
 AnySamplingSpec = GrpoSpec | OpdSpec | OpdAgentSpec | EvalSpec
 AnyRunSpec = AnySamplingSpec | SftSpec
 AnySpec = AnyRunSpec | ConvertSpec
+"""One run."""
+FileSpec = AnySpec | PipelineSpec
+"""What an experiment file may hold."""
 
 SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
     "grpo": GrpoSpec,
@@ -140,4 +155,5 @@ SPEC_CLASSES: dict[Kind, type[BaseSpec]] = {
     "eval": EvalSpec,
     "passrate": PassRateSpec,
     "convert": ConvertSpec,
+    "pipeline": PipelineSpec,
 }

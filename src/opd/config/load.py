@@ -11,8 +11,9 @@ from opd.config.base import Section
 from opd.config.coerce import parse_value
 from opd.config.environment import Applied, apply_environment
 from opd.config.errors import Problem, SpecError, located
-from opd.config.kinds import SPEC_CLASSES, AnySpec
+from opd.config.kinds import SPEC_CLASSES, FileSpec, PipelineSpec
 from opd.config.parse import explain_unknown, kind_of, parse_tree
+from opd.config.pipeline import stages_of
 from opd.config.raw import fold
 from opd.config.reader import Document, read_text
 from opd.config.site import over_site
@@ -34,7 +35,7 @@ class Loaded:
         is_named: whether file, environment or `--set` gave the run's name; else its kind, model and algorithm did.
     """
 
-    spec: AnySpec
+    spec: FileSpec
     chart: dict[str, Any]
     env_applied: tuple[Applied, ...]
     notes: tuple[str, ...]
@@ -115,6 +116,8 @@ def _load(
             problems.append(Problem(path="overrides", value=late[0], rule=f"kind {kind} starts no verl trainer"))
         is_named = "name" in tree
         parsed = parse_tree(tree)
+        if isinstance(parsed.spec, PipelineSpec):
+            stages_of(parsed.spec)
     except SpecError as error:
         problems += error.problems
     if problems:

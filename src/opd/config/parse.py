@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from opd.config.base import KINDS, Kind, Section
+from opd.config.base import Kind, Section
 from opd.config.defaults import fill_defaults
 from opd.config.errors import Problem, SpecError, nearest
-from opd.config.kinds import SPEC_CLASSES, AnySpec
+from opd.config.kinds import SPEC_CLASSES, FileSpec
 from opd.config.raw import fold
 from opd.config.reader import read_text
 from opd.config.refusals import redact, refused_key, secrets
@@ -41,7 +41,7 @@ ALIASES: dict[str, str] = {
 class Parsed:
     """A validated spec, the charts' part of the file, and what deserves a remark."""
 
-    spec: AnySpec
+    spec: FileSpec
     chart: dict[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -53,10 +53,10 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
         SpecError: if it is missing or unknown.
     """
     kind = tree.get("kind")
-    if kind in KINDS:
+    if kind in SPEC_CLASSES:
         return cast(Kind, kind)
-    one_of = f"kind is one of {', '.join(KINDS)}"
-    near = nearest(str(kind), KINDS) or "opd"
+    one_of = f"kind is one of {', '.join(SPEC_CLASSES)}"
+    near = nearest(str(kind), list(SPEC_CLASSES)) or "opd"
     raise SpecError([Problem(path="kind", value=kind, rule=one_of, fix=f"write `kind: {near}`")])
 
 
@@ -78,7 +78,7 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
         fold(tree, cls, tree.pop("overrides"), "overrides", problems)
     unresolved = fill_defaults(kind, cls, tree)
     try:
-        spec = cast(AnySpec, cls.model_validate_json(json.dumps(tree)))
+        spec = cast(FileSpec, cls.model_validate_json(json.dumps(tree)))
     except ValidationError as error:
         raise SpecError([*problems, *_field_problems(error, cls, unresolved)]) from None
     problems += check(spec)

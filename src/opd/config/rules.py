@@ -6,7 +6,7 @@ from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
 from opd.config.defaults import ASKS, DISTILS, SAMPLES, TRAINS
 from opd.config.errors import Problem
-from opd.config.kinds import AnySpec, EvalSpec, RunSpec
+from opd.config.kinds import BaseSpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
 
 SIZES = {
@@ -319,14 +319,14 @@ RULES = (
 values have no such default."""
 
 
-def check(spec: AnySpec) -> list[Problem]:
+def check(spec: BaseSpec) -> list[Problem]:
     """Every broken rule of the spec, in the order of the file."""
     if not isinstance(spec, RunSpec):
         return []
     return list(broken(RULES, with_named(spec.model_dump(mode="json"), SIZES)))
 
 
-def notes(spec: AnySpec) -> list[str]:
+def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
     unused = [key for key in ("endpoint", "region", "addressing") if getattr(spec.store, key) is not None]

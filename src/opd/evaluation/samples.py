@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+GENERATIONS_KEY = "eval/generations.parquet"
+"""In the run directory of an evaluation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from opd.config import AnySpec, SpecError, dump_spec, identity, spec_hash
+from opd.config import BaseSpec, SpecError, dump_spec, identity, spec_hash
 from opd.errors import RunError, RunFinished
 from opd.runs.result import refuse_if_over
 from opd.runs.run import Run
 from opd.store.opening import open_store
 
 
-def open_run(spec: AnySpec) -> Run:
+def open_run(spec: BaseSpec) -> Run:
     """Claim the next attempt at the spec's run; raises as `Run.open`."""
     return Run.open(
         run_id=spec.name,
@@ -24,7 +24,7 @@ def open_run(spec: AnySpec) -> Run:
     )
 
 
-def refuse(spec: AnySpec, error: SpecError) -> int:
+def refuse(spec: BaseSpec, error: SpecError) -> int:
     """End a start whose data or models cannot be used: says why, and returns the exit code.
 
     In a Ray cluster the run is marked fatal, so that no later attempt asks for GPUs again. On a person's machine nothing

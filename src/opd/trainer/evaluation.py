@@ -22,7 +22,7 @@ from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
 from opd.evaluation.report import result_table, save_picture
 from opd.evaluation.results import SetResult, as_metrics, evaluate, is_right
-from opd.evaluation.samples import Sample, read_generations, write_generations
+from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
 from opd.rewards import worst_score
 from opd.rollout.manager import RolloutManager
 from opd.rollout.reward_function import reward_function
@@ -32,9 +32,9 @@ from opd.trainer.trainer import OrderedTrainer
 
 logger = logging.getLogger(__name__)
 
-GENERATIONS_FILE = "generations.parquet"
 PICTURE_FILE = "pass_at_k.png"
 FOLDER, _, PASS_RATES_FILE = PASS_RATES_KEY.partition("/")
+GENERATIONS_FILE = GENERATIONS_KEY.removeprefix(f"{FOLDER}/")
 
 
 class EvalTrainer(OrderedTrainer):

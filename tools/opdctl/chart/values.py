@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd.config import AnySpec, Loaded, Problem, SpecError, canonical_json, dump_spec, load_spec, load_text
+from opd.config import (
+    AnySpec,
+    Loaded,
+    PipelineSpec,
+    Problem,
+    SpecError,
+    canonical_json,
+    dump_spec,
+    load_spec,
+    load_text,
+)
 from opd.config.cluster.rules import load_cluster
 from opd.config.load import read_document
 from opd.config.reader import read_text
@@ -86,7 +96,7 @@ def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, 
     return tree, others
 
 
-def load_one(file: str | Path) -> AnySpec:
+def load_one(file: str | Path) -> AnySpec | PipelineSpec:
     """The spec of an experiment file that names a run, with the shell's variables and its site file ($OPDCTL_SITE).
 
     Raises:
@@ -124,10 +134,15 @@ def _loaded(tree: Mapping[str, Any], env: Mapping[str, str], sets: list[str], *,
 
 def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Experiment:
     loaded = _loaded(tree, env, sets, origin=origin)
-    load_cluster(loaded.chart.get("cluster", {}), loaded.spec, origin=origin)
-    resolved = dump_spec(loaded.spec)
+    spec = loaded.spec
+    if isinstance(spec, PipelineSpec):
+        rule = "a pipeline has no chart yet: it runs where it is started"
+        fix = "`opdctl run FILE` or `python -m opd.launch FILE`; in a cluster submit its stages one by one"
+        raise SpecError([Problem(path="kind", value=spec.kind, rule=rule, fix=fix)], origin=origin)
+    load_cluster(loaded.chart.get("cluster", {}), spec, origin=origin)
+    resolved = dump_spec(spec)
     # Only what was overridden goes into the values: the chart fills in the same defaults for `helm` and for the tool.
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:
         set_path(tree, path, get_path(resolved, path))
     applied = [f"environment {item.name}: {item.path} = {item.value}" for item in loaded.env_applied]
-    return Experiment(spec=loaded.spec, values=tree, notes=(*applied, *loaded.notes), is_named=loaded.is_named)
+    return Experiment(spec=spec, values=tree, notes=(*applied, *loaded.notes), is_named=loaded.is_named)

@@ -1,0 +1,256 @@
+"""The stages of a pipeline as specs of their own: what is shared goes under each, references to earlier results are read.
+
+`${stages.NAME.RESULT}` in any text of a stage stands for what stage NAME left, by a path or URL in the store:
+
+    checkpoint   the sealed checkpoint of its last step (sft, grpo, opd, opd-agent)
+    model        a Hugging Face folder: the one that a conversion wrote, or a training stage's checkpoint converted
+    generations  every answer of an evaluation (eval, passrate), Parquet
+    pass_rates   the pass rates of an evaluation (eval, passrate), Parquet
+
+A key that takes a model (`model.path`, `teacher.path`) gets the converted folder also where it names the checkpoint. A
+conversion that is so asked for is a stage of its own, NAME-model. Stages run in the order of their references, and by name
+where those leave it open: Helm does not keep the order of a map.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, cast
+
+from opd.config.algorithm import Eval
+from opd.config.base import Kind
+from opd.config.defaults import ASKS, TRAINS
+from opd.config.errors import Problem, SpecError, nearest
+from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
+from opd.config.naming import joined
+from opd.config.parse import CHART_KEYS, parse_tree
+from opd.config.running import Trainer
+
+RESULTS: dict[str, tuple[Kind, ...]] = {
+    "checkpoint": TRAINS,
+    "model": (*TRAINS, "convert"),
+    "generations": ASKS,
+    "pass_rates": ASKS,
+}
+"""What a stage leaves, and the kinds that leave it."""
+FOLDER = "stages"
+"""In the pipeline's run directory: the store of its stages."""
+_MODEL_KEYS = ("model.path", "teacher.path")
+_REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
+_PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A result of a stage."""
+
+    stage: str
+    result: str
+
+    def __str__(self) -> str:
+        """What stands for it until it is there: no reader takes it for a file of this machine."""
+        return f"stages://{self.stage}/{self.result}"
+
+
+ValueOf = Callable[[Reference], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: as in the file; `NAME-model` for the conversion of what stage NAME has trained.
+        tree: the whole experiment, the references in it still as text.
+        references: those in it, by their texts.
+        spec: the experiment before anything has run, as far as it is known then.
+    """
+
+    name: str
+    tree: Mapping[str, Any]
+    references: Mapping[tuple[str, str], Reference]
+    spec: AnySpec
+
+    def resolved(self, value_of: ValueOf) -> AnySpec:
+        """The spec with the results of earlier stages in place.
+
+        Raises:
+            SpecError: a value cannot be used.
+        """
+        return _parsed(self.name, self.tree, self.references, value_of)
+
+
+def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
+    """The stages in the order in which they run, each checked as far as that can be before any has.
+
+    Raises:
+        SpecError: with every problem found, under the keys of the pipeline's file.
+    """
+    problems: list[Problem] = []
+    trees: dict[str, dict[str, Any]] = {}
+    for name, given in spec.stages.items():
+        problems += [
+            Problem(path=f"stages.{name}.{key}", rule=f"`{key}` is the whole pipeline's", fix=f"set {key} at the top")
+            for key in _PIPELINES_OWN
+            if key in given
+        ]
+        if given.get("kind") == "pipeline":
+            rule = "a stage is one run, and no pipeline"
+            problems.append(
+                Problem(path=f"stages.{name}.kind", value="pipeline", rule=rule, fix="name its stages here")
+            )
+        trees[name] = {**given, **_shared(spec, name), "seed": given.get("seed", spec.seed)}
+    if problems:
+        raise SpecError(problems)
+    references = {name: _references(name, tree, trees, problems) for name, tree in trees.items()}
+    for name in sorted({ref.stage for found in references.values() for ref in found.values()} - trees.keys()):
+        checkpoint = f"${{stages.{name.removesuffix('-model')}.checkpoint}}"
+        convert = {"checkpoint": checkpoint, "target": f"{checkpoint}-huggingface"}
+        trees[name] = {"kind": "convert", "convert": convert, **_shared(spec, name)}
+        references[name] = _references(name, trees[name], trees, problems)
+    found: list[Stage] = []
+    for name in _in_order(references, problems):
+        try:
+            parsed = _parsed(name, trees[name], references[name], str)
+        except SpecError as error:
+            problems += error.problems
+            continue
+        found.append(Stage(name=name, tree=trees[name], references=references[name], spec=parsed))
+    problems += _unsaved(found)
+    by_run = {stage.spec.name: stage.name for stage in found}
+    problems += [
+        Problem(
+            path=f"stages.{s.name}",
+            rule=f"its run {s.spec.name} would be that of stage {by_run[s.spec.name]} too",
+            fix="rename it",
+        )
+        for s in found
+        if by_run[s.spec.name] != s.name
+    ]
+    if problems:
+        raise SpecError(problems)
+    return tuple(found)
+
+
+def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
+    """The stages' specs with each model that a stage leaves replaced by the one it began with, which has the same shapes."""
+    begun_with: dict[str, str] = {}
+
+    def value_of(reference: Reference) -> str:
+        return begun_with.get(reference.stage, str(reference))
+
+    out = []
+    for stage in stages:
+        spec = stage.resolved(value_of)
+        begun_with[stage.name] = spec.convert.checkpoint if isinstance(spec, ConvertSpec) else spec.model.path
+        out.append(spec)
+    return out
+
+
+def of_stage(name: str, problems: Sequence[Problem]) -> list[Problem]:
+    """A stage's problems under the keys of the pipeline's file."""
+    return [replace(problem, path=f"stages.{name}.{problem.path}".rstrip(".")) for problem in problems]
+
+
+def _shared(spec: PipelineSpec, stage: str) -> dict[str, Any]:
+    """What a stage's experiment has from the pipeline; its run lies in the pipeline's folder of the store."""
+    own = spec.model_dump(mode="json", exclude_none=True)
+    return {
+        "name": joined([spec.name, stage]),
+        "store": {**own["store"], "url": f"{spec.store.url.rstrip('/')}/{spec.name}/{FOLDER}"},
+        "output": {"root": f"{spec.output.root.rstrip('/')}/{spec.name}/{FOLDER}"},
+        "env": own["env"],
+    }
+
+
+def _references(
+    name: str, tree: Mapping[str, Any], trees: Mapping[str, Mapping[str, Any]], problems: list[Problem]
+) -> dict[tuple[str, str], Reference]:
+    """The references of a stage, by the key that they stand at and their text."""
+    found: dict[tuple[str, str], Reference] = {}
+
+    def read(path: str, text: str) -> str:
+        stage, _, result = text.partition(".")
+        kind = trees.get(stage, {}).get("kind")
+        if result == "checkpoint" and path in _MODEL_KEYS:
+            result = "model"
+        if kind in RESULTS.get(result, ()):
+            own = result == "model" and kind != "convert"
+            found[path, text] = Reference(f"{stage}-model" if own else stage, result)
+            return ""
+        left = [f"${{stages.{other}.{key}}}" for other, tree in trees.items() for key in _left_by(tree.get("kind"))]
+        near = nearest(f"${{stages.{text}}}", left)
+        fix = f"did you mean {near}?" if near else f"what there is: {', '.join(left) or 'nothing'}"
+        rule = "a reference names a stage and what a stage of its kind leaves"
+        value = f"${{stages.{text}}}"
+        problems.append(Problem(path=f"stages.{name}.{path}", value=value, rule=rule, fix=fix))
+        return ""
+
+    _replaced(tree, read)
+    return found
+
+
+def _left_by(kind: object) -> list[str]:
+    return [result for result, kinds in RESULTS.items() if kind in kinds]
+
+
+def _replaced(value: Any, put: Callable[[str, str], str], path: str = "") -> Any:
+    """The tree with `put(key, text)` in the place of each reference's text."""
+    if isinstance(value, dict):
+        return {key: _replaced(item, put, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, put, path) for item in value]
+    return _REFERENCE.sub(lambda match: put(path, match[1]), value) if isinstance(value, str) else value
+
+
+def _parsed(
+    name: str, tree: Mapping[str, Any], references: Mapping[tuple[str, str], Reference], value_of: ValueOf
+) -> AnySpec:
+    def put(path: str, text: str) -> str:
+        return value_of(references[path, text]) if (path, text) in references else text
+
+    try:
+        return cast(AnySpec, parse_tree(_replaced(dict(tree), put)).spec)
+    except SpecError as error:
+        raise SpecError(of_stage(name, error.problems)) from None
+
+
+def _in_order(references: Mapping[str, Mapping[tuple[str, str], Reference]], problems: list[Problem]) -> list[str]:
+    needed = {name: {reference.stage for reference in found.values()} for name, found in references.items()}
+    sorter = TopologicalSorter(needed)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        rule = f"the stages {' -> '.join(error.args[1])} wait for each other"
+        problems.append(Problem(path="stages", rule=rule, fix="take one of these references out"))
+        return []
+    order: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return order
+
+
+def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """A problem for each stage that a later one refers to for what it is told not to keep."""
+    wanted = {(ref.stage, ref.result) for stage in stages for ref in stage.references.values()}
+    for stage in stages:
+        trainer, asked = (getattr(stage.spec, section, None) for section in ("trainer", "eval"))
+        if isinstance(trainer, Trainer) and (stage.name, "checkpoint") in wanted and trainer.save_freq <= 0:
+            yield Problem(
+                path=f"stages.{stage.name}.trainer.save_freq",
+                value=trainer.save_freq,
+                rule="a later stage refers to its checkpoint, and it saves none",
+                fix="set it to 1 or more: the last step is always saved",
+            )
+        if isinstance(asked, Eval) and (stage.name, "generations") in wanted and not asked.save_generations:
+            yield Problem(
+                path=f"stages.{stage.name}.eval.save_generations",
+                value=False,
+                rule="a later stage refers to its answers, and it does not keep them",
+                fix="set it to true",
+            )

@@ -1,0 +1,187 @@
+"""Kind `pipeline`: runs its stages one after another, each in processes of its own, and begins at the first unfinished one.
+
+A stage is a run of its own below the pipeline's folder in the store, and that is all that the pipeline knows of it: a stage
+is finished where its run has a result under the spec that it has now. So whatever ended the last start, this one goes on from
+there, and within a stage as that run resumes. Each process that runs a stage is an attempt of the pipeline's own run, which
+tells others how it stands: its step is the number of finished stages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opd.cluster.supervise import supervised
+from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
+from opd.config.defaults import TRAINS
+from opd.config.pipeline import Reference, Stage, of_stage, stages_of
+from opd.config.running import Trainer
+from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
+from opd.inputs import Inputs, check_inputs
+from opd.runs.claim import open_run, refuse
+from opd.runs.manifest import step_folder
+from opd.runs.progress import PROGRESS
+from opd.runs.result import RESULT_FILE
+from opd.runs.resume import is_fit
+from opd.runs.summary import SUMMARY_FILE, Summary
+from opd.store.access import apply_experiment
+from opd.store.base import Store
+from opd.store.opening import open_store
+
+EXIT_NEXT_STAGE = 75
+"""Of a process that has finished a stage behind which there are others; nobody outside sees it."""
+
+Start = Callable[[AnySpec], int]
+
+
+def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_s: float) -> int:
+    """Run the pipeline to its end, or to the first stage that fails; see `opd.cluster.supervise.supervised`.
+
+    Args:
+        start: runs one stage in this process and returns its exit code.
+        is_final: the spec outranks this process's environment, as in a pod.
+        origin: name of the experiment file.
+        grace_s: seconds that a stopped stage has to save.
+
+    Returns:
+        0 where all stages are finished, else the exit code of the stage that is not.
+    """
+    parent, code = os.getpid(), EXIT_NEXT_STAGE
+    while (
+        code == EXIT_NEXT_STAGE and os.getpid() == parent
+    ):  # in the child, `supervised` gives what the child ends with
+        code = supervised(lambda: _one_stage(spec, start, is_final=is_final, origin=origin), grace_s=grace_s)
+    return code
+
+
+def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str) -> int:
+    """Run the first stage that is not finished, if there is one, and end the pipeline's run behind the last."""
+    PROGRESS.rest("start")  # the supervisor still sees how the stage before ended
+    apply_experiment(dump_spec(spec), is_final=is_final)
+    stages = stages_of(spec)
+    following: Following | None = None
+    try:
+        finished, following = look(stages)
+        if not finished:
+            _check_inputs(stages, origin)
+        with open_run(spec) as claimed:
+            if following is not None:
+                name, resolved = following
+                number = f"{len(finished) + 1} of {len(stages)}"
+                print(f"opd.launch: stage {number}, {name}: run {resolved.name} in {resolved.store.url}", flush=True)
+                if code := start(resolved):
+                    claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
+                    return code
+                verify(name, resolved)
+                finished[name] = resolved
+            for step, run_spec in enumerate(finished.values(), start=1):
+                claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
+            if len(finished) < len(stages):
+                return EXIT_NEXT_STAGE
+            claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
+    except SpecError as error:
+        return refuse(spec, error)
+    except RunFinished as done:
+        if following is None:
+            print(f"opd.launch: {done}", file=sys.stderr)
+            return 0
+        print(
+            f"opd.launch: {spec.name} finished with other stages than these, of which {following[0]} has not run: give the "
+            f"pipeline another name, or delete {open_store(spec.store.url).url}/{spec.name}/{RESULT_FILE} to go on with this one",
+            file=sys.stderr,
+        )
+        return SpecChanged.exit_code
+    except RunError as error:
+        print(f"opd.launch: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+Following = tuple[str, AnySpec]
+
+
+def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:
+    """The finished stages by name with their specs, in order, and the one behind them; None where there is none.
+
+    Raises:
+        CheckpointError: what a stage refers to is not in the store.
+        SpecError: a result makes no usable key of a stage.
+        StoreError: the store does not answer.
+    """
+    # Here, for pyarrow: the process that starts the others stays small.
+    from opd.evaluation.pass_rates import PASS_RATES_KEY
+    from opd.evaluation.samples import GENERATIONS_KEY
+
+    files = {"generations": GENERATIONS_KEY, "pass_rates": PASS_RATES_KEY}
+    finished: dict[str, AnySpec] = {}
+
+    def value_of(reference: Reference) -> str:
+        name, spec = reference.stage, finished[reference.stage]
+        if isinstance(spec, ConvertSpec):
+            return spec.convert.target or str(_result(spec)["target"])
+        key = files.get(reference.result) or step_folder(verify(name, spec))
+        return f"{spec.store.url}/{spec.name}/{key}"
+
+    for stage in stages:
+        spec = stage.resolved(value_of)
+        if _result(spec).get("spec_hash") != spec_hash(spec):
+            return finished, (stage.name, spec)
+        finished[stage.name] = spec
+    return finished, None
+
+
+def verify(name: str, spec: AnySpec) -> int:
+    """The last step of a finished stage, 0 where its kind has none: its checkpoint is sealed in the store and whole.
+
+    Files are compared by size here, and by hash by whoever loads them.
+
+    Raises:
+        CheckpointError: there is no result, or a stage that saves has no such checkpoint.
+    """
+    result, where = _result(spec), f"stage {name} ({_store(spec).url})"
+    if result.get("spec_hash") != spec_hash(spec):
+        raise CheckpointError(f"{where} ended well without a {RESULT_FILE} of this experiment")
+    step = int(result.get("steps", 0)) if spec.kind in TRAINS else 0
+    saves = isinstance(trainer := getattr(spec, "trainer", None), Trainer) and trainer.save_freq > 0
+    if saves and not is_fit(_store(spec), step, spec_hash(spec), is_own_disk=False):
+        raise CheckpointError(
+            f"{where} is finished, but {step_folder(step)}, its last, is not sealed and whole in the store: bring it back, or "
+            f"delete the stage's {RESULT_FILE}, and the stage resumes from an earlier one"
+        )
+    return step
+
+
+def _store(spec: AnySpec) -> Store:
+    return open_store(spec.store.url).child(spec.name)
+
+
+def _result(spec: AnySpec) -> dict[str, Any]:
+    """The stage's result.json; empty where it has none."""
+    return _store(spec).get_json(RESULT_FILE) or {}
+
+
+def _headline(spec: AnySpec) -> dict[str, float]:
+    """Loss and score of a finished stage, for the pipeline's line in a list."""
+    with contextlib.suppress(CorruptRecord):
+        return Summary.from_json(_store(spec).get_json(SUMMARY_FILE) or {}).latest
+    return {}
+
+
+def _check_inputs(stages: Sequence[Stage], origin: str) -> None:
+    """Look at the data and models of all stages before the first begins; what an earlier stage leaves is not there yet.
+
+    Raises:
+        SpecError: with every fault found.
+    """
+    problems: list[Problem] = []
+    for stage in stages:
+        try:
+            if not isinstance(stage.spec, ConvertSpec):
+                check_inputs(Inputs.of(stage.spec))
+        except SpecError as error:
+            problems += of_stage(stage.name, error.problems)
+    if problems:
+        raise SpecError(problems, origin=origin)

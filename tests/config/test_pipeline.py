@@ -1,0 +1,151 @@
+"""A pipeline's stages: the order of their references, what each gets from the pipeline, and what is refused before any runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opd.config import PipelineSpec, SpecError, load_spec, load_text, parse_tree
+from opd.config.pipeline import Reference, Stage, before_it_runs, stages_of
+from opd.config.reader import read_text
+
+PIPELINES = Path(__file__).parents[2] / "manifests" / "pipelines"
+TEXT = """\
+kind: pipeline
+name: bridge
+seed: 5
+store: {url: s3://bucket/runs, region: here}
+output: {root: out}
+env: {A: b}
+stages:
+  distil:
+    kind: opd
+    model: {path: "${stages.warmup.checkpoint}"}
+    teacher: {path: big}
+  answers:
+    kind: eval
+    model: {path: big}
+    data: {val: train.parquet}
+  warmup:
+    kind: sft
+    seed: 6
+    model: {path: small}
+    data: {train: train.parquet, val: val.parquet}
+    sft: {teacher_answers: ["${stages.answers.generations}"]}
+"""
+
+
+def spec_of(*sets: str) -> PipelineSpec:
+    found = load_text(TEXT, sets=sets).spec
+    assert isinstance(found, PipelineSpec)
+    return found
+
+
+def stages(*sets: str) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages_of(spec_of(*sets))}
+
+
+def problem(*sets: str) -> Any:
+    with pytest.raises(SpecError) as caught:
+        spec_of(*sets)
+    [only] = caught.value.problems
+    return only
+
+
+def test_stages_run_in_the_order_of_their_references_with_a_conversion_where_a_model_is_wanted():
+    assert list(stages()) == ["answers", "warmup", "warmup-model", "distil"]
+
+
+def test_stages_that_need_nothing_of_each_other_run_by_name_however_helm_orders_the_file():
+    free = "stages.warmup.sft.teacher_answers=[a.parquet]"
+    assert list(stages(free)) == ["answers", "warmup", "warmup-model", "distil"]
+    assert list(stages(free, "stages.distil.model.path=small")) == ["answers", "distil", "warmup"]
+
+
+def test_a_stage_has_its_place_and_its_seed_from_the_pipeline_and_may_have_a_seed_of_its_own():
+    found = stages()
+    distil = found["distil"].spec
+    assert (distil.name, distil.seed, distil.env, distil.store.region) == ("bridge-distil", 5, {"A": "b"}, "here")
+    assert (distil.store.url, distil.output.root) == ("s3://bucket/runs/bridge/stages", "out/bridge/stages")
+    assert found["warmup"].spec.seed == 6
+
+
+def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_written():
+    left = {
+        Reference("warmup", "checkpoint"): "s3://bucket/runs/bridge/stages/bridge-warmup/checkpoints/global_step_9",
+        Reference("warmup-model", "model"): "folder",
+        Reference("answers", "generations"): "answers.parquet",
+    }
+    resolved = {name: stage.resolved(left.__getitem__) for name, stage in stages().items()}
+    assert resolved["warmup"].sft.teacher_answers == ("answers.parquet",)
+    assert resolved["distil"].model.path == "folder"
+    convert = resolved["warmup-model"].convert
+    assert (convert.checkpoint, convert.target) == (
+        left[Reference("warmup", "checkpoint")],
+        f"{left[Reference('warmup', 'checkpoint')]}-huggingface",
+    )
+    tree = read_text(TEXT, origin="").tree["stages"]["distil"]
+    alone = {**tree, "model": {"path": "folder"}, "name": "bridge-distil", "seed": 5, "env": {"A": "b"}}
+    alone |= {
+        "store": {"url": "s3://bucket/runs/bridge/stages", "region": "here"},
+        "output": {"root": "out/bridge/stages"},
+    }
+    assert resolved["distil"] == parse_tree(alone).spec
+
+
+def test_an_evaluation_takes_the_checkpoint_itself_and_no_conversion_runs():
+    found = stages(
+        "stages.distil={kind: eval, model: {path: small}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"
+    )
+    assert list(found) == ["answers", "warmup", "distil"]
+    assert found["distil"].references == {("eval.checkpoint", "warmup.checkpoint"): Reference("warmup", "checkpoint")}
+
+
+def test_a_conversion_of_ones_own_leaves_a_model_too():
+    own = "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}"
+    found = stages(own, "stages.distil.model.path='${stages.own.model}'")
+    assert list(found) == ["answers", "warmup", "own", "distil"]
+
+
+def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_that_it_began_with():
+    more = "stages.last={kind: grpo, model: {path: '${stages.distil.checkpoint}'}}"
+    planned = {spec.name: spec for spec in before_it_runs(stages_of(spec_of(more)))}
+    assert planned["bridge-distil"].model.path == "small"
+    assert planned["bridge-last"].model.path == "small"
+
+
+@pytest.mark.parametrize(
+    ("sets", "path", "words"),
+    [
+        ("stages.distil.model.path='${stages.warmpu.checkpoint}'", "stages.distil.model.path", "${stages.warmup.checkpoint}?"),
+        ("stages.distil.model.path='${stages.warmup.answers}'", "stages.distil.model.path", "what a stage of its kind leaves"),
+        ("stages.distil.model.path='${stages.answers.checkpoint}'", "stages.distil.model.path", "of its kind leaves"),
+        ("stages.answers.model.path='${stages.distil.checkpoint}'", "stages", "wait for each other"),
+        ("stages.warmup.trainer.save_freq=-1", "stages.warmup.trainer.save_freq", "1 or more"),
+        ("stages.answers.eval.save_generations=false", "stages.answers.eval.save_generations", "to true"),
+        ("stages.warmup.name=mine", "stages.warmup.name", "at the top"),
+        ("stages.warmup.cluster={}", "stages.warmup.cluster", "at the top"),
+        ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
+        ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
+        ("stages.warmup_model={kind: convert, convert: {checkpoint: c}}", "stages.warmup_model", "rename"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pipelines_file(sets, path, words):
+    found = problem(sets)
+    assert found.path == path
+    assert words in f"{found.rule} {found.fix}"
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_pipeline_is_whole_and_so_are_its_controls(path):
+    assert load_spec(path).spec.kind == "pipeline"
+    controls = [line.split("--set ")[1] for line in path.read_text().splitlines() if line.startswith("#   ")]
+    assert controls
+    for control in controls:
+        load_spec(path, sets=[control])
+
+
+def test_a_stages_name_is_one_that_a_reference_can_carry():
+    assert "pattern" in problem("stages={Warm-up: {kind: convert, convert: {checkpoint: c}}}").rule

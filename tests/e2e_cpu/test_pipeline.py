@@ -1,0 +1,55 @@
+"""A pipeline that is killed between its stages and inside of one ends in the uninterrupted one's weights, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, finish, run_and_kill, start
+
+_STEPS = 3  # of the second stage, as in specs/pipeline.yaml
+
+
+def _run(folder: Path) -> Outcome:
+    return finish(start(folder, "pipeline"), folder, "pipeline", timeout_s=600).must_be_clean()
+
+
+def _stage(outcome: Outcome, name: str) -> Outcome:
+    folder = outcome.run_dir / "stages" / f"pipeline-{name}"
+    return Outcome(returncode=outcome.returncode, output=outcome.output, run_dir=folder)
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    folder = _stage(outcome, "distil").run_dir / "checkpoints" / f"global_step_{_STEPS}"
+    state = torch.load(folder / "actor" / "model_world_size_1_rank_0.pt", weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1700)  # two pipelines to their end, of up to 600 s each, and two up to a kill
+def test_kill_9_between_and_inside_stages_ends_as_the_uninterrupted_pipeline_bit_for_bit(tmp_path: Path) -> None:
+    whole = _run(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    store, local = (folder / "out" / place / "stages" for place in ("store/pipeline", "pipeline"))
+    run_and_kill(store / "pipeline-warmup" / "result.json", folder, "pipeline", timeout_s=600)
+    assert not (local / "pipeline-distil").exists()
+    run_and_kill(
+        local / "pipeline-distil" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "pipeline", timeout_s=600
+    )
+    assert not (store / "pipeline-distil" / "result.json").exists()
+    ended = _run(folder)
+
+    assert "run pipeline-warmup" not in ended.output, "what is finished is not run again"
+    assert "resuming from step" in ended.output
+    for name in ("warmup", "warmup-model"):
+        assert [path.name for path in (store / f"pipeline-{name}" / "attempts").iterdir()] == ["0001"], name
+    assert ended.result["stages"] == whole.result["stages"]
+    for mine, theirs in zip(_stage(ended, "distil").steps, _stage(whole, "distil").steps, strict=True):
+        for key in ("training/global_step", "opd/loss", "opd/num_tokens", "opd/grad_norm"):
+            assert mine[key] == theirs[key], key
+    expected = _weights(whole)
+    for name, value in _weights(ended).items():
+        assert torch.equal(value, expected[name]), name
+    began_with = "out/store/pipeline/stages/pipeline-warmup/checkpoints/global_step_1-huggingface/model.safetensors"
+    assert (folder / began_with).read_bytes() == (tmp_path / "whole" / began_with).read_bytes()

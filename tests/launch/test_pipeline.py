@@ -1,0 +1,164 @@
+"""A pipeline from start to end with stages that take no time: real processes, run directories and signals, no Ray."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from opd.config import load_spec
+from opd.config.pipeline import stages_of
+from opd.errors import CheckpointError
+from opd.pipeline import verify
+from opd.runs.claim import open_run
+from opdctl.cli import app
+
+SPEC = """\
+kind: pipeline
+name: pipe
+store: {url: store}
+output: {root: out}
+stages:
+  ask: {kind: eval, model: {path: m}, data: {val: "https://x/val.parquet"}}
+  learn:
+    kind: sft
+    model: {path: m}
+    data: {train: "https://x/a.parquet", val: "https://x/b.parquet"}
+    sft: {teacher_answers: ["${stages.ask.generations}"]}
+    trainer: {save_freq: -1}
+"""
+# Each stage is a run of its own that does nothing but end as the file `STAGE.code` says: an exit code, or `wait`.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from opd.config import load_spec
+from opd.errors import RunError
+from opd.pipeline import run
+from opd.runs.claim import open_run
+
+def start(spec):
+    told = Path(f"{spec.name}.code")
+    told = told.read_text() if told.exists() else "0"
+    try:
+        with open_run(spec) as claimed:
+            print(f"running {spec.name}", flush=True)
+            if told == "wait":
+                time.sleep(600)
+            if told != "0":
+                return int(told)
+            claimed.finish({"steps": 1})
+    except RunError as error:
+        print(error)
+        return error.exit_code
+    return 0
+
+spec = load_spec("pipe.yaml", sets=sys.argv[1:]).spec
+sys.exit(run(spec, start, is_final=True, origin="pipe.yaml", grace_s=20))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pipe.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def process(folder: Path, *sets: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, *sets]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(folder: Path, *sets: str) -> tuple[int, str]:
+    running = process(folder, *sets)
+    output, _ = running.communicate(timeout=120)
+    return running.returncode, output
+
+
+def started(output: str) -> list[str]:
+    return [line.removeprefix("running ") for line in output.splitlines() if line.startswith("running ")]
+
+
+def test_stages_run_in_order_and_each_is_a_run_of_its_own_and_the_pipeline_one_line_of_a_list(folder, monkeypatch):
+    code, output = ended(folder)
+    assert (code, started(output)) == (0, ["pipe-ask", "pipe-learn"])
+    spec = json.loads((folder / "store" / "pipe" / "stages" / "pipe-learn" / "spec.json").read_text())
+    assert spec["sft"]["teacher_answers"] == ["store/pipe/stages/pipe-ask/eval/generations.parquet"]
+    result = json.loads((folder / "store" / "pipe" / "result.json").read_text())
+    assert (result["steps"], result["stages"]) == (2, {"ask": "pipe-ask", "learn": "pipe-learn"})
+
+    monkeypatch.chdir(folder)
+    listed = {
+        store: json.loads(CliRunner().invoke(app, ["list", "--store", store, "-o", "json", "--no-cache"]).stdout)[
+            "runs"
+        ]
+        for store in ("store", "store/pipe/stages")
+    }
+    [line] = listed["store"]
+    assert (line["run"], line["kind"], line["phase"], line["step"]) == ("pipe", "pipeline", "succeeded", 2)
+    assert {line["run"] for line in listed["store/pipe/stages"]} == {"pipe-ask", "pipe-learn"}
+
+    assert started(ended(folder)[1]) == [], "nothing of a finished pipeline runs again"
+
+
+def test_it_ends_with_the_code_of_the_stage_that_fails_and_goes_on_there(folder):
+    (folder / "pipe-learn.code").write_text("7")
+    code, output = ended(folder)
+    assert (code, started(output)) == (7, ["pipe-ask", "pipe-learn"])
+    last = json.loads((folder / "store" / "pipe" / "attempts" / "0002" / "ended.json").read_text())
+    assert (last["outcome"], last["detail"]) == ("failed", "stage learn: its run pipe-learn ended with exit code 7")
+
+    (folder / "pipe-learn.code").unlink()
+    assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
+
+
+def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(folder):
+    (folder / "pipe-learn.code").write_text("1")
+    ended(folder)
+    code, output = ended(folder, "stages.ask.seed=8")
+    assert (code, started(output)) == (2, [])
+    assert "seed: 42 -> 8" in output
+
+    (folder / "pipe-learn.code").unlink()
+    assert ended(folder)[0] == 0
+    code, output = ended(folder, "stages.more={kind: eval, model: {path: m}, data: {val: 'https://x/c.parquet'}}")
+    assert (code, started(output)) == (2, [])
+    assert "more has not run: give the pipeline another name" in output
+
+
+def test_a_signal_ends_the_stage_and_the_pipeline_and_no_stage_follows(folder):
+    (folder / "pipe-ask.code").write_text("wait")
+    running = process(folder)
+    lines = []
+    while not lines or not lines[-1].startswith("running"):
+        lines.append(running.stdout.readline())
+    running.send_signal(signal.SIGTERM)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert started(output) == []
+    for run in ("pipe", "pipe/stages/pipe-ask"):
+        record = json.loads((folder / "store" / run / "attempts" / "0001" / "ended.json").read_text())
+        assert record["outcome"] == "stopped", run
+
+
+def test_the_data_of_all_stages_are_looked_at_before_the_first_runs(folder):
+    code, output = ended(folder, "stages.learn.data.val=nowhere.parquet")
+    assert (code, started(output)) == (2, [])
+    assert "stages.learn.data.val" in output
+    assert not (folder / "store").exists()
+
+
+def test_a_stage_without_its_last_checkpoint_in_the_store_is_not_finished(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    spec = load_spec("pipe.yaml", sets=["stages.learn.trainer.save_freq=1"]).spec
+    learn = next(stage for stage in stages_of(spec) if stage.name == "learn").spec
+    with pytest.raises(CheckpointError, match="ended well without a result"):
+        verify("learn", learn)
+    with open_run(learn) as claimed:
+        claimed.finish({"steps": 4})
+    with pytest.raises(CheckpointError, match="global_step_4, its last, is not sealed"):
+        verify("learn", learn)
