@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from opd.config import load_spec
+from opd.config import SpecError, load_spec
 from opd.config.pipeline import stages_of
 from opd.errors import CheckpointError
 from opd.pipeline import verify
 from opd.runs.claim import open_run
+from opdctl.chart.values import load_experiments
 from opdctl.cli import app
 
 SPEC = """\
@@ -36,7 +37,7 @@ stages:
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from opd.config import load_spec
+from opd.config import SpecError, load_spec
 from opd.errors import RunError
 from opd.pipeline import run
 from opd.runs.claim import open_run
@@ -162,3 +163,19 @@ def test_a_stage_without_its_last_checkpoint_in_the_store_is_not_finished(folder
         claimed.finish({"steps": 4})
     with pytest.raises(CheckpointError, match="global_step_4, its last, is not sealed"):
         verify("learn", learn)
+
+
+def test_a_dry_run_and_a_plan_show_every_stage_and_start_nothing(tmp_path):
+    shipped = Path(__file__).parents[2] / "manifests" / "pipelines" / "warmup-distil-toy.yaml"
+    headers = [f"# stage {name}" for name in ("warmup: sft", "warmup-model: convert", "distil: opd")]
+    for flag, words in (("--dry-run", "model.path='stages://warmup-model/model'"), ("--plan", "teacher weights")):
+        command = [sys.executable, "-m", "opd.launch", str(shipped), "--no-env", flag]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        assert [line.split(",")[0] for line in done.stdout.splitlines() if line.startswith("#")] == headers
+        assert words in done.stdout.partition(headers[-1])[2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_not_rendered_for_a_cluster_and_the_tool_says_so(folder):
+    with pytest.raises(SpecError, match="no chart yet"):
+        load_experiments(folder / "pipe.yaml", env={})
