@@ -35,6 +35,7 @@ EXIT_NEXT_STAGE = 75
 """Of a process that has finished a stage behind which there are others; nobody outside sees it."""
 
 Start = Callable[[AnySpec], int]
+Following = tuple[str, AnySpec]
 
 
 def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_s: float) -> int:
@@ -50,9 +51,7 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
         0 where all stages are finished, else the exit code of the stage that is not.
     """
     parent, code = os.getpid(), EXIT_NEXT_STAGE
-    while (
-        code == EXIT_NEXT_STAGE and os.getpid() == parent
-    ):  # in the child, `supervised` gives what the child ends with
+    while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
         code = supervised(lambda: _one_stage(spec, start, is_final=is_final, origin=origin), grace_s=grace_s)
     return code
 
@@ -98,9 +97,6 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-Following = tuple[str, AnySpec]
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:
