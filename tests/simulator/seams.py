@@ -416,7 +416,10 @@ def _stand_ins() -> None:
     for package in ("ray", "verl", "verl.single_controller", "verl.single_controller.base"):
         module(package, __path__=[])
     sys.modules["verl.single_controller.base"].WorkerGroup = object  # type: ignore[attr-defined]
-    module("ray.exceptions", RayActorError=type("RayActorError", (Exception,), {}))
+    from opd.errors import PartLost
+
+    # What a call of a dead rank raises here; it says nothing about a checkpoint.
+    module("ray.exceptions", RayActorError=PartLost)
     dispatch = types.SimpleNamespace(ONE_TO_ALL=0)
     module("verl.single_controller.base.decorator", Dispatch=dispatch, register=register)
     from contextlib import nullcontext
