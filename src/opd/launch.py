@@ -162,14 +162,16 @@ def begun_under_the_former_default(loaded: Loaded) -> str:
     )
 
 
-def facts(spec: AnyRunSpec, *, model_path: str | None = None, teacher_path: str | None = None) -> RunFacts:
-    """What this start adds to the spec; the paths are folders of fetched models."""
+def facts(
+    spec: AnyRunSpec, *, model_path: str | None = None, teacher_paths: Mapping[str, str | None] | None = None
+) -> RunFacts:
+    """What this start adds to the spec; the paths are folders of fetched models, None where they are not fetched."""
     return RunFacts(
         run_id=spec.name,
         run_dir=f"{spec.output.root.rstrip('/')}/{spec.name}",
         in_ray_cluster=bool(os.environ.get("RAY_ADDRESS")),
         model_path=model_path,
-        teacher_path=teacher_path,
+        teacher_paths={key: path for key, path in (teacher_paths or {}).items() if path is not None},
     )
 
 
@@ -189,11 +191,11 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         check_inputs(Inputs.of(spec), origin=origin)
     except SpecError as error:
         return refuse(spec, error)
-    teacher = spec.teacher if isinstance(spec, OpdSpec | OpdAgentSpec) else None
+    teachers = spec.named_teachers if isinstance(spec, OpdSpec | OpdAgentSpec) else {}
     run = facts(
         spec,
         model_path=fetch(spec.model.path, spec.model.revision),
-        teacher_path=fetch(teacher.path, teacher.revision) if teacher else None,
+        teacher_paths={key: fetch(teacher.path, teacher.revision) for key, teacher in teachers.items()},
     )
     code = importlib.import_module("opd.trainer.entry").run(spec, run)
     return code

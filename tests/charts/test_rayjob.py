@@ -156,10 +156,19 @@ def test_helm_lint_of_a_chart_alone_passes_and_says_what_to_give(kind):
     assert f"it begins with `kind: {kind}`" in done.stderr
 
 
-@pytest.mark.parametrize(("kind", "missing"), [("opd", "teacher"), ("opd-agent", "agent"), ("convert", "convert")])
+@pytest.mark.parametrize(("kind", "missing"), [("opd", "model"), ("opd-agent", "agent"), ("convert", "convert")])
 def test_a_key_that_every_experiment_of_a_kind_needs_is_required_by_the_schema(kind, missing):
     tree = {key: value for key, value in MINIMAL[kind].items() if key != missing}
     assert f"at '/{missing}': missing property" in refusal(kind, tree, experiment="")
+
+
+def test_a_distillation_has_a_teacher_or_several():
+    without = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
+    assert "missing property 'teacher'" in refusal("opd", without, experiment="")
+    several = without | {"teachers": {"a": {"path": "t"}}, "route": {"to": {"x": "a"}}}
+    assert objects("opd", several, experiment="")
+    nameless = several | {"teachers": {"a": {"dtype": "bf16"}}}
+    assert "at '/teachers/a': missing property 'path'" in refusal("opd", nameless, experiment="")
 
 
 def test_kueue_and_volcano_find_their_queue_in_labels_of_the_rayjob():

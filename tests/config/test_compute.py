@@ -207,9 +207,11 @@ def test_a_raw_override_stands_last_and_replaces_a_computed_line_of_its_key():
 
 
 def test_local_folders_of_fetched_models_replace_their_ids():
-    found = overrides_of(OPD, model_path="/cache/m", teacher_path="/cache/t")
+    found = overrides_of(OPD, model_path="/cache/m", teacher_paths={"teacher": "/cache/t"})
     assert found["actor_rollout_ref.model.path"] == "/cache/m"
-    assert RunConfig(spec=parse_tree(OPD).spec, run=facts(teacher_path="/cache/t")).teacher_path == "/cache/t"
+    assert RunConfig(spec=parse_tree(OPD).spec, run=facts(teacher_paths={"teacher": "/cache/t"})).teacher_paths == {
+        "teacher": "/cache/t"
+    }
 
 
 def test_the_profiler_passes_through():

@@ -248,3 +248,25 @@ def test_names_of_two_models_never_collide_however_long_or_foreign_they_are(mini
     names = [name(model) for model in (long, f"{long}-Instruct", "模型", "模型二", "Qwen3-8B", "Qwen3-4B")]
     assert len(set(names)) == len(names)
     assert name(long) == names[0]
+
+
+def test_the_defaults_of_the_teacher_are_those_of_each_of_several(minimal):
+    tree = minimal("opd") | {"device": "cpu"}
+    del tree["teacher"]
+    spec = parse_tree(
+        tree | {"teachers": {"b": {"path": "t"}, "a": {"path": "u", "dtype": "bf16"}}, "route": {"to": {"x": "a"}}}
+    ).spec
+    assert spec.teacher is None
+    assert [(key, t.path, t.dtype, t.offload) for key, t in spec.named_teachers.items()] == [
+        ("teachers.a", "u", "bf16", False),
+        ("teachers.b", "t", "fp32", False),
+    ]
+
+
+def test_one_of_several_teachers_in_fp32_takes_attention_of_fp32(minimal):
+    tree = minimal("opd")
+    del tree["teacher"]
+    tree |= {"teachers": {"a": {"path": "t"}}, "route": {"to": {"x": "a"}}}
+    assert parse_tree(tree).spec.model.attn_implementation == "varlen"
+    tree["teachers"]["b"] = {"path": "u", "dtype": "fp32"}
+    assert parse_tree(tree).spec.model.attn_implementation == "sdpa"

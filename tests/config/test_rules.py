@@ -3,7 +3,7 @@
 import pytest
 
 from opd.config import SpecError, parse_tree
-from opd.config.tree import set_path
+from opd.config.tree import drop_path, set_path
 
 
 def problems_of(tree):
@@ -15,12 +15,46 @@ def problems_of(tree):
 def tree_of(minimal, kind, **changes):
     tree = minimal(kind)
     for path, value in changes.items():
-        set_path(tree, path.replace("__", "."), value)
+        if value is None:
+            drop_path(tree, path)
+        else:
+            set_path(tree, path.replace("__", "."), value)
     return tree
+
+
+SEVERAL = {
+    "teacher": None,
+    "teachers": {"a": {"path": "t"}, "b": {"path": "u"}},
+    "route.to": {"x": "a", "y/z": "b"},
+}
 
 
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
+    ("opd", SEVERAL | {"teacher": {"path": "t"}}, "teachers", "each has one of several", {"teacher": None}),
+    ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
+    (
+        "opd",
+        SEVERAL | {"route.to": {"y/z": "c"}},
+        "route.to.y/z",
+        "no teacher of that name",
+        {"route.to": {"y/z": "b"}},
+    ),
+    ("opd", {"route.to": {"x": "a"}}, "route.to.x", "no teacher of that name", {"route.to": {}}),
+    (
+        "opd",
+        SEVERAL | {"actor.ulysses_sequence_parallel_size": 2},
+        "actor.ulysses_sequence_parallel_size",
+        "share a sequence",
+        {"actor.ulysses_sequence_parallel_size": 1},
+    ),
+    (
+        "opd-agent",
+        SEVERAL | {"opd.vocab_parallel_size": 2},
+        "opd.vocab_parallel_size",
+        "share the heads",
+        {"opd.vocab_parallel_size": 1},
+    ),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
     ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
     (
@@ -340,6 +374,20 @@ def test_a_reward_that_cannot_match_the_instruction_is_remarked(kind, changes, w
     notes = parse_tree(tree_of(minimal, kind, **changes)).notes
     assert len(notes) == 1
     assert words in notes[0]
+
+
+def test_a_teacher_that_no_value_leads_to_is_remarked(minimal):
+    (note,) = parse_tree(tree_of(minimal, "opd", **(SEVERAL | {"route.to": {"x": "a"}}))).notes
+    assert note.startswith("teachers.b: no value in route.to")
+
+
+def test_teachers_wait_in_one_place(minimal):
+    tree = tree_of(minimal, "opd", **SEVERAL)
+    tree["teachers"]["b"]["offload"] = False
+    (problem,) = problems_of(tree)
+    assert (problem.path, problem.value) == ("teachers.b.offload", False)
+    tree["teachers"]["a"]["offload"] = False
+    parse_tree(tree)
 
 
 @pytest.mark.parametrize("value", ["a", "a-1", "a" * 47])

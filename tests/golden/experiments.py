@@ -81,7 +81,7 @@ def _load(tree: dict[str, Any], site: str | None) -> list[Experiment]:
 def _overrides_of(experiment: Experiment, is_fetched: bool) -> list[str]:
     spec = experiment.spec
     assert not isinstance(spec, ConvertSpec)
-    paths = {"model_path": "/hub/model", "teacher_path": "/hub/teacher"} if is_fetched else {}
+    paths = {"model_path": "/hub/model", "teacher_paths": {"teacher": "/hub/teacher"}} if is_fetched else {}
     facts = RunFacts(run_id=spec.name, run_dir=f"outputs/{spec.name}", in_ray_cluster=spec.trainer.nnodes > 1, **paths)
     return compute_overrides(spec, run=facts)
 

@@ -37,7 +37,7 @@ def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     assert RunConfig.of(found).database_dir == found.reward.custom_reward_function.reward_kwargs.database_dir
     verify_folder(tmp_path / "database")
     assert found.data.val_files == [str(tmp_path / "heldout.parquet"), "else.parquet"]
-    assert RunConfig.of(found).teacher_path is None
+    assert RunConfig.of(found).teacher_paths == {}
 
 
 def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_path):

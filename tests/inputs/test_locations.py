@@ -37,7 +37,10 @@ def test_store_urls_give_way_to_local_paths_and_the_models_are_told_to_other_nod
     it = config(model="s3://b/student", teacher="gs://b/teacher", train=["s3://b/x.parquet"], val="s3://b/y.parquet")
     models = locations.resolve_store_urls(it)
     assert models == {"s3://b/student": "/cache/student", "gs://b/teacher": "/cache/teacher"}
-    assert (it.actor_rollout_ref.model.path, RunConfig.of(it).teacher_path) == ("/cache/student", "/cache/teacher")
+    assert (it.actor_rollout_ref.model.path, RunConfig.of(it).teacher_paths) == (
+        "/cache/student",
+        {"teacher": "/cache/teacher"},
+    )
     assert (list(it.data.train_files), list(it.data.val_files)) == (["/cache/x.parquet"], ["/cache/y.parquet"])
 
 

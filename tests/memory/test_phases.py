@@ -118,3 +118,20 @@ def test_a_sleeping_server_leaves_its_context_and_wakes_up_with_its_weights_firs
 def test_only_the_larger_of_logits_and_a_layers_backward_counts():
     student = phases_of(job(), OFFLOADED)[2]
     assert student.total == sum(student.parts.values()) + max(student.either.values())
+
+
+# A layer: 2 x 8 x (8 + 8) + 3 x 8 x 16 + 16 = 656. In all 656 + 100 x 8 + 8 = 1464, in fp32.
+OTHER = replace(STUDENT, layers=1)
+
+
+def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():
+    two = job(more_teachers=((OTHER, 4),))
+    assert OTHER.num_params == 1464
+    assert two.hidden_bytes == job().hidden_bytes, "the widest one's, as if all rows were its own"
+    both = 2 * 13584 + 4 * 1464
+    for phase in ("rollout", "teacher", "student"):
+        assert parts(two, RESIDENT)[phase]["teacher weights"] == both
+    alone, found = parts(job(), OFFLOADED), parts(two, OFFLOADED)
+    assert found["teacher"] == alone["teacher"], "the larger one's"
+    assert found["student"]["teacher head"] == 2 * 1600 + 4 * 800
+    assert found["student"]["head gradient"] == 2 * alone["student"]["head gradient"]

@@ -75,6 +75,8 @@ class Case:
     """The training step of the first of them; None: as for a worker that is not told."""
     shown: tuple[int, ...] = ()
     """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
+    teachers: dict[str, str] = field(default_factory=dict)
+    """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
     nan_teacher: bool = False
     """The teacher answers nan for the rows of the last rank."""
 
@@ -85,7 +87,7 @@ def nested(rows: list[torch.Tensor]) -> torch.Tensor:
 
 def row(prompt: list[int], response: list[int], mask: list[int] | None = None, weight: float = 1.0) -> dict[str, Any]:
     """One rollout row as plain lists; `mask` 1 = model token."""
-    return {"prompt": prompt, "response": response, "mask": mask or [1] * len(response), "weight": weight}
+    return {"prompt": prompt, "response": response, "mask": mask or [1] * len(response), "weight": weight, "teacher": 0}
 
 
 def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
@@ -105,6 +107,7 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
             "rollout_log_probs": nested([-r / 10 for r in responses]),  # any: a token's own, so that none is mistaken
             "sample_weights": torch.tensor([r["weight"] for r in rows]),
             "row_id": torch.arange(first, first + len(rows)),
+            "teacher": torch.tensor([r["teacher"] for r in rows]),
         },
         batch_size=len(rows),
     )
@@ -122,9 +125,7 @@ def config(case: Case):
         f"device={case.device}",
         f"model.path={case.student}",
         "model.attn_implementation=sdpa",
-        f"teacher.path={case.teacher}",
-        "teacher.dtype=fp32",
-        "teacher.offload=true",
+        *_teachers(case),
         "data.train_batch_size=8",
         "data.max_prompt_length=16",
         "data.max_response_length=16",
@@ -151,6 +152,16 @@ def config(case: Case):
     OmegaConf.update(composed, f"{role}.{KEY}", composed[KEY], force_add=True)
     OmegaConf.resolve(composed)
     return composed.actor_rollout_ref
+
+
+def _teachers(case: Case) -> list[str]:
+    if not case.teachers:
+        return [f"teacher.path={case.teacher}", "teacher.dtype=fp32", "teacher.offload=true"]
+    return [
+        f"teachers.{name}.{key}={value}"
+        for name, path in case.teachers.items()
+        for key, value in {"path": path, "dtype": "fp32", "offload": "true"}.items()
+    ]
 
 
 def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:

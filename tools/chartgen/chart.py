@@ -59,7 +59,9 @@ def values_schema(chart: Chart) -> dict[str, Any]:
     The chart's own values.yaml names none: `helm lint` of the chart alone passes and says what to give.
     """
     schema = copy.deepcopy(chart.schema)
-    schema |= {"if": {"required": ["kind"]}, "then": _take_required(schema, chart.defaults)}
+    own = {key: schema.pop(key) for key in ("if", "then") if key in schema}
+    needed = _take_required(schema, chart.defaults)
+    schema |= {"if": {"required": ["kind"]}, "then": {"allOf": [needed, own]} if own else needed}
     return schema
 
 

@@ -130,6 +130,33 @@
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
+{{- include "opd.refuse" (dict "key" "teachers" "value" (keys $v.teachers | sortAlpha)
+  "rule" "all rows have the one teacher, or each has one of several"
+  "fix" "remove teacher, or give it a name under teachers too; or remove teachers and route") -}}
+{{- end -}}
+{{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) -}}
+{{- include "opd.refuse" (dict "key" "route.to" "value" ($v.route).to
+  "rule" "there are several teachers, and nothing says which one reads a row"
+  "fix" (printf "give the name of a teacher for each value in the data's column %s: to: {VALUE: NAME}" (include "opd.text" ($v.route).by))) -}}
+{{- end -}}
+{{- range $index, $item := keys ($v.route).to | sortAlpha -}}
+{{- if not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha)) -}}
+{{- include "opd.refuse" (dict "key" (printf "route.to.%s" (include "opd.text" $item)) "value" (index ($v.route).to $item)
+  "rule" "there is no teacher of that name under teachers"
+  "fix" "name one that is there, or add it") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.actor).ulysses_sequence_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
+  "rule" "ranks that share a sequence read one teacher's hidden states for all their tokens, and there are several teachers"
+  "fix" "set it to 1, or use one teacher") -}}
+{{- end -}}
+{{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+  "rule" "ranks that share the heads read one teacher's hidden states for all their tokens, and there are several teachers"
+  "fix" "set it to 1, or use one teacher") -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length)) -}}
 {{- include "opd.refuse" (dict "key" "opd.max_length" "value" ($v.opd).max_length
   "rule" (printf "it must hold max_prompt_length + max_response_length = %s: a smaller value would cut rows silently" (include "opd.text" $v.row_length))

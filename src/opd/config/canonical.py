@@ -87,6 +87,9 @@ ADDED_SINCE: dict[str, Any] = {
     "opd.stages": [],
     "opd.horizon.part": "first",
     "opd.horizon.applies": "train",
+    "teachers": {},
+    "route.by": "data_source",
+    "route.to": {},
 }
 
 
@@ -108,6 +111,8 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
     tree = dump_spec(spec)
     for path in NOT_IDENTITY:
         drop_path(tree, path)
+    for teacher in tree.get("teachers", {}).values():
+        drop_path(teacher, "offload")
     for path, as_before in ADDED_SINCE.items():
         if get_path(tree, path) == as_before:
             drop_path(tree, path, emptied=True)

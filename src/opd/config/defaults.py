@@ -178,6 +178,15 @@ def _run_name(look: Lookup) -> str:
     return joined([look.kind, look.get("model.name", str), look.get(algorithm, str)])
 
 
+def _places(path: str, tree: dict[str, Any]) -> list[str]:
+    """Where a default goes: that of a key of `teacher` also into each of several `teachers`."""
+    section, _, key = path.partition(".")
+    several = tree.get("teachers")
+    if section != "teacher" or not several or not isinstance(several, dict):
+        return [path]
+    return [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
+
+
 def _offload(look: Lookup) -> bool | str:
     """Only the distillation worker makes a memory plan."""
     if not look.on_gpu:
@@ -200,7 +209,8 @@ def _attention(look: Lookup) -> str:
         return "sdpa"
     sixteen_bit = look.get("actor.dtype", str) != "fp32"
     if look.kind in DISTILS:
-        sixteen_bit = sixteen_bit and look.get("teacher.dtype", str) != "fp32"
+        teachers = [get_path(look.tree, path) for path in _places("teacher.dtype", look.tree)]
+        sixteen_bit = sixteen_bit and "fp32" not in teachers
     return "varlen" if sixteen_bit else "sdpa"
 
 
@@ -295,17 +305,21 @@ REQUIRED_SECTIONS: dict[Kind, tuple[str, ...]] = {
 def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[str]:
     """Fill the computed defaults into `tree`; returns the paths that could not be computed from it."""
     for section in REQUIRED_SECTIONS[kind]:
-        tree.setdefault(section, {})
+        if section != "teacher" or not tree.get("teachers"):
+            tree.setdefault(section, {})
     look = Lookup(kind, cls, tree)
     unresolved: set[str] = set()
     for default in DEFAULTS:
-        if kind not in default.kinds or look.has(default.path):
+        if kind not in default.kinds:
             continue
-        try:
-            value = default.value(look)
-        except Unresolvable:
-            unresolved.add(default.path)
-            continue
-        if value is not UNSET and not set_path(tree, default.path, value):
-            unresolved.add(default.path)
+        for path in _places(default.path, tree):
+            if look.has(path):
+                continue
+            try:
+                value = default.value(look)
+            except Unresolvable:
+                unresolved.add(path)
+                continue
+            if value is not UNSET and not set_path(tree, path, value):
+                unresolved.add(path)
     return unresolved

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
-from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
+from opd.config.base import ENV_PATTERN, KEY_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
 from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
-from opd.config.sections import Agent, Data, Model, Reward, Rollout, Teacher
+from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher
 
 EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
+TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
 Update = Annotated[Actor, Field(description="Optimizer, batch split, memory.")]
 RawOverrides = Annotated[
     tuple[Text, ...], Field(description="Raw Hydra overrides for verl keys that the spec does not name.")
@@ -87,24 +88,37 @@ class GrpoSpec(SamplingSpec):
     agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
 
 
-class OpdSpec(SamplingSpec):
+class DistillationSpec(SamplingSpec):
+    """What every kind has that distils."""
+
+    teacher: Teacher | None = Field(default=None, description="The frozen teacher of all rows.")
+    teachers: dict[TeacherName, Teacher] = Field(
+        default_factory=dict,
+        description="Several frozen teachers in its place: a name for each, with the keys of `teacher`.",
+    )
+    route: Route = Field(default_factory=Route, description="Which of several teachers reads a row.")
+    opd: Opd = Field(description="The divergence.")
+    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
+
+    @property
+    def named_teachers(self) -> dict[str, Teacher]:
+        """Every teacher by its key: `teacher`, or `teachers.NAME` of each of several, in the order of their names."""
+        if self.teacher is not None:
+            return {"teacher": self.teacher}
+        return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
+
+
+class OpdSpec(DistillationSpec):
     """On-policy distillation, single turn."""
 
     kind: Literal["opd"] = Field(description="Kind of experiment.")
-    teacher: Teacher = Field(description="The frozen teacher.")
-    opd: Opd = Field(description="The divergence.")
-    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
 
 
-class OpdAgentSpec(SamplingSpec):
+class OpdAgentSpec(DistillationSpec):
     """On-policy distillation over multi-turn rollouts with tools."""
 
     kind: Literal["opd-agent"] = Field(description="Kind of experiment.")
-    teacher: Teacher = Field(description="The frozen teacher.")
-    opd: Opd = Field(description="The divergence.")
-    trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
     agent: Agent = Field(description="Multi-turn rollouts with tools.")
 
 

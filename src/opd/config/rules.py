@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
 from opd.config.defaults import ASKS, DISTILS, SAMPLES, TRAINS
 from opd.config.errors import Problem
-from opd.config.kinds import BaseSpec, EvalSpec, RunSpec
+from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
 
 SIZES = {
@@ -150,6 +152,43 @@ RULES = (
         when='reward.function is not None and reward.function != "custom" and reward.path is not None',
         rule="reward.path belongs to function custom",
         fix="set reward.function: custom, or remove reward.path",
+    ),
+    Rule(
+        key="teachers",
+        value="keys(teachers)",
+        when="teacher is not None and len(teachers) > 0",
+        rule="all rows have the one teacher, or each has one of several",
+        fix="remove teacher, or give it a name under teachers too; or remove teachers and route",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="route.to",
+        when="len(teachers) > 0 and len(route.to) == 0",
+        rule="there are several teachers, and nothing says which one reads a row",
+        fix="give the name of a teacher for each value in the data's column {route.by}: to: {{VALUE: NAME}}",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="keys(route.to)",
+        key="route.to.{item}",
+        value="route.to[item]",
+        when="route.to[item] not in keys(teachers)",
+        rule="there is no teacher of that name under teachers",
+        fix="name one that is there, or add it",
+        kinds=DISTILS,
+    ),
+    *(
+        Rule(
+            key=key,
+            when=f"len(teachers) > 0 and {key} > 1",
+            rule=f"ranks that share {shared} read one teacher's hidden states for all their tokens, and there are several teachers",
+            fix="set it to 1, or use one teacher",
+            kinds=DISTILS,
+        )
+        for key, shared in (
+            ("actor.ulysses_sequence_parallel_size", "a sequence"),
+            ("opd.vocab_parallel_size", "the heads"),
+        )
     ),
     Rule(
         key="opd.max_length",
@@ -323,12 +362,32 @@ def check(spec: BaseSpec) -> list[Problem]:
     """Every broken rule of the spec, in the order of the file."""
     if not isinstance(spec, RunSpec):
         return []
-    return list(broken(RULES, with_named(spec.model_dump(mode="json"), SIZES)))
+    problems = list(broken(RULES, with_named(spec.model_dump(mode="json"), SIZES)))
+    return problems + list(_unlike_offloads(spec))
+
+
+def _unlike_offloads(spec: RunSpec) -> Iterator[Problem]:
+    """The memory plan decides for all teachers together."""
+    teachers = spec.named_teachers if isinstance(spec, DistillationSpec) else {}
+    wishes = {key: teacher.offload for key, teacher in teachers.items()}
+    for key, wish in wishes.items():
+        if wish != (first := next(iter(wishes.values()))):
+            yield Problem(
+                path=f"{key}.offload",
+                value=wish,
+                rule=f"teachers wait in the same place, and that of {next(iter(wishes))} is {str(first).lower()}",
+                fix="give all of them the same, or none",
+            )
 
 
 def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
+    if isinstance(spec, DistillationSpec):
+        idle = [name for name in spec.teachers if name not in spec.route.to.values()]
+        out += [
+            f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing" for name in idle
+        ]
     unused = [key for key in ("endpoint", "region", "addressing") if getattr(spec.store, key) is not None]
     if unused and not spec.store.url.startswith(("s3://", "s3a://")):
         out.append(f"store.{', store.'.join(unused)}: for S3 only, and store.url is {spec.store.url}: not used")

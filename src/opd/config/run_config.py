@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -26,17 +26,18 @@ class RunFacts:
         run_dir: local folder of the run; None: no run directory, and so no store (plain Hydra use).
         in_ray_cluster: a cluster exists (RAY_ADDRESS): sizes given to `ray.init` would raise.
         model_path: local folder of a fetched model; None: `spec.model.path` as it is.
-        teacher_path: local folder of a fetched teacher; None: `spec.teacher.path` as it is.
+        teacher_paths: local folders of fetched teachers, by their keys (`named_teachers`); of others the path is as it is.
         database_dir: local folder of a tool database that was made; None: `spec.agent.database_dir` as it is.
         valid_vocab: leading ids that mean the same token to both models.
         student_vocab, teacher_vocab: ids of each model's tokenizer; from `valid_vocab` on the other lacks them. 0: not more.
+            Of several teachers all have the student's tokens.
     """
 
     run_id: str
     run_dir: str | None
     in_ray_cluster: bool = False
     model_path: str | None = None
-    teacher_path: str | None = None
+    teacher_paths: dict[str, str] = field(default_factory=dict)
     database_dir: str | None = None
     valid_vocab: int = 0
     student_vocab: int = 0
@@ -94,9 +95,10 @@ class RunConfig:
         return None if isinstance(self.spec, OpdSpec | SftSpec) else self.spec.agent
 
     @property
-    def teacher_path(self) -> str | None:
-        """Where the teacher is read from."""
-        return self.run.teacher_path or (self.distillation.teacher.path if self.distillation else None)
+    def teacher_paths(self) -> dict[str, str]:
+        """Where each teacher is read from, by its key."""
+        teachers = self.distillation.named_teachers if self.distillation else {}
+        return {key: self.run.teacher_paths.get(key, teacher.path) for key, teacher in teachers.items()}
 
     @property
     def database_dir(self) -> str | None:

@@ -30,9 +30,15 @@ def json_schema(kind: Kind, *, only: str | None = None) -> dict[str, Any]:
         fields: dict[str, Any] = {only: (field.annotation, field)}
         cls = create_model(cls.__name__, __base__=Section, **fields)
     flat = inlined_schema(cls)
+    several = flat["properties"].get("teachers", {}).get("patternProperties", {})
     for default in DEFAULTS:
-        if kind in default.kinds and default.path.partition(".")[0] in flat["properties"]:
+        section = default.path.partition(".")[0]
+        if kind in default.kinds and section in flat["properties"]:
             _mark_default(flat, default, kind)
+        for item in several.values() if section == "teacher" else ():
+            _mark_default({"properties": {"teacher": item}}, default, kind)
+    if several and only is None:
+        flat |= {"if": {"properties": {"teachers": {"maxProperties": 0}}}, "then": {"required": ["teacher"]}}
     _relax_sections(flat)
     for key in CHART_KEYS if only is None else ():
         flat["properties"][key] = {"type": "object", "description": "The charts' part; the trainer does not read it."}

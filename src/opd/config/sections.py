@@ -36,6 +36,18 @@ class Teacher(Section):
     )
 
 
+class Route(Section):
+    """Which of several teachers reads a row."""
+
+    by: Text = Field(
+        default="data_source", description="Column of data.train, of text or whole numbers, that says whose a row is."
+    )
+    to: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Name of the teacher for each value in that column; several values may have the same one.",
+    )
+
+
 class Data(Section):
     """Prompts, their files, lengths in tokens and batch size in prompts."""
 

@@ -66,19 +66,21 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-def _item_section(field: FieldInfo) -> type[Section] | None:
-    """The section class of a list's items, or None for anything else."""
+def _item_section(field: FieldInfo, key: str) -> type[Section] | None:
+    """The section class of a list's item or of what a map has by a key, or None for anything else."""
     annotation = strip_optional(field.annotation)
-    item = get_args(annotation)[0] if get_origin(annotation) is tuple else None
+    origin, item = get_origin(annotation), None
+    if origin is dict or (origin is tuple and key.isdigit()):
+        item = get_args(annotation)[1 if origin is dict else 0]
     return item if isinstance(item, type) and issubclass(item, Section) else None
 
 
 def field_at(cls: type[Section], path: str) -> FieldInfo | None:
-    """The field a dotted path names (`opd.stages.0.until` in a list); below a free-form map, the map's own field, or None."""
+    """The field a dotted path names (`opd.stages.0.until` in a list, `teachers.NAME.path` in a map); below a free-form map, the map's own field, or None."""
     field: FieldInfo | None = None
     section: type[Section] | None = cls
     for key in path.split("."):
-        if section is None and field is not None and key.isdigit() and (item := _item_section(field)) is not None:
+        if section is None and field is not None and (item := _item_section(field, key)) is not None:
             field, section = FieldInfo(annotation=item), item
             continue
         if section is None:

@@ -40,7 +40,7 @@ class Inputs:
         if isinstance(spec, EvalSpec) and spec.eval.checkpoint is not None:
             models = []  # the checkpoint becomes the model
         if isinstance(spec, OpdSpec | OpdAgentSpec):
-            models.append(("teacher.path", spec.teacher.path))
+            models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
             named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
         column = MESSAGES if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None else PROMPT
         data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column)]

@@ -35,9 +35,9 @@ def resolve_agent(config: DictConfig, folder: Path) -> None:
             value = OmegaConf.select(config, key)
             if value is not None:
                 OmegaConf.update(config, key, _resolved(str(value), seed, folder))
-    facts = {"teacher_path": ours.teacher_path, "database_dir": ours.database_dir}
-    made = {name: _resolved(path, seed, folder) for name, path in facts.items() if path is not None}
-    config[KEY] = ours.with_facts(**made).text()
+    teachers = {key: _resolved(path, seed, folder) for key, path in ours.teacher_paths.items()}
+    database = ours.database_dir and _resolved(ours.database_dir, seed, folder)
+    config[KEY] = ours.with_facts(teacher_paths=teachers, database_dir=database).text()
 
 
 def _resolved(path: str, seed: int, folder: Path) -> str:

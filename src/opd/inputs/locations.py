@@ -41,13 +41,14 @@ def resolve_store_urls(config: DictConfig) -> dict[str, str]:
             config.data[key] = [local(path) for path in _paths(config.data[key])]
         config.data.fetched_from = files  # local path: URL; an evaluation names its data sets by what people wrote
     ours = RunConfig.of(config)
-    role, teacher = config.actor_rollout_ref, ours.teacher_path
-    for path in dict.fromkeys((str(role.model.path), teacher)):
-        if path is not None and is_store_url(path):
+    role, teachers = config.actor_rollout_ref, ours.teacher_paths
+    for path in dict.fromkeys((str(role.model.path), *teachers.values())):
+        if is_store_url(path):
             models[path] = local_copy(path)
     role.model.path = models.get(str(role.model.path), role.model.path)
-    if teacher in models:
-        config[KEY] = ours.with_facts(teacher_path=models[teacher]).text()
+    if models.keys() & set(teachers.values()):
+        fetched = {key: models.get(path, path) for key, path in teachers.items()}
+        config[KEY] = ours.with_facts(teacher_paths=fetched).text()
     return models
 
 
@@ -80,5 +81,6 @@ def resolve_toy(config: DictConfig, folder: Path) -> None:
         for key in _DATA_KEYS:
             config.data[key] = [file_of(path) for path in _paths(config.data[key])]
         role.model.path = model_folder(str(role.model.path))
-    if ours.teacher_path is not None:
-        config[KEY] = ours.with_facts(teacher_path=model_folder(ours.teacher_path)).text()
+    if ours.teacher_paths:
+        folders = {key: model_folder(path) for key, path in ours.teacher_paths.items()}
+        config[KEY] = ours.with_facts(teacher_paths=folders).text()

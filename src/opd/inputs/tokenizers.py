@@ -51,6 +51,7 @@ def shared_tokens(
     trust_teacher: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    key: str = "teacher",
 ) -> SharedTokens:
     """What two models' tokenizers have in common, if that is enough to distil one into the other.
 
@@ -63,18 +64,19 @@ def shared_tokens(
         tokenizer: the student's, if not the one beside its model; its chat template must write none of the student's own
             tokens.
         template_kwargs: the template's arguments.
+        key: the teacher's in the spec, for errors.
 
     Raises:
         Unfit: an id means different tokens, texts are cut differently, or the student cannot do without a token that
             the teacher lacks; the ids, tokens or settings are named.
     """
-    paths = f"model.path={student} and teacher.path={teacher}"
+    paths = f"model.path={student} and {key}.path={teacher}"
     tokenizers, tokens = [], []
-    for key, path, trust, known in (
+    for of_model, path, trust, known in (
         ("model.path", student, trust_student, tokenizer),
-        ("teacher.path", teacher, trust_teacher, None),
+        (f"{key}.path", teacher, trust_teacher, None),
     ):
-        with reading(key, path):
+        with reading(of_model, path):
             found = known or AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
         tokenizers.append(found)

@@ -1,6 +1,7 @@
 """What every form of the divergence from hidden states returns."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,35 @@ class DivergenceOutput(NamedTuple):
     def scored_divergence(self) -> Tensor:
         """[T] the divergence, nan in the rows of `nonfinite`: what tokens are chosen by."""
         return self.divergence.masked_fill(self.nonfinite, torch.nan)
+
+    @classmethod
+    def joined(cls, parts: Sequence["DivergenceOutput"], places: Sequence[Tensor]) -> "DivergenceOutput":
+        """The output of all tokens from those of parts that share none.
+
+        Args:
+            parts: at least one, all with token ids or all without.
+            places: [T_i] int64 for each part: where its tokens lie among all of them.
+        """
+        order = torch.cat(list(places)).argsort()
+
+        def tokens(name: str) -> Any:
+            values = [value for part in parts if (value := getattr(part, name)) is not None]
+            return torch.cat(values)[order] if values else None
+
+        per_token = (
+            "divergence",
+            "student_entropy",
+            "teacher_entropy",
+            "student_log_prob",
+            "teacher_log_prob",
+            "nonfinite",
+        )
+        return parts[0]._replace(
+            loss_sum=torch.stack([part.loss_sum for part in parts]).sum(),
+            precision=next((part.precision for part in parts if part.precision == "fp32"), parts[0].precision),
+            estimated_error=max(part.estimated_error for part in parts),
+            **{name: tokens(name) for name in per_token},
+        )
 
     @classmethod
     def of(

@@ -25,13 +25,13 @@ def run(loaded: Loaded) -> int:
         return EXIT_REFUSED
     try:
         student = read_shape(spec.model.path, revision=spec.model.revision)
-        teacher = read_shape(spec.teacher.path, revision=spec.teacher.revision)
+        teachers = [read_shape(teacher.path, revision=teacher.revision) for teacher in spec.named_teachers.values()]
     except Unplannable as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
         return EXIT_REFUSED
     device_bytes = None
     if spec.device == "cuda":
         device_bytes = declared_bytes(spec.opd.gpu_memory_gib, loaded.chart) or local_bytes()
-    plan = make_plan(job_from_spec(spec, student, teacher, device_bytes=device_bytes))
+    plan = make_plan(job_from_spec(spec, student, *teachers, device_bytes=device_bytes))
     print(render(plan))
     return 0 if plan.fits else EXIT_REFUSED

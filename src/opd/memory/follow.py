@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import torch
 from torch import distributed
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def worker_plan(
-    spec: OpdSpec | OpdAgentSpec, *, student: str, teacher: str, num_sharing: int, device: torch.device
+    spec: OpdSpec | OpdAgentSpec, *, student: str, teachers: Iterable[str], num_sharing: int, device: torch.device
 ) -> Plan | None:
     """The plan of this worker (a collective call); None, with a warning, for a model whose config names no sizes.
 
@@ -26,13 +27,13 @@ def worker_plan(
     allocator has the last word. `opd.launch --plan` is where it is refused.
 
     Args:
-        student, teacher: where the models are read from.
+        student, teachers: where the models are read from.
         num_sharing: ranks that share the weights.
         device: where this rank computes.
     """
     first = distributed.get_rank() == 0
     try:
-        shapes = read_shape(student), read_shape(teacher)
+        shapes = [read_shape(path) for path in (student, *teachers)]
     except Unplannable as error:
         if first:
             logger.warning("no memory plan, offload stays as configured: %s", error)

@@ -20,6 +20,7 @@ class Job:
         vocab_ranks: ranks that share the two heads by vocabulary: the teacher's head is a share each.
         compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
+        more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
         row_tokens, response_tokens: longest row, and its longest response.
         rows_per_step: rows of a step on one data-parallel rank.
         train_tokens, score_tokens: tokens of one micro-batch of the student and of the teacher, at their longest.
@@ -43,6 +44,7 @@ class Job:
     vocab_ranks: int = 1
     compute_bytes: int = 2
     teacher_bytes: int = 2
+    more_teachers: tuple[tuple[ModelShape, int], ...] = ()
     row_tokens: int
     response_tokens: int
     rows_per_step: int
@@ -64,15 +66,20 @@ class Job:
     offload_optimizer: Wish = None
 
     @property
+    def teachers(self) -> tuple[tuple[ModelShape, int], ...]:
+        """(model, bytes an entry) of every teacher."""
+        return ((self.teacher, self.teacher_bytes), *self.more_teachers)
+
+    @property
     def num_micro_batches(self) -> int:
         """Micro-batches of one optimizer update, with every row at its longest."""
         return -(-self.mini_rows * self.row_tokens // self.train_tokens)
 
     @property
     def hidden_bytes(self) -> int:
-        """The teacher's hidden states of one step, with every response at its longest: what the cache may have to hold."""
+        """Hidden states of one step, with every response at its longest, the widest teacher's: what the cache may have to hold."""
         tokens = self.rows_per_step * self.response_tokens
-        return -(-tokens // self.sequence_ranks) * self.teacher.hidden * self.teacher_bytes
+        return -(-tokens // self.sequence_ranks) * max(shape.hidden * size for shape, size in self.teachers)
 
     @property
     def loss_tokens(self) -> int:

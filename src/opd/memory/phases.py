@@ -21,7 +21,7 @@ class Choice:
     """What a plan decides.
 
     Attributes:
-        offload_teacher: the teacher's weights wait on the host outside their phase; its head stays for the student's.
+        offload_teacher: the teachers' weights wait on the host but while their own reads; their heads stay for the student's phase.
         offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
         defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
         keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
@@ -70,14 +70,14 @@ def _phase(name: str, parts: Mapping[str, int], either: Mapping[str, int] | None
 def _resting(job: Job, choice: Choice) -> dict[str, int]:
     """What stays on the device where it is not at work."""
     return {
-        "teacher weights": 0 if choice.offload_teacher else teacher_bytes(job),
+        "teacher weights": 0 if choice.offload_teacher else sum(_teacher_sizes(job)),
         "student weights": 0 if choice.offload_params else params_bytes(job),
         "optimizer moments": 0 if choice.offload_optimizer else moments_bytes(job),
     }
 
 
-def teacher_bytes(job: Job) -> int:
-    return _share(job.teacher_bytes * job.teacher.num_params, job.num_ranks)
+def _teacher_sizes(job: Job) -> list[int]:
+    return [_share(size * shape.num_params, job.num_ranks) for shape, size in job.teachers]
 
 
 def params_bytes(job: Job) -> int:
@@ -103,15 +103,17 @@ def _rollout(job: Job, choice: Choice) -> Phase:
 
 
 def _teacher(job: Job, choice: Choice) -> Phase:
-    """Forward only: two gathered layers (one computes, the next arrives) and embedding or head."""
-    shape, tokens = job.teacher, _share(job.score_tokens, job.sequence_ranks)
+    """Forward only: two gathered layers (one computes, the next arrives) and embedding or head; of several the largest parts."""
+    tokens, sizes = _share(job.score_tokens, job.sequence_ranks), _teacher_sizes(job)
     return _phase(
         "teacher",
         _resting(job, choice)
         | {
-            "teacher weights": teacher_bytes(job),
-            "gathered weights": job.teacher_bytes * (2 * shape.layer_params + shape.head_params),
-            "activations": tokens * shape.transient_bytes(job.teacher_bytes),
+            "teacher weights": max(sizes) if choice.offload_teacher else sum(sizes),
+            "gathered weights": max(
+                size * (2 * shape.layer_params + shape.head_params) for shape, size in job.teachers
+            ),
+            "activations": max(tokens * shape.transient_bytes(size) for shape, size in job.teachers),
             "hidden states": choice.cache_bytes,
             "rollout server": _server_asleep(job),
         },
@@ -136,7 +138,8 @@ def _student(job: Job, choice: Choice) -> Phase:
             "activations": kept,
             "teacher head": _teacher_head(job, choice),
             "hidden states": choice.cache_bytes,
-            "head gradient": _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
+            # Each teacher's rows of a micro-batch make one of their own.
+            "head gradient": len(job.teachers) * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
             "rollout server": _server_asleep(job),
         },
         {
@@ -151,7 +154,7 @@ def _teacher_head(job: Job, choice: Choice) -> int:
     """Gathered for the student's phase; a lone rank's teacher that is there anyway has it whole."""
     if job.num_ranks == 1 and not choice.offload_teacher:
         return 0
-    return _share(job.teacher_bytes * job.teacher.head_params, job.vocab_ranks)
+    return sum(_share(size * shape.head_params, job.vocab_ranks) for shape, size in job.teachers)
 
 
 def _gradients(job: Job, choice: Choice) -> int:
@@ -172,16 +175,18 @@ def _gathered(job: Job, choice: Choice) -> int:
 
 def _logits(job: Job) -> int:
     """The head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
-    student, teacher = job.student, job.teacher
+    student = job.student
     tokens = job.loss_tokens * job.vocab_ranks
-    inputs = tokens * (2 * job.compute_bytes * student.hidden + job.teacher_bytes * teacher.hidden)
+    teacher_inputs = max(size * shape.hidden for shape, size in job.teachers)
+    inputs = tokens * (2 * job.compute_bytes * student.hidden + teacher_inputs)
     if job.fused:
         return inputs + job.workspace_bytes
     # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
-    casts = sum(
+    own, *others = (
         MASTER_BYTES * shape.head_params if width != MASTER_BYTES else 0
-        for shape, width in ((student, job.compute_bytes), (teacher, job.teacher_bytes))
+        for shape, width in ((student, job.compute_bytes), *job.teachers)
     )
+    casts = own + max(others)
     return inputs + _share(casts + 12 * MASTER_BYTES * job.chunk_rows * student.vocab_rows, job.vocab_ranks)
 
 

@@ -147,7 +147,7 @@ def _knobs(job: Job, plan: Plan) -> Iterator[str]:
 def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     """Keys of a spec that change what is on the device, by how little they cost."""
     if job.offload_teacher is False:
-        yield "teacher.offload: auto", replace(job, offload_teacher=None)
+        yield f"{'teachers.NAME' if job.more_teachers else 'teacher'}.offload: auto", replace(job, offload_teacher=None)
     if job.offload_optimizer is False:
         yield "actor.optimizer_offload: auto", replace(job, offload_optimizer=None)
     if job.offload_params is False:

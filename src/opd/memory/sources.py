@@ -12,16 +12,18 @@ ENTRY_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 def job_from_spec(
     spec: OpdSpec | OpdAgentSpec,
     student: ModelShape,
-    teacher: ModelShape,
-    *,
+    *teacher_shapes: ModelShape,
     device_bytes: int | None,
     num_sharing: int | None = None,
 ) -> Job:
     """The job of one rank, with every row and response as long as the spec allows.
 
     Args:
+        teacher_shapes: in the order of `named_teachers`.
         num_sharing: ranks that share the weights; None: all.
     """
+    teachers = list(spec.named_teachers.values())
+    widths = [ENTRY_BYTES[teacher.dtype] for teacher in teachers]
     actor, sequence_ranks = spec.actor, spec.actor.ulysses_sequence_parallel_size
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     num_groups = max(1, num_ranks // sequence_ranks)
@@ -31,12 +33,13 @@ def job_from_spec(
     on_gpu = spec.device == "cuda"
     return Job(
         student=student,
-        teacher=teacher,
+        teacher=teacher_shapes[0],
         num_ranks=num_sharing or num_ranks,
         sequence_ranks=sequence_ranks,
         vocab_ranks=spec.opd.vocab_parallel_size,
         compute_bytes=ENTRY_BYTES[actor.dtype],
-        teacher_bytes=ENTRY_BYTES[spec.teacher.dtype],
+        teacher_bytes=widths[0],
+        more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
         row_tokens=row_tokens,
         response_tokens=spec.data.max_response_length,
         rows_per_step=rows,
@@ -57,7 +60,7 @@ def job_from_spec(
         mini_rows=mini_rows,
         checkpointing=actor.gradient_checkpointing,
         activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
-        fused=on_gpu and "fp32" not in (actor.dtype, spec.teacher.dtype),
+        fused=on_gpu and "fp32" not in (actor.dtype, *(teacher.dtype for teacher in teachers)),
         workspace_bytes=int(spec.opd.workspace_gib * GIB),
         chunk_rows=spec.opd.chunk_size,
         rollout_share=spec.rollout.gpu_memory_utilization if on_gpu else 0.0,
@@ -65,7 +68,7 @@ def job_from_spec(
         rollout_ranks=spec.rollout.tensor_parallel_size,
         cache_bytes=_bytes(spec.opd.cache_gib),
         device_bytes=device_bytes,
-        offload_teacher=_wish(spec.teacher.offload),
+        offload_teacher=_wish(teachers[0].offload),
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),
     )

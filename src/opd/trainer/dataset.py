@@ -85,6 +85,10 @@ class PromptDataset(RLHFDataset):
         truths = [(reward or {}).get("ground_truth") for reward in rows["reward_model"]]
         return [prompt_id(messages, truth) for messages, truth in zip(rows[self.prompt_key], truths, strict=True)]
 
+    def column(self, name: str) -> list[Any] | None:
+        """What each row has in a column; None: the data have no such column."""
+        return list(self.dataframe[name]) if name in self.dataframe.column_names else None
+
     def keep(self, rows: Sequence[int]) -> None:
         """Leave out all but these rows, which are then numbered anew."""
         self.num_left_out += len(self.dataframe) - len(rows)

@@ -228,8 +228,8 @@ def prepare(config: DictConfig) -> dict[str, str]:
     check_chat_template(config, tokenizer)
     ours = RunConfig.of(config)
     if ours.distillation is not None:
-        teacher = ours.distillation.teacher
-        check_loadable("teacher", str(ours.teacher_path), trust_remote_code=teacher.trust_remote_code)
+        for key, teacher in ours.distillation.named_teachers.items():
+            check_loadable(key, ours.teacher_paths[key], trust_remote_code=teacher.trust_remote_code)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
     return models
 
@@ -245,29 +245,36 @@ def _inputs(config: DictConfig) -> Inputs:
         prompt_key=data.get("prompt_key", "prompt"),
     )
     models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
-    if (teacher := RunConfig.of(config).teacher_path) is not None:
-        models.append(("opd.teacher.path", teacher))
+    models += [(f"opd.{key}.path", path) for key, path in RunConfig.of(config).teacher_paths.items()]
     return Inputs(
         models=models, data=[train, replace(train, key="data.val_files", files=data.val_files, batch_size=None)]
     )
 
 
 def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:
-    """With the facts which tokens count, from the student's tokenizer and the teacher's."""
+    """With the facts which tokens count, from the student's tokenizer and each teacher's."""
     from opd.inputs.tokenizers import shared_tokens
 
     spec, model = ours.distillation, config.actor_rollout_ref.model
     assert spec is not None  # asked for distillation only
-    found = shared_tokens(
-        model.path,
-        str(ours.teacher_path),
-        trust_student=model.trust_remote_code,
-        trust_teacher=spec.teacher.trust_remote_code,
-        tokenizer=tokenizer,
-        template_kwargs=config.data.get("apply_chat_template_kwargs"),
-    )
-    valid, student, teacher = found
-    more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
+    for key, of_key in spec.named_teachers.items():
+        found = shared_tokens(
+            model.path,
+            ours.teacher_paths[key],
+            trust_student=model.trust_remote_code,
+            trust_teacher=of_key.trust_remote_code,
+            tokenizer=tokenizer,
+            template_kwargs=config.data.get("apply_chat_template_kwargs"),
+            key=key,
+        )
+        valid, student, teacher = found
+        more = [f"the {side} {entries - found.shared} more" for side, entries in found.beyond().items()]
+        if more and spec.teachers:
+            raise Unfit(
+                f"{key}.path={ours.teacher_paths[key]}: of several teachers each must have the student's tokens, and this one "
+                f"shares {found.shared} with it ({' and '.join(more)}); choose one with the student's tokenizer, or give it a "
+                "run of its own as the one teacher"
+            )
     if more and spec.opd.vocab_parallel_size > 1:
         raise Unfit(
             f"opd.vocab_parallel_size={spec.opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell "

@@ -40,19 +40,23 @@ def tell(
         plan: the memory plan that the workers follow.
     """
     assert ours.distillation is not None  # `OPDTrainer` runs nothing else
-    teacher = ours.distillation.teacher
+    alike = [
+        same_prompt(
+            tokenizer,
+            ours.teacher_paths[key],
+            trust_remote_code=teacher.trust_remote_code,
+            template_kwargs=template_kwargs,
+        )
+        for key, teacher in ours.distillation.named_teachers.items()
+    ]
     numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
     models = Models(
         shared=ours.run.valid_vocab,
         student=ours.run.student_vocab,
         teacher=ours.run.teacher_vocab,
         max_unshared_mass=ours.distillation.opd.max_unshared_mass,
-        same_prompt=same_prompt(
-            tokenizer,
-            str(ours.teacher_path),
-            trust_remote_code=teacher.trust_remote_code,
-            template_kwargs=template_kwargs,
-        ),
+        # Of several teachers one that differs, or does not say, speaks for all.
+        same_prompt=min(alike, key=[False, None, True].index),
     )
     lines = [*look(numbers, models), memory(plan, first_of(numbers, MEMORY_KEYS))]
     for line in table(lines):

@@ -42,6 +42,7 @@ from opd.trainer.dataset import PromptDataset
 from opd.trainer.fault_watch import FaultWatch
 from opd.trainer.measured_rates import weigh_again
 from opd.trainer.problem_weights import ProblemWeights
+from opd.trainer.routing import TeacherRoute
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.run_log import StepLogger, validation_scores
 from opd.trainer.stages import Stages
@@ -331,6 +332,8 @@ class OPDTrainer(OrderedTrainer):
     _problem_weights: ProblemWeights | None = None
     """None: all prompts count alike."""
     _stages: Stages
+    _route: TeacherRoute | None = None
+    """None: one teacher reads all rows."""
     _row_signs: RowSigns | None = None
     """None: faults are not looked for."""
 
@@ -394,6 +397,7 @@ class OPDTrainer(OrderedTrainer):
     def _init_dataloader(self) -> None:
         with verl_trainer.training_data(self._weigh):
             super()._init_dataloader()
+        self._route = TeacherRoute.of(self.train_dataset, self._spec)
         total_steps = self.total_training_steps
         self._stages = Stages(self._spec, self.train_dataset, self.tokenizer, total_steps=total_steps)
         if self._spec.trainer.monitor:
@@ -431,12 +435,11 @@ class OPDTrainer(OrderedTrainer):
             metrics["opd/problem_weight_max"] = of_rows.max().item()
             weights = weights * of_rows
         row_ids = torch.tensor([row_id(tag["order"]) for tag in batch.tags])
+        facts = {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}
+        if self._route is not None:
+            facts["teacher"] = self._route.of_rows([tag["order"][0] for tag in batch.tags])
         tq.kv_batch_put(
-            keys=batch.keys,
-            partition_id=batch.partition_id,
-            fields=TensorDict(
-                {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}, batch_size=len(batch.keys)
-            ),
+            keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(facts, batch_size=len(batch.keys))
         )
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:

@@ -68,6 +68,30 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherPart:
+    """What one of several teachers has read of a micro-batch.
+
+    Args:
+        name: the teacher's.
+        rows: its rows, by their places in the micro-batch.
+        tokens: [N_i] int64, its tokens among the task's N, ascending.
+        hidden, weight: as `teacher_hidden` [N_i, d_i] and `teacher_weight` of a task with one teacher.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    tokens: torch.Tensor
+    hidden: Fetch
+    weight: torch.Tensor
+
+    def kept(self, kept: torch.Tensor) -> TeacherPart:
+        """The part of the tokens `kept` [N] bool, which are then numbered anew."""
+        mine = kept[self.tokens]
+        tokens = (kept.cumsum(0) - 1)[self.tokens[mine]]
+        return replace(self, tokens=tokens, hidden=Fetch(self.hidden.ready()[mine], None))
+
+
+@dataclass(frozen=True, kw_only=True)
 class DivergenceTask:
     """Everything the student's head needs to turn its hidden states into the weighted divergence of one micro-batch.
 
@@ -78,6 +102,8 @@ class DivergenceTask:
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the backbone's forward is queued.
         teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
+        parts: of several teachers what each has read, none of which is `teacher_hidden` or `teacher_weight`, unset then; every
+            token is in one of them.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
@@ -91,8 +117,9 @@ class DivergenceTask:
     positions: torch.Tensor
     token_ids: torch.Tensor
     token_weights: torch.Tensor
-    teacher_hidden: Fetch
-    teacher_weight: torch.Tensor
+    teacher_hidden: Fetch = field(default_factory=lambda: Fetch(torch.empty(0), None))
+    teacher_weight: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    parts: tuple[TeacherPart, ...] = ()
     kind: DivergenceKind
     beta: float
     temperature: float
@@ -110,6 +137,9 @@ class DivergenceTask:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
         if self.choice is not None:
             return self._chosen_divergence(self.choice, hidden, weight, precision)
+        if self.parts:
+            outputs = [self.of(part).divergence(hidden[part.tokens], weight, precision) for part in self.parts]
+            return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
         if self.vocab_group is not None:
             return self._shared_divergence(hidden, weight, self.vocab_group)
         teacher_hidden = self.teacher_hidden.ready()
@@ -139,6 +169,18 @@ class DivergenceTask:
         )
         return output
 
+    def of(self, part: TeacherPart) -> DivergenceTask:
+        """The task of one part's tokens alone."""
+        return replace(
+            self,
+            parts=(),
+            positions=self.positions[part.tokens],
+            token_ids=self.token_ids[part.tokens],
+            token_weights=self.token_weights[part.tokens],
+            teacher_hidden=part.hidden,
+            teacher_weight=part.weight,
+        )
+
     @property
     def entropy_task(self) -> EntropyTask:
         """The task that scores the same tokens by the student alone."""
@@ -167,7 +209,8 @@ class DivergenceTask:
             positions=self.positions[kept],
             token_ids=self.token_ids[kept],
             token_weights=self.token_weights[kept],
-            teacher_hidden=Fetch(self.teacher_hidden.ready()[kept], None),
+            parts=tuple(part.kept(kept) for part in self.parts),
+            teacher_hidden=self.teacher_hidden if self.parts else Fetch(self.teacher_hidden.ready()[kept], None),
         )
         return some.divergence(hidden[kept], weight, precision)
 

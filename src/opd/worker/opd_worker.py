@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,15 +37,25 @@ from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
 from opd.worker.device import NamedDevice
 from opd.worker.engines import DivergenceLoss, StudentEngine, TaskBuilder, TeacherEngine
-from opd.worker.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask
+from opd.worker.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask, TeacherPart
 from opd.worker.shared_teacher_cache import Holders, Regrouped
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
-from opd.worker.step_metrics import CHOICE, cache_counts, choice_counts, micro_batch_counts, over_sequence
+from opd.worker.step_metrics import (
+    CHOICE,
+    cache_counts,
+    choice_counts,
+    micro_batch_counts,
+    no_teacher_counts,
+    over_sequence,
+)
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.token_choice import TokenScores, choose_among_ranks, count_only, leave_out_beyond, train_only
 from opd.worker.token_view import Seen, TokenView
 from opd.worker.ulysses import Slice
 from opd.worker.unshared_tokens import leave_out_unshared, readable_ids
+
+READ = ("input_ids", "position_ids", "opd_row")
+"""What an engine reads of rows without a gradient."""
 
 
 def trained_positions(
@@ -118,7 +129,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
     loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
-    student's only in phase 2, while the teacher's head stays for phase 2.
+    student's only in phase 2, while the teacher's head stays for phase 2. Several teachers pass one after another over the
+    rows that are theirs, and the student's head reads each row's own.
     """
 
     def __init__(
@@ -128,7 +140,10 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         ours = RunConfig.of(config)
         assert ours.distillation is not None  # `OPDTrainer` makes this worker for no other kind
         self.spec, self.facts = ours.distillation, ours.run
-        self.opd, self._teacher_path = self.spec.opd, str(ours.teacher_path)
+        self.opd, self._teacher_paths = self.spec.opd, ours.teacher_paths
+        self.teachers: list[TrainingWorker] = []
+        self._teacher_of: list[int] | None = None
+        """Of several teachers the number of each row's own."""
         # Read now: verl takes keys out of its config on the way.
         self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
@@ -149,7 +164,15 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self._view: TokenView | None = None
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return teacher_worker(config, self.spec.teacher, self._teacher_path)
+        """The first teacher; the others are built beside it, each whole before the next."""
+        first, *others = (
+            teacher_worker(config, teacher, self._teacher_paths[key])
+            for key, teacher in self.spec.named_teachers.items()
+        )
+        for other in others:
+            other.reset()  # as verl does with the first
+        self.teachers = [first, *others]
+        return first
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         return student_worker(config)
@@ -158,6 +181,11 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     def teacher_engine(self) -> TeacherEngine:
         engine: TeacherEngine = self.ref.engine
         return engine
+
+    @property
+    def teacher_engines(self) -> list[TeacherEngine]:
+        """In the order of `named_teachers`."""
+        return [teacher.engine for teacher in self.teachers]
 
     @property
     def student_engine(self) -> StudentEngine:
@@ -169,7 +197,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         keep_activations(self.opd.activation_budget)
         super().init_model()
         self._check_sharing()
-        self.teacher_engine.check_head(f"teacher {self._teacher_path}")
+        for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
+            engine.check_head(f"teacher {path}")
         self.student_engine.check_head(f"student {self.config.model.path}")
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
@@ -199,14 +228,15 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self.plan = worker_plan(
             self.spec,
             student=self._student_path,
-            teacher=self._teacher_path,
+            teachers=self._teacher_paths.values(),
             num_sharing=group if 0 < group < world else world,
             device=self.teacher_engine.device,
         )
         if self.plan is None:
             return
         choice, student = self.plan.choice, self.student_engine
-        self.teacher_engine.set_offload(offload_params=choice.offload_teacher, offload_optimizer=False)
+        for engine in self.teacher_engines:
+            engine.set_offload(offload_params=choice.offload_teacher, offload_optimizer=False)
         student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
         student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
 
@@ -217,7 +247,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
-                some steps `rollout_log_probs`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                some steps `rollout_log_probs`; of several teachers `teacher` [B] int64, the number of each row's in the order
+                of `named_teachers`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
                 `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
                 `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
                 `train_mini_batch`.
@@ -236,6 +267,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
         self._row_names, self._nonfinite_rows = row_names(data), set()
         rows, selection = batch.rows, self._selection
+        self._teacher_of = data["teacher"].tolist() if self.spec.teachers else None
         shown = tu.get_non_tensor_data(data, "shown_rows", ())
         self._view = TokenView(rows, data["row_id"].tolist(), shown) if shown else None
         chosen: dict[str, Any] = {}
@@ -247,10 +279,10 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 rows, chosen = self._choose(data, rows)
             teacher_started = time.perf_counter()
             self._teacher_phase(data, rows, cache)
-            head = self.teacher_engine.head_weight(self._own_entries())
+            heads = [engine.head_weight(self._own_entries()) for engine in self.teacher_engines]
             teacher_s = time.perf_counter() - teacher_started
             if selection.needs_teacher and not selection.in_head:
-                rows, chosen = self._choose(data, rows, (cache, head))
+                rows, chosen = self._choose(data, rows, (cache, heads))
             if selection.in_head:
                 count_only(data, rows.num_trained_tokens, selection)
             score_s = time.perf_counter() - started - teacher_s
@@ -259,7 +291,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             self.student_engine.num_updates = 0
             over_rows = self.opd.loss_agg_mode != "token-mean"
             self.actor.set_loss_fn(
-                DivergenceLoss(self._task_builder(rows, cache, head), self._counts, over_rows=over_rows)
+                DivergenceLoss(self._task_builder(rows, cache, heads), self._counts, over_rows=over_rows)
             )
             weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
             rate = float(self.student_engine.optimizer.param_groups[0]["lr"])
@@ -315,7 +347,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     @staticmethod
     def _read_inputs(data: TensorDict, worker: TrainingWorker) -> TensorDict:
         """The rows as an engine reads them without a gradient, cut as its inference settings say."""
-        inputs = data.select("input_ids", "position_ids", "opd_row")
+        inputs = data.select(*READ)
         config = worker.engine_config
         tu.assign_non_tensor(
             inputs,
@@ -328,8 +360,30 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         return inputs
 
     def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
-        """Cache the teacher's hidden states of every row's trained tokens, as far as they are this rank's."""
-        inputs = self._read_inputs(data, self.ref)
+        """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's."""
+        for number, teacher in enumerate(self.teachers):
+            some = data if self._teacher_of is None else self._rows_of(data, number, teacher)
+            if some is not None:
+                self._teacher_pass(some, rows, cache, number)
+
+    def _rows_of(self, data: TensorDict, number: int, teacher: TrainingWorker) -> TensorDict | None:
+        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
+        micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
+        """
+        assert self._teacher_of is not None
+        is_other = torch.tensor(self._teacher_of) != number
+        num_rows = (~is_other).sum().to(self.student_engine.device)
+        distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
+        config = teacher.engine_config
+        size = 1 if config.use_dynamic_bsz else config.infer_micro_batch_size_per_gpu
+        if not num_rows:
+            return None
+        order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
+        return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
+
+    def _teacher_pass(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache, number: int) -> None:
+        """One teacher's part of `_teacher_phase`; what it reads of other teachers' rows is dropped."""
+        inputs = self._read_inputs(data, self.teachers[number])
         inputs["input_ids"] = readable_ids(inputs["input_ids"], self.facts.valid_vocab)
         counts: list[int] = []
 
@@ -343,18 +397,19 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
         def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
             for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                cache.put(row, part)
+                if self._teacher_of is None or self._teacher_of[row] == number:
+                    cache.put(row, part)
 
-        self.teacher_engine.read(inputs, task_of, take)
+        self.teacher_engines[number].read(inputs, task_of, take)
 
     def _choose(
-        self, data: TensorDict, rows: RolloutRows, teacher: tuple[HiddenCache, torch.Tensor] | None = None
+        self, data: TensorDict, rows: RolloutRows, teacher: tuple[HiddenCache, list[torch.Tensor]] | None = None
     ) -> tuple[RolloutRows, dict[str, float]]:
         """Choose among the step's tokens and leave the others out of the loss; the rows as they are trained on, and metrics.
 
         Args:
             data: its masks are replaced.
-            teacher: cached hidden states, of which those of the kept tokens stay, and head; None where the student alone
+            teacher: cached hidden states, of which those of the kept tokens stay, and each teacher's head; None where the student alone
                 decides.
         """
         engine, counts = self.student_engine, rows.num_trained_tokens
@@ -385,7 +440,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self,
         data: TensorDict,
         rows: RolloutRows,
-        teacher: tuple[HiddenCache, torch.Tensor] | None,
+        teacher: tuple[HiddenCache, list[torch.Tensor]] | None,
         scores: TokenScores,
     ) -> None:
         """One pass of the student over all rows, without a gradient."""
@@ -424,7 +479,28 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         assert loss_type is not None  # `Schedule` fills it in
         return scored_divergence(self._selection.score, loss_type) if self._selection.needs_teacher else None
 
-    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, teacher_weight: torch.Tensor) -> TaskBuilder:
+    def _teacher_parts(
+        self, numbers: list[int], counts: torch.Tensor, cache: HiddenCache, heads: list[torch.Tensor]
+    ) -> Iterator[TeacherPart]:
+        """What each teacher that has a row in a micro-batch has read of it.
+
+        Args:
+            numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
+        """
+        assert self._teacher_of is not None
+        own = torch.tensor([self._teacher_of[row] for row in numbers])
+        of_token = own.repeat_interleave(counts.cpu())
+        for number in own.unique().tolist():
+            places = (own == number).nonzero()[:, 0].tolist()
+            yield TeacherPart(
+                name=sorted(self.spec.teachers)[number],
+                rows=tuple(places),
+                tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
+                hidden=cache.fetch([numbers[place] for place in places]),
+                weight=heads[number],
+            )
+
+    def _task_builder(self, rows: RolloutRows, cache: HiddenCache, heads: list[torch.Tensor]) -> TaskBuilder:
         opd, facts, stage = self.opd, self.facts, self._stage
         loss_type = stage.loss_type
         assert loss_type is not None  # `Schedule` fills it in
@@ -435,10 +511,15 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             mine, found = trained_positions(rows, micro_batch, starts)
             # Asked for here, before the backbone's forward is queued: copies from the host run beside it.
             numbers, is_own = micro_batch["opd_row"].tolist(), None
-            hidden = cache.fetch(numbers)
+            teacher: dict[str, Any]
+            if self._teacher_of is None:
+                hidden = cache.fetch(numbers)
+                teacher = {"teacher_hidden": hidden, "teacher_weight": heads[0]}
+            else:
+                teacher = {"parts": tuple(self._teacher_parts(numbers, mine.num_trained_tokens, cache, heads))}
             if own is not None:
                 needed = own.holders(found.flat_index).cpu()
-                hidden = Regrouped(hidden, self._holders.of(numbers), needed, own)
+                teacher["teacher_hidden"] = Regrouped(hidden, self._holders.of(numbers), needed, own)
                 found, is_own = own.select(found)
             row_weights = mine.sample_weights
             assert row_weights is not None  # `update_opd` puts them on every batch
@@ -454,8 +535,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 positions=found.flat_index,
                 token_ids=found.token_ids,
                 token_weights=token_weights(found.mask, row_index=found.row, row_weights=row_weights),
-                teacher_hidden=hidden,
-                teacher_weight=teacher_weight,
+                **teacher,
                 kind=loss_type,
                 beta=stage.beta or 0.0,  # only a jsd has one, and reads it
                 temperature=temperature,
@@ -474,7 +554,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     def _counts(
         self, micro_batch: TensorDict, task: DivergenceTask, output: Any, *, first_update: bool
     ) -> dict[str, float]:
-        counts = micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        counts = no_teacher_counts(self.spec.teachers)  # every rank has the same, whatever rows it has
+        counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             counts |= self._signs(micro_batch, task, output, is_sampled=first_update and self._is_sampled)
         if task.choice is not None:

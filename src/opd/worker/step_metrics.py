@@ -22,6 +22,8 @@ from opd.worker.head import Choice, DivergenceTask
 from opd.worker.signs import sign_metrics
 from opd.worker.teacher_cache import HiddenCache
 
+TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
+_OF_TEACHER = ("divergence", "tokens", "rows")
 CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
@@ -60,9 +62,21 @@ def micro_batch_counts(
         "max/divergence": divergence.max().item() if tokens else 0.0,
     }
     sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
+    for part in task.parts:
+        part = part if task.choice is None else part.kept(task.choice.kept[0])
+        sums |= {
+            f"sum/{TEACHER}{part.name}/divergence": divergence[part.tokens].sum().item(),
+            f"sum/{TEACHER}{part.name}/tokens": float(len(part.tokens)),
+            f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
+        }
     if first_update and "rollout_log_probs" in micro_batch:
         sums.update(_agreement(micro_batch, output.student_log_prob, task.counted))
     return sums
+
+
+def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
+    """The counts of several teachers in a micro-batch that has none of their rows."""
+    return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
 
 
 def choice_counts(choice: Choice) -> dict[str, float]:
@@ -197,6 +211,10 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
     for key in raw:
         if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
             metrics[key] = _max(flatten(raw[key]))
+    for name in {key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}:
+        count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
+        metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
+        metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
     for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
         if total.get(f"sum/choice_{whole}"):
             metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]

@@ -1,0 +1,70 @@
+"""Two teachers end to end, each with rows of its own by a column of the data: metrics, a kill, and the resume to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+
+from opd.data.toy.task import write_parquet
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_SPEC, _STEPS = "opd-teachers", 4
+
+
+def _write(folder: Path) -> None:
+    """The toy's training file in a run's folder, with a column that says whether a problem's first operand is even."""
+    train, _ = write_parquet(folder, seed=3, num_train=48)
+    table = pq.read_table(train)
+    firsts = [int(info["problem_id"].partition("+")[0]) for info in table["extra_info"].to_pylist()]
+    pq.write_table(table.append_column("parity", pa.array([("even", "odd")[first % 2] for first in firsts])), train)
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(path, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
+def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp_path):
+    for name in ("whole", "killed"):
+        _write(tmp_path / name)
+    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+    for row in whole.steps:
+        of = {
+            name: [row[f"opd/teacher/{name}/{what}"] for what in ("divergence", "tokens", "rows")]
+            for name in ("carries", "drops")
+        }
+        assert sum(tokens for _, tokens, _ in of.values()) == row["opd/num_tokens"]
+        assert sum(rows for *_, rows in of.values()) == 16
+        assert all(rows > 0 for *_, rows in of.values())
+        whole_sum = sum(divergence * tokens for divergence, tokens, _ in of.values())
+        assert whole_sum == pytest.approx(row["opd/divergence"] * row["opd/num_tokens"])
+    assert whole.steps[0]["opd/teacher/drops/divergence"] < 1e-5, "the student is its own teacher in the first update"
+    assert whole.steps[0]["opd/teacher/carries/divergence"] > 0.01
+
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
+    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
+    resumed = run(folder, _SPEC).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
+    expected = _weights(whole)
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_prompt_that_no_teacher_is_named_for_ends_the_run_before_its_first_step(tmp_path):
+    _write(tmp_path)
+    outcome = run(tmp_path, _SPEC, "route.to={even: carries, uneven: drops}")
+    assert outcome.returncode == 2
+    assert "training prompts have 'odd' in the column parity, which leads to no teacher" in outcome.output
+    assert "add it with one of carries, drops" in outcome.output
+    assert outcome.steps == []
+    assert "Traceback" not in outcome.output
