@@ -46,7 +46,9 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
         assert all(rows > 0 for *_, rows in of.values())
         whole_sum = sum(divergence * tokens for divergence, tokens, _ in of.values())
         assert whole_sum == pytest.approx(row["opd/divergence"] * row["opd/num_tokens"])
-    assert whole.steps[0]["opd/teacher/drops/divergence"] < 1e-5, "the student is its own teacher until the first update"
+    assert whole.steps[0]["opd/teacher/drops/divergence"] < 1e-5, (
+        "the student is its own teacher until the first update"
+    )
     assert whole.steps[0]["opd/teacher/carries/divergence"] > 0.01
 
     folder = tmp_path / "killed"

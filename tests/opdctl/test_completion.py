@@ -22,6 +22,7 @@ from opdctl.console import deadline
 def offered(inside: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The words that bash is given for a line whose last word is half typed (`""`: not begun), however slow the machine."""
     monkeypatch.setattr(completion, "PATIENCE_S", 120.0)
+    monkeypatch.setattr(completion, "FIRST_S", 120.0)
 
     def complete(*words: object, **environment: str) -> list[str]:
         line = ["opdctl", *map(str, words)]
@@ -67,8 +68,9 @@ def test_where_nothing_can_be_read_the_shell_is_offered_nothing_and_the_line_sta
 
 
 def test_names_are_offered_again_without_asking_and_where_nobody_answers(
-    offered: Callable, make_run: Callable, store: Path, own_cache: Path
+    offered: Callable, make_run: Callable, store: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(completion, "FRESH_S", 1e9)
     make_run("base-s1")
     assert offered("status", "--store", store, "") == ["base-s1"]
     make_run("new")
@@ -92,7 +94,7 @@ def test_cluster_and_store_that_do_not_answer_share_one_person_s_patience(monkey
         return deadline(timeout_s)
 
     monkeypatch.setattr(console, "deadline", noted)
-    monkeypatch.setattr(completion, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(completion, "FIRST_S", 0.2)
     for source in ("_in_cluster", "_in_store"):
         monkeypatch.setattr(completion, source, lambda ctx: [str(threading.Event().wait(60))])
     assert completion.complete_run(cast(typer.Context, SimpleNamespace(params={})), "") == []

@@ -16,6 +16,7 @@ from opd.memory.job import GIB
 from opd.monitor.preflight import Line, Models, look, table
 from opd.runs import origin
 from opd.runs.headline import MEMORY_KEYS, first_of
+from opd.runs.metrics import as_number
 from opd.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def tell(
         )
         for key, teacher in ours.distillation.named_teachers.items()
     ]
-    numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+    numbers = {name: float(value) for name, raw in row.items() if isinstance(value := as_number(raw), int | float)}
     models = Models(
         shared=ours.run.valid_vocab,
         student=ours.run.student_vocab,

@@ -524,14 +524,17 @@ class OPDTrainer(OrderedTrainer):
         )
 
     def _tell_preflight(self, metrics: Mapping[str, Any]) -> None:
-        preflight.tell(
-            metrics,
-            self.ours,
-            run=self.run,
-            tokenizer=self.tokenizer,
-            template_kwargs=self.train_dataset.template_kwargs,
-            plan=self.actor_rollout_wg.tell_plan()[0],
-        )
+        try:
+            preflight.tell(
+                metrics,
+                self.ours,
+                run=self.run,
+                tokenizer=self.tokenizer,
+                template_kwargs=self.train_dataset.template_kwargs,
+                plan=self.actor_rollout_wg.tell_plan()[0],
+            )
+        except Exception:  # it looks on: a fault of its own ends no run
+            logger.warning("the teacher's preflight is not told", exc_info=True)
 
 
 def _is_correct(extra_fields: dict[str, Any], score: float) -> bool:

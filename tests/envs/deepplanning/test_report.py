@@ -89,6 +89,8 @@ def test_a_day_without_a_hotel_has_none(line):
         ("**Total Estimated Budget: 6,280 RMB**", 6280),
         ("Total Estimated Budget: ¥6280.50 = 2 * 3140.25", 6280.5),
         ("总预算：6280元", 6280),
+        ("Total Estimated Budget (RMB, 2 people, 3 days): 6,280", 6280),
+        ("Total Estimated Budget: ¥-5", None),
         ("Transportation: 2400 RMB", None),
     ],
 )
@@ -103,8 +105,8 @@ def test_the_total_is_the_number_behind_its_words(text, total):
         ("12:00-13:00 | meal | Lunch, A, ¥1\nDay 1:", "comes before the first day's line"),
         ("Day 1:\n12:00-13:00 lunch at A", "is not of the form HH:MM-HH:MM | type | what"),
         ("Day 1:\n12:00-13:00 | meal", "is not of the form"),
-        ("Day 1:\n" + "x" * (MAX_LINE_CHARS + 1), f"more than {MAX_LINE_CHARS}"),
-        ("Day 1:\n" * 32, "at most 31"),
+        ("Day 1:\n12:00-13:00 | meal | " + "x" * MAX_LINE_CHARS, f"more than {MAX_LINE_CHARS}"),
+        ("".join(f"Day {number}:\n" for number in range(32)), "at most 31"),
         ("{", "not JSON"),
         ('{"daily_plans": []}', "at least 1"),
         ('{"daily_plans": [{"activities": [{"details": {"cost": NaN}}]}]}', "finite"),
@@ -146,3 +148,13 @@ FRAGMENTS = st.sampled_from(
 def test_any_text_is_a_plan_or_a_plan_error(parts):
     with suppress(PlanError):
         assert parse_plan(f"<plan>{''.join(parts)}</plan>", places=PLACES).days
+
+
+def test_sums_by_day_behind_the_plan_are_no_days():
+    text = "<plan>Day 1:\n12:00-13:00 | meal | Lunch, A, ¥1\nDay 1: ¥500\n**Day 1 (food)**: ¥20</plan>"
+    assert len(parse_plan(text, places=()).days) == 1
+
+
+def test_a_long_remark_spoils_no_plan():
+    text = f"<plan>{'we chose it ' * 100}\nDay 1:\n12:00-13:00 | meal | Lunch, A, ¥1</plan>"
+    assert len(parse_plan(text, places=()).days) == 1

@@ -85,9 +85,11 @@ def check_pull_secret(name: str, secret: Tree, *, image: str) -> list[Check]:
                 "secret", f"secret {name}: its {key} is no JSON", "make it again: kubectl create secret docker-registry"
             )
         ]
-    known = {server.partition("://")[2] or server for server in tree.get("auths", tree)}
+    servers = (tree.get("auths", tree) or {}) if isinstance(tree, dict) else {}
+    known = {server.partition("://")[2] or server for server in servers}
     registry = image.partition("/")[0]
-    if any(server.partition("/")[0] == registry for server in known) or "." not in registry:
+    hosts = {server.partition("/")[0].removeprefix("index.") for server in known}  # docker.io's is index.docker.io
+    if registry.removeprefix("index.") in hosts or "." not in registry:
         return []
     fix = f"make it for --docker-server={registry}"
     return [

@@ -192,7 +192,7 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
     malformed = (config.ConfigException, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, OSError)
     # The library would try an unreachable server three more times: a person waits.
     configuration.retries = 1
-    files = os.pathsep.join(map(str, _kubeconfigs()))
+    files = os.pathsep.join(map(str, kubeconfigs()))
     try:
         if files:
             config.load_kube_config(files, context=context, client_configuration=configuration)
@@ -210,10 +210,10 @@ def connect(*, namespace: str | None, context: str | None) -> KubeApi:
 
 def is_configured() -> bool:
     """Whether there is a kubeconfig (or a pod's own account) to try, without asking any server."""
-    return "KUBERNETES_SERVICE_HOST" in os.environ or bool(_kubeconfigs())
+    return "KUBERNETES_SERVICE_HOST" in os.environ or bool(kubeconfigs())
 
 
-def _kubeconfigs() -> list[Path]:
+def kubeconfigs() -> list[Path]:
     """The kubeconfig files that exist: $KUBECONFIG's, else the user's."""
     named = os.environ.get("KUBECONFIG", "")
     files = [Path(name) for name in named.split(os.pathsep) if name] or [Path.home() / ".kube" / "config"]

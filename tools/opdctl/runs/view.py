@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from opd.monitor.preflight import Line
@@ -33,8 +34,13 @@ class RunView:
     """Where its results lie: name -> URL."""
     last_line: str
     """The newest line of its log, where no store tells more."""
-    preflight: list[Line] = field(default_factory=list)
-    """What the first step showed of the teacher."""
+    listing: Listing | None = None
+    """Its store's, where one can be read."""
+
+    @cached_property
+    def preflight(self) -> list[Line]:
+        """What the first step showed of the teacher; it reads a file of every attempt."""
+        return preflight(origins(self.listing)) if self.listing else []
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -111,7 +117,7 @@ def look_at(
         attempts=attempt_lines(listing),
         places=_places(listing, gathered.record),
         last_line="",
-        preflight=preflight(origins(listing)),
+        listing=listing,
     )
 
 

@@ -17,7 +17,7 @@ from opd.envs.deepplanning.layout import (
 
 Row = dict[str, str]
 _BRACKETS = re.compile(r"[（(].*?[)）]")
-_ROUTE = re.compile(r"from\s+(.+?)\s+to\s+([^,]+)")
+_ROUTE = re.compile(r"from\s+(\S.*?)\s+to\s+([^,]+)")
 _TWO_CHARACTERS = re.compile("[\u4e00-\u9fa5]{2}")
 _POINT = re.compile(r"\s*([-0-9.]+)\s*,\s*([-0-9.]+)\s*")
 

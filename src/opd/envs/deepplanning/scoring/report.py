@@ -10,11 +10,12 @@ from opd.envs.deepplanning.scoring.plan import ATTRACTION, BUFFER, HOTEL, INTERC
 from opd.envs.travel.plan import PlanError, find_block, parse_json
 
 MAX_LINE_CHARS = 600
-_DAY = re.compile(r"(?:day\s?[0-9]{1,3}|第\s?[0-9]{1,3}\s?天)\s?(?:[:：(（,，–—-].*)?", re.IGNORECASE)
+_DAY = re.compile(r"(?:day\s?|第\s?(?=[0-9]{1,3}\s?天))([0-9]{1,3})(?:\s?天)?\s?(?:[:：(（,，–—-].*)?", re.IGNORECASE)
 _CITY = re.compile(r"(?:current city|当前城市)\s*[:：]\s*(.*)", re.IGNORECASE)
 _STAY = re.compile(r"(?:accommodation|住宿)\s*[:：]\s*(.*)", re.IGNORECASE)
 _TOTAL = re.compile(
-    r"(?:total estimated budget|总估算预算|总预算)[^0-9]{0,20}([0-9][0-9,]*(?:\.[0-9]+)?)", re.IGNORECASE
+    r"(?:total estimated budget|总估算预算|总预算)[^:：]{0,60}[:：][^0-9:：-]{0,20}([0-9][0-9,]*(?:\.[0-9]+)?)",
+    re.IGNORECASE,
 )
 _TIMES = re.compile(r"([0-9]{1,2}:[0-9]{2})\s*[-–—~～]\s*([0-9]{1,2}:[0-9]{2})")
 _PRICE = re.compile(
@@ -55,20 +56,25 @@ def read_report(text: str, places: Collection[str]) -> dict[str, Any]:
     """The report as JSON of the converted form.
 
     Lines that begin with a time are activities; those of day, city, accommodation and total are read by their first
-    words; all others (headings, sums, remarks) say nothing that is scored.
+    words; all others (headings, sums, also of a day that has its line already, remarks) say nothing that is scored.
 
     Raises:
-        PlanError: an activity before the first day or not in its form, or a line beyond `MAX_LINE_CHARS`.
+        PlanError: an activity before the first day or not in its form, or one beyond `MAX_LINE_CHARS`.
     """
     days: list[dict[str, Any]] = []
+    newest = -1
     budget: dict[str, Any] | None = None
     for raw in text.splitlines():
         line = " ".join(raw.replace("**", "").split()).lstrip("-*•# ")
-        if len(line) > MAX_LINE_CHARS:
-            raise PlanError(f"a line has {len(line)} characters, more than {MAX_LINE_CHARS}: {line[:60]!r}")
         times = _TIMES.match(line)
-        if times is None and _DAY.fullmatch(line):
-            days.append({"activities": []})
+        if len(line) > MAX_LINE_CHARS:
+            if times is None:
+                continue  # a remark: nothing that is scored is as long
+            raise PlanError(f"a line has {len(line)} characters, more than {MAX_LINE_CHARS}: {line[:60]!r}")
+        if times is None and (head := _DAY.fullmatch(line)):
+            if int(head[1]) > newest:
+                newest = int(head[1])
+                days.append({"activities": []})
         elif times is None and (total := _TOTAL.match(line)):
             budget = {"total_estimated_budget": _number(total[1])}
         elif times is not None and not days:
