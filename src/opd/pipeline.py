@@ -115,22 +115,24 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     finished: dict[str, AnySpec] = {}
 
     def value_of(reference: Reference) -> str:
-        name, spec = reference.stage, finished[reference.stage]
+        spec = finished[reference.stage]
         if isinstance(spec, ConvertSpec):
             return spec.convert.target or str(_result(spec)["target"])
-        key = files.get(reference.result) or step_folder(verify(name, spec))
+        key = files.get(reference.result) or step_folder(_last_step(spec))
         return f"{spec.store.url}/{spec.name}/{key}"
 
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
+            for needed in sorted({one.stage for one in stage.references.values() if one.result == "checkpoint"}):
+                verify(needed, finished[needed])  # only what is still to be read: behind it checkpoints may be deleted
             return finished, (stage.name, spec)
         finished[stage.name] = spec
     return finished, None
 
 
-def verify(name: str, spec: AnySpec) -> int:
-    """The last step of a finished stage, 0 where its kind has none: its checkpoint is sealed in the store and whole.
+def verify(name: str, spec: AnySpec) -> None:
+    """See that a finished stage's last checkpoint is sealed in the store and whole.
 
     Files are compared by size here, and by hash by whoever loads them.
 
@@ -140,14 +142,18 @@ def verify(name: str, spec: AnySpec) -> int:
     result, where = _result(spec), f"stage {name} ({_store(spec).url})"
     if result.get("spec_hash") != spec_hash(spec):
         raise CheckpointError(f"{where} ended well without a {RESULT_FILE} of this experiment")
-    step = int(result.get("steps", 0)) if spec.kind in TRAINS else 0
+    step = _last_step(spec)
     saves = isinstance(trainer := getattr(spec, "trainer", None), Trainer) and trainer.save_freq > 0
     if saves and not is_fit(_store(spec), step, spec_hash(spec), is_own_disk=False):
         raise CheckpointError(
             f"{where} is finished, but {step_folder(step)}, its last, is not sealed and whole in the store: bring it back, or "
             f"delete the stage's {RESULT_FILE}, and the stage resumes from an earlier one"
         )
-    return step
+
+
+def _last_step(spec: AnySpec) -> int:
+    """The last step of a finished stage, 0 where its kind has none."""
+    return int(_result(spec).get("steps", 0)) if spec.kind in TRAINS else 0
 
 
 def _store(spec: AnySpec) -> Store:

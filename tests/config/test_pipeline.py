@@ -95,6 +95,11 @@ def test_a_reference_becomes_what_the_stage_left_and_the_rest_of_the_spec_is_as_
     assert resolved["distil"] == parse_tree(alone).spec
 
 
+def test_one_of_several_teachers_is_converted_too():
+    teachers = "stages.distil={kind: opd, model: {path: small}, teachers: {own: {path: '${stages.warmup.checkpoint}'}}, route: {to: {a: own}}}"
+    assert list(stages(teachers)) == ["answers", "warmup", "warmup-model", "distil"]
+
+
 def test_an_evaluation_takes_the_checkpoint_itself_and_no_conversion_runs():
     found = stages(
         "stages.distil={kind: eval, model: {path: small}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"

@@ -42,8 +42,7 @@ def test_kill_9_between_and_inside_stages_ends_as_the_uninterrupted_pipeline_bit
 
     assert "run pipeline-warmup" not in ended.output, "what is finished is not run again"
     assert "resuming from step" in ended.output
-    for name in ("warmup", "warmup-model"):
-        assert [path.name for path in (store / f"pipeline-{name}" / "attempts").iterdir()] == ["0001"], name
+    assert [path.name for path in (store / "pipeline-warmup" / "attempts").iterdir()] == ["0001"]
     assert ended.result["stages"] == whole.result["stages"]
     for mine, theirs in zip(_stage(ended, "distil").steps, _stage(whole, "distil").steps, strict=True):
         for key in ("training/global_step", "opd/loss", "opd/num_tokens", "opd/grad_norm"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from opd.config import SpecError, load_spec
 from opd.config.pipeline import stages_of
 from opd.errors import CheckpointError
-from opd.pipeline import verify
+from opd.pipeline import look, verify
 from opd.runs.claim import open_run
 from opdctl.chart.values import load_experiments
 from opdctl.cli import app
@@ -134,9 +134,9 @@ def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(fol
 def test_a_signal_ends_the_stage_and_the_pipeline_and_no_stage_follows(folder):
     (folder / "pipe-ask.code").write_text("wait")
     running = process(folder)
-    lines = []
-    while not lines or not lines[-1].startswith("running"):
-        lines.append(running.stdout.readline())
+    for line in running.stdout:
+        if line.startswith("running"):
+            break
     running.send_signal(signal.SIGTERM)
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 130
@@ -163,6 +163,26 @@ def test_a_stage_without_its_last_checkpoint_in_the_store_is_not_finished(folder
         claimed.finish({"steps": 4})
     with pytest.raises(CheckpointError, match="global_step_4, its last, is not sealed"):
         verify("learn", learn)
+
+
+def test_a_checkpoint_is_wanted_only_while_a_stage_has_still_to_read_it(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    last = "{kind: eval, model: {path: m}, data: {val: 'https://x/v.parquet'}, eval: {checkpoint: '${stages.learn.checkpoint}'}}"
+    sets = ["stages.learn.trainer.save_freq=1", f"stages.last={last}"]
+    stages = stages_of(load_spec("pipe.yaml", sets=sets).spec)
+    folders = "store/pipe/stages"
+    left = {
+        "ask": f"{folders}/pipe-ask/eval/generations.parquet",
+        "learn": f"{folders}/pipe-learn/checkpoints/global_step_4",
+    }
+    for stage in stages[:2]:
+        with open_run(stage.resolved(lambda reference: left[reference.stage])) as claimed:
+            claimed.finish({"steps": 4})
+    with pytest.raises(CheckpointError, match="global_step_4, its last, is not sealed"):
+        look(stages)
+    with open_run(stages[2].resolved(lambda reference: left[reference.stage])) as claimed:
+        claimed.finish({"steps": 0})
+    assert look(stages)[1] is None
 
 
 def test_a_dry_run_and_a_plan_show_every_stage_and_start_nothing(tmp_path):

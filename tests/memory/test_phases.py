@@ -134,4 +134,4 @@ def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():
     alone, found = parts(job(), OFFLOADED), parts(two, OFFLOADED)
     assert found["teacher"] == alone["teacher"], "the larger one's"
     assert found["student"]["teacher head"] == 2 * 1600 + 4 * 800
-    assert found["student"]["head gradient"] == 2 * alone["student"]["head gradient"]
+    assert found["student"]["head gradient"] == 3 * alone["student"]["head gradient"]

@@ -133,7 +133,7 @@
 {{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
 {{- include "opd.refuse" (dict "key" "teachers" "value" (keys $v.teachers | sortAlpha)
   "rule" "all rows have the one teacher, or each has one of several"
-  "fix" "remove teacher, or give it a name under teachers too; or remove teachers and route") -}}
+  "fix" "remove teacher (TEACHER_MODEL_PATH sets it too), or give it a name under teachers too; or remove teachers and route") -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) -}}
 {{- include "opd.refuse" (dict "key" "route.to" "value" ($v.route).to

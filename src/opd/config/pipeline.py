@@ -7,7 +7,7 @@
     generations  every answer of an evaluation (eval, passrate), Parquet
     pass_rates   the pass rates of an evaluation (eval, passrate), Parquet
 
-A key that takes a model (`model.path`, `teacher.path`) gets the converted folder also where it names the checkpoint. A
+A key that takes a model (`model.path`, `teacher.path`, `teachers.NAME.path`) gets the converted folder also where it names the checkpoint. A
 conversion that is so asked for is a stage of its own, NAME-model. Stages run in the order of their references, and by name
 where those leave it open: Helm does not keep the order of a map.
 """
@@ -38,7 +38,7 @@ RESULTS: dict[str, tuple[Kind, ...]] = {
 """What a stage leaves, and the kinds that leave it."""
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
-_MODEL_KEYS = ("model.path", "teacher.path")
+_MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
 _PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
 
@@ -175,7 +175,7 @@ def _references(
     def read(path: str, text: str) -> str:
         stage, _, result = text.partition(".")
         kind = trees.get(stage, {}).get("kind")
-        if result == "checkpoint" and path in _MODEL_KEYS:
+        if result == "checkpoint" and _MODEL_KEY.fullmatch(path):
             result = "model"
         if kind in RESULTS.get(result, ()):
             own = result == "model" and kind != "convert"

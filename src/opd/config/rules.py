@@ -158,7 +158,7 @@ RULES = (
         value="keys(teachers)",
         when="teacher is not None and len(teachers) > 0",
         rule="all rows have the one teacher, or each has one of several",
-        fix="remove teacher, or give it a name under teachers too; or remove teachers and route",
+        fix="remove teacher (TEACHER_MODEL_PATH sets it too), or give it a name under teachers too; or remove teachers and route",
         kinds=DISTILS,
     ),
     Rule(

@@ -138,8 +138,9 @@ def _student(job: Job, choice: Choice) -> Phase:
             "activations": kept,
             "teacher head": _teacher_head(job, choice),
             "hidden states": choice.cache_bytes,
-            # Each teacher's rows of a micro-batch make one of their own.
-            "head gradient": len(job.teachers) * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
+            # Of several teachers the rows of a micro-batch make one each, and autograd's sum is one more.
+            "head gradient": (len(job.teachers) + (len(job.teachers) > 1))
+            * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
             "rollout server": _server_asleep(job),
         },
         {

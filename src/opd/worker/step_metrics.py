@@ -211,7 +211,7 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
     for key in raw:
         if key in _LARGEST_OF_RANKS or key.startswith(CHOICE):
             metrics[key] = _max(flatten(raw[key]))
-    for name in {key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}:
+    for name in sorted({key.split("/")[2] for key in total if key.startswith(f"sum/{TEACHER}")}):
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
