@@ -48,8 +48,9 @@ def test_a_key_that_resembles_nothing_gets_the_list_of_keys():
     assert problem.fix == "keys here: root"
 
 
-def test_an_unknown_kind_gets_the_list_and_the_nearest():
-    (problem,) = error_of("kind: odp\n").problems
+@pytest.mark.parametrize("kind", ["odp", "{}", "[opd]"])
+def test_an_unknown_kind_gets_the_list_and_the_nearest(kind):
+    (problem,) = error_of(f"kind: {kind}\n").problems
     assert "opd-agent" in problem.rule
     assert problem.fix == "write `kind: opd`"
 

@@ -53,7 +53,7 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
         SpecError: if it is missing or unknown.
     """
     kind = tree.get("kind")
-    if kind in SPEC_CLASSES:
+    if isinstance(kind, str) and kind in SPEC_CLASSES:
         return cast(Kind, kind)
     one_of = f"kind is one of {', '.join(SPEC_CLASSES)}"
     near = nearest(str(kind), list(SPEC_CLASSES)) or "opd"
