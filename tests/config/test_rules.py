@@ -1,5 +1,7 @@
 """Rules between keys: each broken one is an error that names key, value, rule and fix; its boundary is not."""
 
+import copy
+
 import pytest
 
 from opd.config import SpecError, parse_tree
@@ -18,7 +20,7 @@ def tree_of(minimal, kind, **changes):
         if value is None:
             drop_path(tree, path)
         else:
-            set_path(tree, path.replace("__", "."), value)
+            set_path(tree, path.replace("__", "."), copy.deepcopy(value))  # a mend may set a key in it
     return tree
 
 
