@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opd.cluster.supervise import supervised
@@ -118,7 +118,7 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
         spec = finished[reference.stage]
         if isinstance(spec, ConvertSpec):
             return spec.convert.target or str(_result(spec)["target"])
-        key = files.get(reference.result) or step_folder(_last_step(spec))
+        key = files.get(reference.result) or step_folder(_last_step(spec, _result(spec)))
         return f"{spec.store.url}/{spec.name}/{key}"
 
     for stage in stages:
@@ -142,7 +142,7 @@ def verify(name: str, spec: AnySpec) -> None:
     result, where = _result(spec), f"stage {name} ({_store(spec).url})"
     if result.get("spec_hash") != spec_hash(spec):
         raise CheckpointError(f"{where} ended well without a {RESULT_FILE} of this experiment")
-    step = _last_step(spec)
+    step = _last_step(spec, result)
     saves = isinstance(trainer := getattr(spec, "trainer", None), Trainer) and trainer.save_freq > 0
     if saves and not is_fit(_store(spec), step, spec_hash(spec), is_own_disk=False):
         raise CheckpointError(
@@ -151,9 +151,9 @@ def verify(name: str, spec: AnySpec) -> None:
         )
 
 
-def _last_step(spec: AnySpec) -> int:
+def _last_step(spec: AnySpec, result: Mapping[str, Any]) -> int:
     """The last step of a finished stage, 0 where its kind has none."""
-    return int(_result(spec).get("steps", 0)) if spec.kind in TRAINS else 0
+    return int(result.get("steps", 0)) if spec.kind in TRAINS else 0
 
 
 def _store(spec: AnySpec) -> Store:

@@ -81,7 +81,7 @@ def _kept(source: str, ctx: typer.Context) -> Path:
         for name, value in os.environ.items()
         if name.startswith(("OPDCTL", "AWS_ENDPOINT", "AWS_PROFILE", "KUBE", "PWD"))
     ]
-    contexts = [file.stat().st_mtime_ns for file in kubeconfigs() if file.is_file()]  # another may be in use since
+    contexts = [file.stat().st_mtime_ns for file in kubeconfigs()]  # another may be in use since
     words = json.dumps([source, *said, *sorted(shell), *contexts])
     return default_folder() / "names" / f"{hashlib.sha256(words.encode()).hexdigest()[:32]}.json"
 

@@ -54,7 +54,7 @@ def kind_of(tree: Mapping[str, Any]) -> Kind:
     """
     kind = tree.get("kind")
     if isinstance(kind, str) and kind in SPEC_CLASSES:
-        return cast(Kind, kind)
+        return kind
     one_of = f"kind is one of {', '.join(SPEC_CLASSES)}"
     near = nearest(str(kind), list(SPEC_CLASSES)) or "opd"
     raise SpecError([Problem(path="kind", value=kind, rule=one_of, fix=f"write `kind: {near}`")])
