@@ -1,5 +1,6 @@
 """Nothing that a run started outlives it, whatever ends it: real processes, real signals."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,9 +26,11 @@ def run():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         print("ready", flush=True)  # inside: a signal may come as soon as the test has read it
-        if mode in ("waits", "stubborn"):
+        if mode in ("waits", "saves", "stubborn"):
             time.sleep(600)
     finally:
+        if mode == "saves":
+            time.sleep(0.3)
         print("saved", flush=True)
     if mode == "raises":
         raise RuntimeError("boom")
@@ -104,10 +107,28 @@ def test_a_second_signal_kills_at_once(mark):
     assert living(mark) == []
 
 
-def test_a_run_is_told_when_its_launcher_is_killed(mark):
+def kill_orphans(mark):
+    """What a killed launcher leaves: its run has taken its own way out, the run's orphans are nobody's."""
+    for pid in living(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_run_whose_launcher_is_killed_ends_by_its_own_way_out(mark):
     process = start("waits", mark)
     process.kill()
-    # The run's own way out was taken; its orphans are beyond a dead launcher.
     assert finish(process)[1] == "saved\n"
-    for pid in living(mark):
-        os.kill(pid, signal.SIGKILL)
+    kill_orphans(mark)
+
+
+def test_a_run_that_saves_is_not_told_again_that_its_launcher_was_killed(mark):
+    process = start("saves", mark)
+    launcher = psutil.Process(process.pid)
+    (run,) = (child.pid for child in launcher.children() if child.cmdline() == launcher.cmdline())  # it was forked
+    process.kill()
+    # Linux may tell once for each thread of the launcher; here it does so for certain, within the save.
+    for _ in range(5):
+        time.sleep(0.02)
+        os.kill(run, signal.SIGHUP)
+    assert finish(process)[1] == "saved\n"
+    kill_orphans(mark)

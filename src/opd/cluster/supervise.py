@@ -51,7 +51,8 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
     child = os.fork()
     if child == 0:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(signal.SIGHUP, _on_launcher_death)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
         if os.getppid() != parent:  # the parent died before the line above took effect
             return EXIT_INTERRUPTED
         signal.signal(signal.SIGTERM, _exit_on_signal)
@@ -213,6 +214,13 @@ def _living(psutil: Any) -> list[Any]:
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(EXIT_INTERRUPTED)
+
+
+def _on_launcher_death(number: int, frame: FrameType | None) -> None:
+    """Asks the run to end as the launcher would have, once: Linux tells of the launcher's death for each of its threads
+    that ends (prctl(2), PR_SET_PDEATHSIG), and a second SIGTERM would end the run within its save."""
+    signal.signal(number, signal.SIG_IGN)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:
