@@ -6,7 +6,15 @@ import sys
 import pytest
 import torch
 
-from opd.losses.cuda.plan import ROW_MULTIPLE, RowBytes, TokenGroup, plan_groups, plan_scores
+from opd.losses.cuda.plan import (
+    RowBytes,
+    ScoredRowBytes,
+    TokenGroup,
+    plan_groups,
+    plan_scored,
+    plan_scores,
+    room_beside_logits,
+)
 from opd.losses.fused import head_divergence
 
 GIB = 2**30
@@ -15,10 +23,9 @@ WEIGHT_GRAD = 151936 * 2048 * 4
 
 
 def peak_bytes(group: TokenGroup, row: RowBytes) -> int:
-    """Workspace that a group needs beside the weight gradient."""
-    rows = group.stop - group.start
-    logits = min(group.logits_rows, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE)
-    return rows * row.gradient + logits * (row.side + (0 if group.in_weight_grad else row.logits))
+    """Workspace that a group needs beside the weight gradient: of each chunk the gradient's rows up to its end, and its logits."""
+    logits = row.side + (0 if group.in_weight_grad else row.logits)
+    return max((stop - group.start) * row.gradient + (stop - start) * logits for start, stop in group.chunks())
 
 
 @pytest.mark.parametrize("num_tokens", [1, 127, 1000, 8192, 65536, 100001])
@@ -36,23 +43,31 @@ def test_groups_cover_all_tokens_once_within_the_budget(num_tokens, precision, w
         chunks = list(group.chunks())
         assert chunks[0][0] == group.start
         assert chunks[-1][1] == group.stop
-        assert all(0 < stop - start <= group.logits_rows for start, stop in chunks)
+        assert [stop - start for start, stop in chunks] == list(group.sizes)
+        assert all(size > 0 for size in group.sizes)
 
 
 def test_only_the_first_group_borrows_the_weight_gradient_and_never_more_than_it_has():
     row = RowBytes.of(**QWEN, precision="fp32")
     groups = plan_groups(8192, row, workspace_bytes=int(1.1 * GIB), weight_grad_bytes=WEIGHT_GRAD)
     assert [g.in_weight_grad for g in groups] == [True] + [False] * (len(groups) - 1)
-    assert groups[0].logits_rows * row.logits <= WEIGHT_GRAD
+    assert max(groups[0].sizes) * row.logits <= WEIGHT_GRAD
 
 
 def test_the_gradient_of_8192_tokens_fits_one_group_with_2_33_gib():
     row = RowBytes.of(**QWEN, precision="fp16")
     groups = plan_groups(8192, row, workspace_bytes=int(2.35 * GIB), weight_grad_bytes=WEIGHT_GRAD)
     assert len(groups) == 1
-    assert (
-        groups[0].logits_rows == 4096
-    )  # 4096 * 151936 * 2 bytes are exactly the weight gradient's 2048 columns of fp32
+    # 4096 * 151936 * 2 bytes are exactly the weight gradient's 2048 columns of fp32.
+    assert groups[0].sizes == (4096, 4096)
+
+
+def test_fp32_logits_of_8192_tokens_take_three_groups_of_1_15_gib_and_no_small_chunk():
+    """Later chunks' gradient rows hold the logits of earlier ones; in 512 tokens' own storage it would be four groups."""
+    row = RowBytes.of(stride=151_680, num_blocks=593, precision="fp32")
+    groups = plan_groups(8192, row, workspace_bytes=int(1.15 * GIB), weight_grad_bytes=151_936 * 2048 * 4)
+    assert len(groups) == 3
+    assert min(size for group in groups for size in group.sizes) >= 256
 
 
 @pytest.mark.parametrize("num_tokens", [1, 41, 200])
@@ -78,7 +93,7 @@ def test_scores_cover_all_tokens_within_the_budget():
     groups = plan_scores(8192, row, workspace_bytes=GIB)
     assert [g.start for g in groups] == [0, *(g.stop for g in groups[:-1])]
     assert groups[-1].stop == 8192
-    assert groups[0].logits_rows * (row.gradient + row.logits + row.side) <= GIB
+    assert max(groups[0].sizes) * (row.gradient + row.logits + row.side) <= GIB
 
 
 def test_a_budget_below_one_tile_is_refused_with_the_number_that_would_do():
@@ -119,3 +134,35 @@ def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):
 
     macros, _ = row_kernel_macros(kind, 151936, is_fp32=bool(is_fp32), gradient="bfloat16" if gradient else None)
     assert compile_cubin("rows.cu", macros, "sm_90a").startswith(b"\x7fELF")
+
+
+def scored_row() -> ScoredRowBytes:
+    row = RowBytes.of(**QWEN, precision="fp16")
+    return ScoredRowBytes(held=row.gradient, scratch=row.scratch, side=row.side)
+
+
+@pytest.mark.parametrize("workspace_gib", [0.3, 1.15, 2.34])
+@pytest.mark.parametrize("weight_grad_bytes", [0, WEIGHT_GRAD])
+@pytest.mark.parametrize("parts", [[(2048, 410)] * 16, [(32768, 6554)], [(1, 1), (9000, 9000), (5, 0)]])
+def test_scored_groups_are_whole_parts_within_the_budget(parts, weight_grad_bytes, workspace_gib):
+    row, budget = scored_row(), int(workspace_gib * GIB)
+    groups = plan_scored(parts, row, workspace_bytes=budget, weight_grad_bytes=weight_grad_bytes)
+    ends = {sum(size for size, _ in parts[: i + 1]) for i in range(len(parts))}
+    assert [group.start for group in groups] == [0, *[group.stop for group in groups[:-1]]]
+    assert groups[-1].stop == sum(size for size, _ in parts)
+    assert all(group.stop in ends for group in groups)
+    for group in groups:
+        in_workspace = group.logits_rows * (row.side + (0 if group.in_weight_grad else row.scratch))
+        assert group.capacity * row.held + in_workspace <= budget
+        assert group.logits_rows * row.scratch <= (weight_grad_bytes if group.in_weight_grad else budget)
+    assert not any(group.in_weight_grad for group in groups[1:])
+
+
+def test_rows_made_again_take_the_fewest_parts_with_the_largest_chunks():
+    row, budget = scored_row(), int(1.15 * GIB)
+    parts = {wanted: room_beside_logits(row, budget, wanted=wanted) for wanted in (0, 1900, 2660)}
+    assert parts[0][0] == parts[1900][0] == 1024
+    assert parts[2660][0] == 512
+    assert parts[2660][1] >= 2660
+    with pytest.raises(ValueError, match="at least 128 are needed"):
+        room_beside_logits(row, 2**24)

@@ -105,6 +105,7 @@ def check(case: Case, device: torch.device) -> float:
         beta=0.3,
         temperature=case.temperature,
         chunk_size=case.chunk_size,
+        workspace_gib=1.0,
         token_ids=inputs["token_ids"][own],
     )
     output.loss_sum.mul(0.25).backward()
@@ -150,6 +151,7 @@ def check_nonfinite(device: torch.device) -> None:
         beta=0.3,
         temperature=1.0,
         chunk_size=6,
+        workspace_gib=1.0,
     )
     output.loss_sum.backward()
     assert output.nonfinite.nonzero().flatten().tolist() == ([1] if rank == 0 else [])
@@ -177,6 +179,7 @@ def check_product_sizes(device: torch.device) -> None:
             beta=0.5,
             temperature=1.0,
             chunk_size=64,
+            workspace_gib=1.0,
         )
     assert products.sizes
     assert not [size for size in products.sizes if size % 8], products.sizes

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from opd.config.algorithm import LossType, Mode, Scope, Score, TokenImportance
+from opd.config.algorithm import LossType, Mode, Position, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
 
 
@@ -24,12 +24,19 @@ def quantile(values: Tensor, q: float) -> Tensor:
     Raises:
         ValueError: q is not between 0 and 1.
     """
+    return _counted_quantile(values, torch.ones_like(values, dtype=torch.bool), q)
+
+
+def _counted_quantile(values: Tensor, counted: Tensor, q: float) -> Tensor:
+    """The q-quantile of the counted ones of [T] values as `quantile` has it, inf where none is; the host waits for nothing."""
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"quantile q={q!r}: must lie between 0 and 1")
-    ordered = values.sort().values
-    place = q * (len(values) - 1)
-    low = int(place)
-    return torch.lerp(ordered[low], ordered[min(low + 1, len(values) - 1)], place - low)
+    ordered = values.masked_fill(~counted, torch.inf).sort().values
+    last = (counted.sum() - 1).clamp(min=0)
+    place = q * last.double()
+    low = place.long()
+    ends = ordered[torch.stack([low, torch.minimum(low + 1, last)])]
+    return torch.lerp(ends[0], ends[1], (place - low).to(values.dtype))
 
 
 def normalised(values: Tensor, *, mask: Tensor, clip_q: float | None = None) -> Tensor:
@@ -39,11 +46,14 @@ def normalised(values: Tensor, *, mask: Tensor, clip_q: float | None = None) -> 
     Entries outside of the mask are 0.
     """
     values = _wide(values)
+    if not len(values):
+        return values
     finite = torch.isfinite(values)
-    counted = values[mask & finite]
-    if not len(counted):
-        return torch.zeros_like(values).masked_fill(mask & ~finite, torch.inf)
-    low, high = counted.min(), counted.max() if clip_q is None else quantile(counted, clip_q)
+    counted = mask & finite
+    low = values.masked_fill(~counted, torch.inf).min()
+    high = (
+        values.masked_fill(~counted, -torch.inf).max() if clip_q is None else _counted_quantile(values, counted, clip_q)
+    )
     scaled = (values.clamp(max=high) - low) / torch.where(high > low, high - low, torch.inf)
     return scaled.masked_fill(~finite, torch.inf).masked_fill(~mask, 0.0)
 
@@ -92,6 +102,12 @@ def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
     return place, size
 
 
+def _from_end(row_index: Tensor, position: Position) -> Tensor:
+    """[T] share of its row's tokens that a token is ahead of, itself counted: from the row's start or, with `first`, its end."""
+    place, size = places(row_index)
+    return (place + 1 if position == "last" else size - place).double() / size
+
+
 def scored_divergence(score: Score, loss_type: LossType) -> LossType:
     """The divergence that tokens are scored by: TIP's Q3 ranks by KL(p_T || p_S) whatever the loss is, the others by the loss's.
 
@@ -118,18 +134,18 @@ def token_scores(
     Raises:
         ValueError: the score needs what is not given.
     """
-    place, size = places(row_index)
-    from_end = (place + 1 if selection.position == "last" else size - place).double() / size
     match selection.score:
         case "none" | "random":
             return torch.ones(len(mask), device=mask.device)
         case "position":
-            return from_end
+            return _from_end(row_index, selection.position)
         case "entropy" if entropy is not None:
             return _finite_or_first(_wide(entropy))
         case "entropy_length" if entropy is not None:
             entropy = _wide(entropy)
-            return from_end + (entropy >= quantile(entropy[mask], 0.5) if bool(mask.any()) else mask).double()
+            from_end = _from_end(row_index, selection.position)
+            high = entropy >= _counted_quantile(entropy, mask, 0.5) if len(entropy) else mask
+            return from_end + high.double()
         case "divergence" if divergence is not None:
             return _finite_or_first(_wide(divergence))
         case "soft_or" if entropy is not None and divergence is not None:
@@ -204,26 +220,54 @@ def select_tokens(
         raise ValueError(f"scores {len(scores)}, mask {len(mask)}, row_index {len(row_index)}: must have one length T")
     if mode not in ("topk", "bottomk", "sample") or scope not in ("rollout", "batch"):
         raise ValueError(f"mode={mode!r}, scope={scope!r}: topk, bottomk or sample; rollout or batch")
-    scores = torch.nan_to_num(_wide(scores), nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    scores = comparable(scores)
     if mode == "sample":
-        scores = _sampling_keys(scores, row_index, seed)
+        scores = sampling_keys(scores, sampling_noise(row_index, seed))
     candidates = mask.nonzero().squeeze(1)
     group = row_index[candidates] if scope == "rollout" else torch.zeros_like(candidates)
-    by_score = scores[candidates].argsort(descending=mode != "bottomk", stable=True)
-    order = by_score[group[by_score].argsort(stable=True)]  # group after group, the best of each first
-    _, sizes = torch.unique_consecutive(group[order], return_counts=True)
+    _, group, sizes = group.unique(return_inverse=True, return_counts=True)
     kept_of_group = torch.tensor([num_kept(ratio, size) for size in sizes.tolist()], device=mask.device)
-    place, _ = places(group[order])
+    longest = int(sizes.max()) if len(sizes) else 0
     kept = torch.zeros_like(mask)
-    kept[candidates[order]] = place < kept_of_group.repeat_interleave(sizes)
+    place = group * longest + places(group)[0]
+    kept[candidates] = best_of_groups(
+        scores[candidates], place, kept_of_group.long(), longest, descending=mode != "bottomk"
+    )
     return kept
 
 
-def _sampling_keys(scores: Tensor, row_index: Tensor, seed: int) -> Tensor:
-    """[T] log score + Gumbel noise: their largest k are k draws without replacement (Efraimidis and Spirakis 2006)."""
+def comparable(scores: Tensor) -> Tensor:
+    """[T] scores in float32 (float64 stays), nan as inf."""
+    return torch.nan_to_num(_wide(scores), nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def best_of_groups(scores: Tensor, place: Tensor, num_kept: Tensor, longest: int, *, descending: bool) -> Tensor:
+    """[T] bool: the `num_kept` best of each group, of equal ones the earlier; the host waits for nothing.
+
+    Args:
+        scores: [T] without nan.
+        place: [T] int64, `longest` times the group's number plus the token's place in its group.
+        num_kept: [G] int64, how many to keep of each group, at most all.
+        longest: at least the tokens of the largest group.
+    """
+    worst = -torch.inf if descending else torch.inf  # behind each group's last token, so even of equal ones not kept
+    groups = scores.new_full((len(num_kept), longest), worst)
+    groups.view(-1).scatter_(0, place, scores)
+    order = groups.argsort(dim=1, descending=descending, stable=True)
+    is_best = torch.arange(longest, device=scores.device) < num_kept.unsqueeze(1)
+    return torch.empty_like(order, dtype=torch.bool).scatter_(1, order, is_best).view(-1)[place]
+
+
+def sampling_noise(row_index: Tensor, seed: int) -> Tensor:
+    """[T] float64 Gumbel noise by (seed, rollout, place in the rollout)."""
     rows, place = row_index.cpu(), places(row_index)[0].cpu()
     noise = -torch.log(-torch.log(torch.from_numpy(uniform(seed, rows.numpy(), place.numpy()))))
-    return scores.double().clamp(min=0.0).log() + noise.to(scores.device)
+    return noise.to(row_index.device)
+
+
+def sampling_keys(scores: Tensor, noise: Tensor) -> Tensor:
+    """[T] log score + Gumbel noise: their largest k are k draws without replacement (Efraimidis and Spirakis 2006)."""
+    return scores.double().clamp(min=0.0).log() + noise
 
 
 def num_kept(ratio: float, num_tokens: int) -> int:

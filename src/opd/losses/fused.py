@@ -3,13 +3,14 @@
 import functools
 import importlib.util
 import logging
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from opd.losses.choice import TokenChoice
 from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
-from opd.losses.cuda.fused import FusedDivergence
+from opd.losses.cuda.fused import FusedChoice, FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind
 from opd.losses.output import DivergenceOutput
@@ -124,11 +125,99 @@ def head_divergence(
         max_estimated_error=max_estimated_error,
         with_gradient=torch.is_grad_enabled(),
     )
-    counted = torch.zeros(len(student_hidden), dtype=torch.int64, device=student_hidden.device)
-    if token_ids is not None:
-        counted = token_ids.clamp(0, vocab - 1)
-    loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), counted, call)
+    return fused_output(heads, token_weights, token_ids, call, vocab)
+
+
+def fused_output(
+    heads: tuple[Tensor, Tensor, Tensor, Tensor], token_weights: Tensor, token_ids: Tensor | None, call: Any, vocab: int
+) -> DivergenceOutput:
+    """Run the fused form.
+
+    Args:
+        heads: student_hidden, student_weight, teacher_hidden, teacher_weight.
+        call: a `opd.losses.cuda.run.Call`.
+        vocab: entries that count over all slices of the heads.
+    """
+    ids = None if token_ids is None else token_ids.long().contiguous()
+    loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), ids, call)
     return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, estimated_error=error)
+
+
+class ChosenOutput(NamedTuple):
+    """The divergence of the tokens that a choice kept."""
+
+    output: DivergenceOutput
+    """Of the kept tokens, in their order."""
+    kept: Tensor
+    """[T] bool"""
+    tokens: Tensor
+    """[K] int64, the kept tokens' numbers."""
+    entropy: Tensor
+    """[T] the student's, that tokens were chosen by."""
+    divergence: Tensor | None
+    """[T] likewise, nan where it is not finite; None where no token was scored by one."""
+
+
+def chosen_divergence(
+    student_hidden: Tensor,
+    student_weight: Tensor,
+    teacher_hidden: Tensor,
+    teacher_weight: Tensor,
+    kind: DivergenceKind,
+    *,
+    choice: TokenChoice,
+    scored: DivergenceKind | None,
+    token_weights: Tensor,
+    token_ids: Tensor,
+    workspace_gib: float,
+    beta: float,
+    temperature: float,
+    valid_vocab: int,
+    precision: LogitsPrecision,
+    max_estimated_error: float = MAX_ESTIMATED_ERROR,
+) -> ChosenOutput | None:
+    """Score all tokens, and make `head_divergence` of those that `choice` keeps; None where the fused form cannot do both at once.
+
+    Arguments and gradients as of `head_divergence`; the gradient by the hidden states is 0 at the other tokens. Rows that are
+    likely to be kept are held in the workspace while the others are scored.
+
+    Args:
+        choice: among the T tokens.
+        scored: the divergence that it reads; None: the student's entropy is all that it reads.
+    """
+    check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
+    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
+    makes_gradient = torch.is_grad_enabled() and (student_hidden.requires_grad or student_weight.requires_grad)
+    if not makes_gradient or choose_backend(student_weight, teacher_weight) != "fused":
+        return None
+    if scored is None and precision != "fp16":
+        return None
+    from opd.losses.cuda.chosen import ChosenCall
+    from opd.losses.cuda.run import Call
+
+    call = Call(
+        kind=kind,
+        beta=beta,
+        temperature=temperature,
+        vocab=vocab,
+        workspace_bytes=int(workspace_gib * 2**30),
+        precision=precision,
+        max_estimated_error=max_estimated_error,
+        with_gradient=True,
+    )
+    loss_sum, statistics, nonfinite, kept, tokens, entropy, divergence, used, error = FusedChoice.apply(
+        student_hidden,
+        student_weight,
+        teacher_hidden,
+        teacher_weight,
+        token_weights.detach(),
+        token_ids.long().contiguous(),
+        ChosenCall(call, choice, scored),
+    )
+    output = DivergenceOutput.of(
+        loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, estimated_error=error
+    )
+    return ChosenOutput(output, kept, tokens, entropy, divergence)
 
 
 def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None) -> Backend:

@@ -9,7 +9,9 @@ from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from opd.losses.chunked import check_arguments
+from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind, compute_dtype
+from opd.losses.fused import MAX_ESTIMATED_ERROR, Backend, choose_backend, fused_output
 from opd.losses.output import DivergenceOutput
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 from opd.losses.rows import row_statistics
@@ -49,7 +51,11 @@ def vocab_parallel_divergence(
     beta: float,
     temperature: float,
     chunk_size: int,
+    workspace_gib: float,
     token_ids: Tensor | None = None,
+    precision: LogitsPrecision = "fp16",
+    max_estimated_error: float = MAX_ESTIMATED_ERROR,
+    backend: Backend | None = None,
 ) -> DivergenceOutput:
     """`chunked_divergence` over ranks that hold a slice of both heads each: exact, and collective over the group.
 
@@ -61,8 +67,10 @@ def vocab_parallel_divergence(
     The gradients are made in the forward and scaled in the backward by the incoming gradient of the *own* loss sum, which
     must therefore be the same number on every rank of the group (a factor common to all, as for a global mean).
 
-    16-bit heads on a CUDA device multiply in 16 bits with fp32 sums and logits, and round the logits' gradient to the
-    head's dtype; everything else is computed in fp32, or in fp64 where an input is.
+    Where `head_divergence` has its fused form, so has this: products, kernels, storage and memory are the same ones over
+    the rank's slice and the tokens of all ranks, and a head that is a leaf may ask for its gradient in fp32. Elsewhere
+    16-bit heads on a CUDA device multiply in 16 bits with fp32 sums and logits, and round the logits' gradient to the head's
+    dtype; everything else is computed in fp32, or in fp64 where an input is.
 
     Args:
         student_hidden: [T, d_S] of this rank's tokens; T may differ from rank to rank.
@@ -71,13 +79,15 @@ def vocab_parallel_divergence(
         teacher_weight: [V_r, d_T], the same slice; receives no gradient.
         vocab: entries that count, over all slices.
         group: the ranks, ordered as their slices.
-        chunk_size: tokens of all ranks together whose rows exist at once; the same on every rank.
+        chunk_size: tokens of all ranks together whose rows exist at once in the plain form; the same on every rank.
+        workspace_gib: memory of the fused form for a slice's logits and their gradient, and for what it gathers.
+        precision, max_estimated_error, backend: as of `head_divergence`, the same on every rank.
 
     Returns:
         The output for this rank's tokens.
 
     Raises:
-        ValueError: shapes that do not match, or an undefined divergence.
+        ValueError: shapes that do not match, an undefined divergence, or as of `head_divergence`.
     """
     check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
     shard = vocab_shard(vocab, distributed.get_rank(group), distributed.get_world_size(group))
@@ -87,6 +97,27 @@ def vocab_parallel_divergence(
                 f"{name}: {len(weight)} entries, but this rank's slice of {vocab} is {shard.start} to {shard.stop}; take "
                 "it by vocab_shard"
             )
+    if choose_backend(student_weight, teacher_weight, backend) == "fused":
+        from opd.losses.cuda.run import Call, VocabShare
+
+        fused_call = Call(
+            kind=kind,
+            beta=beta,
+            temperature=temperature,
+            vocab=len(student_weight),
+            workspace_bytes=int(workspace_gib * 2**30),
+            precision=precision,
+            max_estimated_error=max_estimated_error,
+            with_gradient=torch.is_grad_enabled(),
+            share=VocabShare(group, shard.start),
+        )
+        return fused_output(
+            (student_hidden, student_weight, teacher_hidden, teacher_weight),
+            token_weights,
+            token_ids,
+            fused_call,
+            vocab,
+        )
     call = _Call(kind, beta, temperature, chunk_size, vocab, shard.start, group, torch.is_grad_enabled())
     ids = token_weights.new_full(token_weights.shape, -1, dtype=torch.int64) if token_ids is None else token_ids
     loss_sum, stats, nonfinite = _VocabParallel.apply(

@@ -7,6 +7,7 @@ teacher's phase; the others score every token in the head (`normalize: micro`; `
 import argparse
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from opd.config.algorithm import Score, TokenImportance
 from opd.importance import choose_tokens
+from opd.importance.micro import MicroBatchChoice
 from opd.losses.storage import StorageMemory
 from opd.worker.head import Choice, DivergenceTask
 from opd.worker.teacher_cache import Fetch
@@ -35,12 +37,14 @@ BOUNDS: dict[Score, float] = {
 class Chosen:
     """The divergence of the tokens that a selection keeps, and its gradients."""
 
-    def __init__(self, batch: Batch, selection: TokenImportance, workspace_gib: float) -> None:
+    def __init__(self, batch: Batch, selection: TokenImportance, workspace_gib: float, *, holds: bool = True) -> None:
         self.batch, self.selection, self.workspace_gib = batch, selection, workspace_gib
         self.memory = StorageMemory()
         self.positions = torch.arange(len(batch.student_hidden), device="cuda")
         rows = self.positions // ROLLOUT_TOKENS
         self.choose = functools.partial(choose_tokens, selection, rows, seed=0)
+        # Made before the backbone's forward is queued, as the worker does: no part of the head's time.
+        self.held = MicroBatchChoice(selection, rows, seed=0) if holds and selection.in_head else None
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         batch, choice = self.batch, None
@@ -49,7 +53,7 @@ class Chosen:
         positions = self.positions
         if self.selection.in_head:
             scored = "forward_kl" if self.selection.score == "q3" else "reverse_kl"
-            choice = Choice(choose=self.choose, kind=scored if self.selection.needs_teacher else None)
+            choice = Choice(choose=self.choose, kind=scored if self.selection.needs_teacher else None, held=self.held)
         elif self.selection.score != "none":
             positions = self.choose().nonzero().squeeze(1)
             hidden, teacher_hidden = hidden[positions], teacher_hidden[positions]
@@ -72,14 +76,23 @@ class Chosen:
         return batch.gradients(output.loss_sum)
 
 
-def measured(batch: Batch, floor: Floor, flop: float, workspace_gib: float, rounds: int) -> list[dict[str, Any]]:
+def measured(
+    batch: Batch,
+    floor: Floor,
+    flop: float,
+    workspace_gib: float,
+    rounds: int,
+    ratios: Sequence[float],
+    scores: list[Score],
+) -> list[dict[str, Any]]:
     """A row for each score and ratio, times taken in turns with the full head's."""
     selections = {"full": TokenImportance()} | {
         f"{score} {ratio}": TokenImportance(score=score, ratio=ratio, normalize="micro")
-        for ratio in RATIOS
-        for score in BOUNDS
+        for ratio in ratios
+        for score in scores
     }
     steps = {name: Chosen(batch, selection, workspace_gib) for name, selection in selections.items()}
+    steps["soft_or 0.2, scored first"] = Chosen(batch, selections["soft_or 0.2"], workspace_gib, holds=False)
     memory = {name: peak_gib(step) for name, step in steps.items()}
     times, rate = round_robin(steps, floor, flop, rounds=rounds)
     rows = []
@@ -108,6 +121,8 @@ def measured(batch: Batch, floor: Floor, flop: float, workspace_gib: float, roun
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--ratios", type=lambda text: [float(r) for r in text.split(",")], default=RATIOS)
+    parser.add_argument("--scores", type=lambda text: text.split(","), default=list(BOUNDS))
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/choice.json"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -118,7 +133,7 @@ def main() -> None:
     for tokens in NUM_TOKENS:
         batch, flop = largest.head(tokens), Shape(tokens=tokens).flop
         for gib in (SMALL_GIB, LARGE_GIB):
-            rows += measured(batch, floor, flop, gib, arguments.rounds)
+            rows += measured(batch, floor, flop, gib, arguments.rounds, arguments.ratios, arguments.scores)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
 

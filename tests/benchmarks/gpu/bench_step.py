@@ -1,8 +1,11 @@
 """`make bench-step`: whole training steps with vLLM on one GPU, Qwen3-8B's shape into 1.7B's, with and without log-probabilities.
 
 Random weights, a tokenizer of 151,669 entries on heads of 151,936 rows. Every second step asks vLLM for the answers'
-log-probabilities (`rollout.logprobs_every: 2`), as every step once did, so both are measured by turns in one run. Each run
-is `opd.launch` as a user starts it; times are those of its metrics rows, and how busy the GPU was is sampled by nvidia-smi.
+log-probabilities (`rollout.logprobs_every: 2`), as every step once did, so both are measured by turns. One run of `opd.launch`,
+as a user starts it, passes through all phases (batches of different sizes and lengths); the first step, which compiles, is
+left out. Times are those of its metrics rows, how busy the GPU was is sampled by nvidia-smi, where the start's seconds went is
+told by run and vLLM. The JSON file is written after every step, so that a run that is cut short counts as far as it came.
+A second call finds what the first one compiled: its start is the warm one.
 """
 
 from __future__ import annotations
@@ -10,76 +13,64 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.lengths import MEAN_TOKENS
+from tests.benchmarks.gpu.phases import PHASES, Phase, as_text, phase_of
 from tests.gpu.facts import ROOT, machine
-from tests.gpu_smoke.promises import PEARSON, step_parts, training_rows
+from tests.gpu_smoke.promises import PARTS, PEARSON, start_parts, training_rows
 from tests.gpu_smoke.smoke import environment
 
 from opd.runs.metrics import read_metrics
 from opd.store.local import LocalStore
 
-WARM_STEPS = 2  # as `step_parts` leaves out: they compile, capture and allocate
+WARM_STEPS = 1
+"""They compile, capture and allocate."""
+NUM_PROMPTS = 32
 SPEC = {
     "kind": "opd",
     "seed": 1,
-    "data": {"train": ["toy://train"], "val": ["toy://heldout"], "max_prompt_length": 64, "num_workers": 0},
-    "rollout": {
-        "num_samples": 4, "gpu_memory_utilization": 0.4, "num_agent_workers": 0, "logprobs_every": 2, "max_num_seqs": 512,
+    "data": {
+        "train": ["toy://train"], "val": ["toy://heldout"], "max_prompt_length": 64, "max_response_length": 4096,
+        "train_batch_size": NUM_PROMPTS, "num_workers": 0,
     },
-    "actor": {"ppo_micro_batch_size_per_gpu": 4, "gradient_checkpointing": False, "weight_decay": 0},
-    "opd": {"activation_budget": 0.35},
+    "rollout": {"num_samples": 4, "gpu_memory_utilization": 0.6, "num_agent_workers": 0, "logprobs_every": 2},
+    "actor": {
+        "ppo_mini_batch_size": NUM_PROMPTS, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 16_896, "weight_decay": 0,
+    },
     "reward": {"function": "exact_match", "num_workers": 0},
     "trainer": {"gpus_per_node": 1, "save_freq": -1, "test_freq": -1, "val_before_train": False},
     "output": {"root": "out"},
 }  # fmt: skip
 IGNORE_EOS = "actor_rollout_ref.rollout.ignore_eos=true"  # a random model draws the end of an answer now and then
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """Answers of one length, or with `mean` of log-normal lengths up to it."""
-
-    rows: int
-    tokens: int
-    mean: int | None = None
-
-    def run(self, folder: Path, name: str, steps: int) -> list[dict[str, Any]]:
-        """The run's metrics rows, each with the share of its step in which the GPU was busy."""
-        spec = json.loads(json.dumps(SPEC)) | {"name": name}
-        prompts = self.rows // spec["rollout"]["num_samples"]
-        spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
-        spec["data"] |= {"train_batch_size": prompts, "max_response_length": self.tokens}
-        spec["actor"]["ppo_mini_batch_size"] = prompts
-        spec["trainer"]["total_steps"] = steps
-        (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
-        words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env", "--", IGNORE_EOS]
-        own = {} if self.mean is None else {MEAN_TOKENS: str(self.mean), "VERL_USE_EXTERNAL_MODULES": LENGTHS}
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        with (folder / f"{name}.log").open("w") as log, Busy() as busy:
-            subprocess.run(
-                words, cwd=folder, check=True, stdout=log, stderr=subprocess.STDOUT,
-                env=environment() | own | {"PYTHONPATH": path},
-            )  # fmt: skip
-        rows = training_rows([dict(row) for row in read_metrics(LocalStore(folder / "out" / name)).rows])
-        return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
-
-
-LENGTHS = "tests.benchmarks.gpu.lengths"
-PROFILES = {
-    "128 rows of 2,048": Profile(rows=128, tokens=2048),
-    "256 rows of 2,048": Profile(rows=256, tokens=2048),
-    "128 rows, log-normal": Profile(rows=128, tokens=4096, mean=700),
-    "256 rows, log-normal": Profile(rows=256, tokens=4096, mean=700),
+ALL_PHASES = {
+    phase.name: phase
+    for phase in (
+        Phase(name="128 rows of 2,048", rows=128, tokens=2048, steps=5),
+        Phase(name="256 rows of 2,048", rows=256, tokens=2048, steps=4),
+        Phase(name="128 rows, log-normal", rows=128, tokens=4096, mean=700, steps=4),
+        Phase(name="256 rows, log-normal", rows=256, tokens=4096, mean=700, steps=4),
+    )
 }
+MODULE = "tests.benchmarks.gpu.phases"
+# What vLLM's log says of its own start, in seconds.
+VLLM_PARTS = {
+    "model loading": r"Model loading took .*?([\d.]+) seconds",
+    "graph capture": r"Graph capturing finished in ([\d.]+) secs",
+    "compilation": r"\(compilation: ([\d.]+) s",
+    "engine": r"init engine .*? took ([\d.]+) s",
+}
+POLL_S = 2.0
+END_S = 20.0
 
 
 class Busy:
@@ -88,14 +79,18 @@ class Busy:
     def __enter__(self) -> Busy:
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         words = ["nvidia-smi", "-i", gpu, "--query-gpu=timestamp,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"]  # fmt: skip
+        self._samples: list[tuple[float, float]] = []
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        threading.Thread(target=self._collect, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        out, _err = self._process.communicate()
-        self._samples = []
-        for line in out.splitlines():
+        self._process.wait()
+
+    def _collect(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             stamp, _, percent = line.partition(", ")
             if percent.strip().isdigit():
                 when = datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").timestamp()
@@ -103,8 +98,119 @@ class Busy:
 
     def share(self, start: float, stop: float) -> float | None:
         """Mean over the samples of a time span in seconds since the epoch; None where it has none."""
-        inside = [share for when, share in self._samples if start <= when <= stop]
+        inside = [share for when, share in list(self._samples) if start <= when <= stop]
         return statistics.mean(inside) if inside else None
+
+
+def run(folder: Path, name: str, phases: Sequence[Phase], limit_s: float, keep: Any) -> None:
+    """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step."""
+    spec = json.loads(json.dumps(SPEC)) | {"name": name}
+    spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
+    spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
+    (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
+    words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env", "--", IGNORE_EOS]
+    own = {PHASES: as_text(phases), "VERL_USE_EXTERNAL_MODULES": MODULE, "OPD_CACHE_DIR": str(folder / "cache")}
+    own["VLLM_LOGGING_LEVEL"] = "INFO"  # verl's is WARN, and the times of vLLM's own start are not told
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    started, log_path = time.time(), folder / f"{name}.log"
+    with log_path.open("w") as log, Busy() as busy:
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment() | own | {"PYTHONPATH": path},
+        )  # fmt: skip
+        num_seen, code = 0, None
+        try:
+            while code is None and time.time() - started < limit_s:
+                time.sleep(POLL_S)
+                code = process.poll()
+                rows = _rows(folder / "out" / name, busy)
+                if len(rows) > num_seen or code is not None:
+                    num_seen = len(rows)
+                    keep(found(rows, phases, started, log_path.read_text(errors="replace")) | {"exit": code})
+        finally:
+            _end(process)
+
+
+def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
+    if not run_dir.exists():
+        return []
+    rows = training_rows([dict(row) for row in read_metrics(LocalStore(run_dir)).rows])
+    return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()  # the launcher ends what it has started
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, log: str) -> dict[str, Any]:
+    """Start, medians of each phase, and the rows themselves."""
+    out: dict[str, Any] = {"start_s": {}, "phases": {}, "rows": rows}
+    if rows:
+        first, parts = rows[0], start_parts(rows)
+        vllm = {
+            name: [float(text) for text in re.findall(pattern, log)] for name, pattern in VLLM_PARTS.items()
+        }  # fmt: skip
+        out["start_s"] = {
+            "first_step_starts_after": first["time"] - first["timing/step_s"] - started,
+            "first_step": first["timing/step_s"],
+            "parts": parts,
+            "vllm": vllm,
+        }
+    for phase in phases:
+        measured = [
+            row for row in rows if row["step"] > WARM_STEPS and phase_of(phases, int(row["step"])).name == phase.name
+        ]
+        if measured:
+            out["phases"][phase.name] = halves(measured)
+    return out
+
+
+def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Medians over the steps with log-probabilities and over those without."""
+    out = {}
+    for name, has in {"with log-probabilities": True, "without": False}.items():
+        steps = [row for row in rows if (PEARSON in row) == has]
+        if not steps:
+            continue
+        parts = {label: key for label, key in PARTS if label != "update" and all(key in row for row in steps)}
+        medians = {label: statistics.median(row[key] for row in steps) for label, key in parts.items()}
+        whole = statistics.median(row["timing/step_s"] for row in steps)
+        busy = [row["gpu_busy"] for row in steps if row["gpu_busy"] is not None]
+        out[name] = {
+            "steps": len(steps),
+            **medians,
+            "rest": whole - sum(medians.values()),
+            "step": whole,
+            "trained_tokens": statistics.median(row["opd/num_tokens"] for row in steps),
+            "trained_tokens_per_s": statistics.median(row["opd/num_tokens"] / row["timing/step_s"] for row in steps),
+            "allocated_gib": max(row["perf/max_memory_allocated_gb"] for row in steps),
+            "gpu_busy": statistics.median(busy) if busy else float("nan"),
+        }
+    return out
+
+
+def show(name: str, result: dict[str, Any]) -> None:
+    """What is known so far, shortly."""
+    start, rows = result["start_s"], result["rows"]
+    if len(rows) == 1:
+        print(
+            f"{name}: first step starts after {start['first_step_starts_after']:.0f} s, takes {start['first_step']:.0f} s"
+        )
+        print("  ", {key: round(value, 1) for key, value in start["parts"].items()}, "vLLM:", start["vllm"])
+    if rows:
+        step = {label: round(rows[-1][key], 2) for label, key in PARTS if key in rows[-1]}
+        print(f"{name}: step {rows[-1]['step']}: {rows[-1]['timing/step_s']:.2f} s", step, flush=True)
+    if result["exit"] is not None:
+        for phase, both in result["phases"].items():
+            for half, numbers in both.items():
+                print(f"{phase:22s} {half:24s}", {key: round(value, 3) for key, value in numbers.items()}, flush=True)
 
 
 def save_models(folder: Path) -> None:
@@ -127,32 +233,14 @@ def save_models(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
-def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Medians over the steps with log-probabilities and over those without, the warm-up left out of both."""
-    out = {}
-    measured = rows[WARM_STEPS:]
-    for name, has in {"with log-probabilities": True, "without": False}.items():
-        steps = [row for row in measured if (PEARSON in row) == has]
-        seconds = [row["timing/step_s"] for row in steps]
-        tokens = [row["opd/num_tokens"] / row["timing/step_s"] for row in steps]
-        busy = [row["gpu_busy"] for row in steps if row["gpu_busy"] is not None]
-        out[name] = {
-            "steps": len(steps),
-            **step_parts([*rows[:WARM_STEPS], *steps]),
-            "step": statistics.median(seconds),
-            "trained_tokens_per_s": statistics.median(tokens),
-            "gpu_busy": statistics.median(busy) if busy else float("nan"),
-        }
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=list(PROFILES), metavar="PROFILE")
-    parser.add_argument("--steps", type=int, default=6, help="of each run, two of them warm-up")
+    parser.add_argument("--phases", nargs="+", choices=ALL_PHASES, default=list(ALL_PHASES)[:3], metavar="PHASE")
+    parser.add_argument("--steps", type=int, help="of each phase; the first step of the run counts in none")
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="after which the run is ended")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-step"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-step/step.json"))
-    parser.add_argument("--models-only", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--models-only", action="store_true", help="make the models and end")
     arguments = parser.parse_args()
     import torch
 
@@ -160,24 +248,30 @@ def main() -> None:
         raise SystemExit("bench-step: no CUDA device here; it measures whole steps with vLLM on one")
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    made = folder / "teacher/tokenizer.json"
     if arguments.models_only:
         save_models(folder)
         return
-    if not (folder / "teacher/tokenizer.json").exists():  # in a process of its own, whose GPU memory ends with it
+    if not made.exists():  # in a process of its own, whose GPU memory ends with it
         words = [sys.executable, "-m", "tests.benchmarks.gpu.bench_step", "--models-only", "--folder", str(folder)]
         subprocess.run(words, cwd=ROOT, check=True)
     facts = machine("torch", "triton", "transformers", "verl", "vllm", "ray")
     print(facts, flush=True)
-    runs: dict[str, Any] = {}
-    for number, name in enumerate(arguments.profiles):
-        started = time.time()
-        rows = PROFILES[name].run(folder, f"step{number}", arguments.steps)
-        first = rows[0]["time"] - rows[0]["timing/step_s"] - started
-        runs[name] = {"first_step_starts_after_s": first, "medians": halves(rows), "rows": rows}
-        for half, numbers in runs[name]["medians"].items():
-            print(f"{name:22s} {half:24s}", {key: round(value, 3) for key, value in numbers.items()}, flush=True)
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else {}
+    is_warm = (folder / "cache/compiled").exists()
+    number = len(list(folder.glob("step*.log")))
+    name = f"{number}: {'warm' if is_warm else 'cold'} start"
+    phases = [ALL_PHASES[phase] for phase in arguments.phases]
+    if arguments.steps:
+        phases = [Phase(**vars(phase) | {"steps": arguments.steps}) for phase in phases]
+
+    def keep(result: dict[str, Any]) -> None:
+        runs[name] = result
         arguments.json.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
+        show(name, result)
+
+    run(folder, f"step{number}", phases, arguments.limit_s, keep)
 
 
 if __name__ == "__main__":

@@ -48,38 +48,37 @@ class Buffers:
         self.keeps_gradient = keeps_gradient
         self.weight_grad = weight_grad
         self.row = RowBytes.of(stride, num_blocks, precision)
-        size = max(self._kept_bytes(g) + self._own_rows(g) * self.row.logits for g in groups)
-        self.workspace = torch.empty(size, device=device, dtype=torch.uint8)
-        most = max(self._chunk_rows(g) for g in groups)
+        self.workspace = torch.empty(max(map(self._bytes, groups)), device=device, dtype=torch.uint8)
+        most = max(max(g.sizes) for g in groups)
         self.block_max = torch.empty(2, most, num_blocks, device=device) if self.is_fp16 else None
         self.gradient_stats = torch.empty(most, CLUSTER, NUM_GRAD_STATS, device=device) if keeps_gradient else None
 
-    @staticmethod
-    def _chunk_rows(group: TokenGroup) -> int:
-        return min(group.logits_rows, group.stop - group.start)
+    def _bytes(self, group: TokenGroup) -> int:
+        """What the group needs beside a weight gradient that it borrows."""
+        own_logits = 0 if group.in_weight_grad else self.row.logits
+        return max(self._kept_bytes(stop - group.start) + (stop - start) * own_logits for start, stop in group.chunks())
 
-    def _own_rows(self, group: TokenGroup) -> int:
-        return 0 if group.in_weight_grad else self._chunk_rows(group)
-
-    def _kept_bytes(self, group: TokenGroup) -> int:
+    def _kept_bytes(self, num_rows: int) -> int:
         """fp16 logits of the student need the gradient's rows even where no gradient is made."""
-        return (group.stop - group.start) * self.row.gradient if self.keeps_gradient or self.is_fp16 else 0
+        return num_rows * self.row.gradient if self.keeps_gradient or self.is_fp16 else 0
 
-    def _logits_storage(self, group: TokenGroup) -> Tensor:
-        """Bytes that hold a chunk's logits, and the hidden states' product after them."""
+    def _logits_storage(self, group: TokenGroup, stop: int) -> Tensor:
+        """Bytes that hold the logits of the chunk that ends at `stop`, and behind the last one's the hidden states' product."""
         if group.in_weight_grad and self.weight_grad is not None:
             return self.weight_grad.view(-1).view(torch.uint8)
-        return self.workspace[self._kept_bytes(group) :]
+        return self.workspace[self._kept_bytes(stop - group.start) :]
 
     def gradient(self, group: TokenGroup) -> Tensor:
         """[group's tokens, stride]; the row kernel fills it chunk by chunk, the columns behind the vocabulary with 0."""
-        return self.workspace[: self._kept_bytes(group)].view(self.gradient_dtype).view(-1, self.stride)
+        return (
+            self.workspace[: self._kept_bytes(group.stop - group.start)].view(self.gradient_dtype).view(-1, self.stride)
+        )
 
     def chunk(self, group: TokenGroup, start: int, stop: int) -> ChunkBuffers:
         """Views for the tokens from `start` to `stop`, absolute positions within the group."""
         n = stop - start
         kept = self.gradient(group)[start - group.start : stop - group.start, : self.vocab]
-        storage = self._logits_storage(group)[: n * self.row.logits]
+        storage = self._logits_storage(group, stop)[: n * self.row.logits]
         if self.block_max is not None:
             student = Logits(kept.view(torch.float16), self.block_max[0, :n])
             teacher = Logits(storage.view(torch.float16).view(n, self.stride)[:, : self.vocab], self.block_max[1, :n])
@@ -90,9 +89,13 @@ class Buffers:
             return ChunkBuffers(student, teacher, None, None)
         return ChunkBuffers(student, teacher, kept, self.gradient_stats[:n])
 
+    def hidden_rows(self, group: TokenGroup, width: int) -> int:
+        """Rows of `hidden_product` for which there is room when the group's gradient is whole."""
+        return self._logits_storage(group, group.stop).nbytes // (width * 4)
+
     def hidden_product(self, group: TokenGroup, num_rows: int, width: int) -> Tensor:
-        """[num_rows, width] fp32, where the chunk's logits were (they are larger, but for a tiny vocabulary)."""
-        storage = self._logits_storage(group)
+        """[num_rows, width] fp32, where logits were (a chunk's are larger, but for a tiny vocabulary)."""
+        storage = self._logits_storage(group, group.stop)
         if storage.nbytes < num_rows * width * 4:
             return torch.empty(num_rows, width, device=storage.device)
         return storage[: num_rows * width * 4].view(torch.float32).view(num_rows, width)

@@ -18,7 +18,7 @@ class FusedDivergence(torch.autograd.Function):
         teacher_hidden: Tensor,
         teacher_weight: Tensor,
         token_weights: Tensor,
-        token_ids: Tensor,
+        token_ids: Tensor | None,
         call: Any,
     ) -> tuple[Any, ...]:
         from opd.losses.cuda.run import Inputs, run
@@ -26,7 +26,12 @@ class FusedDivergence(torch.autograd.Function):
         need_hidden, need_weight = (call.with_gradient and needed for needed in ctx.needs_input_grad[:2])
         inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
         with torch.cuda.device(student_hidden.device), torch.autocast("cuda", enabled=False):
-            result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+            if call.share is None:
+                result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+            else:
+                from opd.losses.cuda.sliced import run_sliced
+
+                result = run_sliced(inputs, call, call.share, need_hidden=need_hidden, need_weight=need_weight)
         ctx.gradients = (result.grad_hidden, result.grad_weight)
         ctx.weight_grad_dtype = _grad_dtype(student_weight)
         statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
@@ -60,3 +65,34 @@ def _grad_dtype(weight: Tensor) -> torch.dtype:
     if not weight.is_leaf:
         return weight.dtype
     return torch.float32 if weight.grad_dtype is None else weight.grad_dtype
+
+
+class FusedChoice(FusedDivergence):
+    """Inputs: as of `FusedDivergence`, but for `call`, a `opd.losses.cuda.chosen.ChosenCall`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        student_hidden: Tensor,
+        student_weight: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        token_weights: Tensor,
+        token_ids: Tensor | None,
+        call: Any,
+    ) -> tuple[Any, ...]:
+        from opd.losses.cuda.chosen import run_chosen
+        from opd.losses.cuda.run import Inputs
+
+        need_hidden, need_weight = (call.call.with_gradient and needed for needed in ctx.needs_input_grad[:2])
+        inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
+        with torch.cuda.device(student_hidden.device), torch.autocast("cuda", enabled=False):
+            chosen = run_chosen(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+        result = chosen.of_kept
+        ctx.gradients = (result.grad_hidden, result.grad_weight)
+        ctx.weight_grad_dtype = _grad_dtype(student_weight)
+        statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
+        tensors = (statistics, nonfinite, chosen.kept, chosen.tokens, chosen.entropy)
+        ctx.mark_non_differentiable(*tensors, *(() if chosen.divergence is None else (chosen.divergence,)))
+        ctx.set_materialize_grads(False)
+        return result.loss_sum, *tensors, chosen.divergence, result.precision, result.estimated_error

@@ -2,7 +2,10 @@
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor
 
 SOURCE_FOLDER = Path(__file__).parent
+CACHE_VARIABLE = "OPD_KERNEL_CACHE_DIR"
 
 
 class CudaKernelError(RuntimeError):
@@ -46,6 +50,38 @@ def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -
     return cubin
 
 
+def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
+    """What `make` returns, or returned for this key in an earlier process; kept where OPD_KERNEL_CACHE_DIR names a folder."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if not folder:
+        return make()
+    path = Path(folder) / f"{hashlib.sha256(key).hexdigest()}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        made = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(made)
+        os.replace(file.name, path)  # never half of it, whoever else writes
+    except OSError:  # it is only kept for speed
+        pass
+    return made
+
+
+def _kept_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    texts = [
+        (SOURCE_FOLDER / source).read_bytes(),
+        *(path.read_bytes() for path in sorted(SOURCE_FOLDER.glob("*.cuh"))),
+    ]
+    version = _checked(nvrtc.nvrtcVersion(), "nvrtcVersion")
+    key = repr((texts, source, macros, arch, version)).encode()
+    return kept(key, lambda: compile_cubin(source, macros, arch))
+
+
 @functools.cache
 def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int, smem_bytes: int) -> Any:
     """Compile a kernel for a device and load it once a process; `smem_bytes` is its dynamic shared memory limit."""
@@ -53,7 +89,7 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
 
     major, minor = torch.cuda.get_device_capability(device_index)
     arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    cubin = compile_cubin(source, macros, arch)
+    cubin = _kept_cubin(source, macros, arch)
     with torch.cuda.device(device_index):
         torch.cuda.current_stream().query()  # makes the primary context current in this thread
         module = _checked(driver.cuModuleLoadData(cubin), "cuModuleLoadData")

@@ -1,16 +1,17 @@
 """Which tokens are worked on together: chunk sizes of the fused divergence from a memory budget, free of torch."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LogitsPrecision = Literal["fp16", "fp32"]
 
-# Rows in whole tiles of the products. Below MIN_LOGITS_ROWS a head is read from memory faster than it is multiplied:
-# at 512 rows the product does 512 FLOP a byte of the head, twice what an H200 needs to be busy.
+# Rows in whole tiles of the products. A product of n rows does n FLOP a byte of the head; an H200 needs 190 to be busy.
+# A group's last chunks may have MIN_LAST_ROWS, its usual ones MIN_LOGITS_ROWS.
 ROW_MULTIPLE = 128
 MIN_LOGITS_ROWS = 512
-MAX_LOGITS_ROWS = 32768  # a row is a grid index of the row kernel, at most 65535
+MIN_LAST_ROWS = 256
+MAX_LOGITS_ROWS = 32768
 GRADIENT_BYTES = 2  # an entry of the logits' gradient, bf16 or fp16
 
 
@@ -32,22 +33,70 @@ class RowBytes:
             return cls(gradient=GRADIENT_BYTES * stride, logits=2 * stride, side=2 * 4 * num_blocks)
         return cls(gradient=GRADIENT_BYTES * stride, logits=2 * 4 * stride, side=0)
 
+    @property
+    def scratch(self) -> int:
+        """Logits of both sides where the student's have no gradient row of their own to live in."""
+        return self.logits + (self.gradient if self.side else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRowBytes:
+    """Bytes that one token needs where all are scored and some are kept."""
+
+    held: int
+    """As long as it may be kept."""
+    scratch: int
+    """For its logits; may lie in the weight gradient's storage."""
+    side: int
+    """As long as its logits exist, but never there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredGroup:
+    """Tokens that are scored together, of which the chosen ones' gradient rows exist together."""
+
+    start: int
+    stop: int
+    capacity: int
+    """Gradient rows that exist at once."""
+    logits_rows: int
+    """Tokens whose logits exist together."""
+    in_weight_grad: bool
+    """The logits lie in the weight gradient's storage."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGroup:
     """Tokens whose gradient rows exist together, so that each of the two gradient products runs once for all of them."""
 
     start: int
-    stop: int
-    logits_rows: int
-    """Tokens whose logits exist together."""
+    sizes: tuple[int, ...]
+    """Tokens of each chunk, whose logits exist together."""
     in_weight_grad: bool
-    """The logits lie in the weight gradient's storage, which is free until the first group's product writes it."""
+    """The logits lie in the weight gradient's storage, which is free until the first group's product writes it; else behind
+    the gradient's rows of their own chunk, where those of later chunks will be."""
+
+    @classmethod
+    def of_equal_chunks(cls, start: int, stop: int, rows: int, *, in_weight_grad: bool) -> "TokenGroup":
+        """Chunks of `rows` tokens, the last one of what is left."""
+        sizes = tuple(min(rows, stop - first) for first in range(start, stop, rows))
+        return cls(start=start, sizes=sizes, in_weight_grad=in_weight_grad)
+
+    @property
+    def stop(self) -> int:
+        """Behind the last token."""
+        return self.start + sum(self.sizes)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """(start, stop) of each chunk of logits, in absolute token positions."""
-        for start in range(self.start, self.stop, self.logits_rows):
-            yield start, min(start + self.logits_rows, self.stop)
+        start = self.start
+        for size in self.sizes:
+            yield start, start + size
+            start += size
+
+    def times(self, factor: int) -> "TokenGroup":
+        """The same chunks of `factor` times as many tokens."""
+        return replace(self, start=self.start * factor, sizes=tuple(size * factor for size in self.sizes))
 
 
 def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_grad_bytes: int) -> list[TokenGroup]:
@@ -66,41 +115,124 @@ def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_
         stop = min(num_tokens, _floor((workspace_bytes - logits_rows * row.side) // row.gradient))
         if stop >= min(ROW_MULTIPLE, num_tokens):
             logits_rows = min(logits_rows, _ceil(stop))
-            groups.append(TokenGroup(start=0, stop=stop, logits_rows=logits_rows, in_weight_grad=True))
+            groups.append(TokenGroup.of_equal_chunks(0, stop, logits_rows, in_weight_grad=True))
     done = groups[-1].stop if groups else 0
     if done < num_tokens:
-        rows, logits_rows = _fit(num_tokens - done, row, workspace_bytes)
-        groups += [
-            TokenGroup(start=s, stop=min(s + rows, num_tokens), logits_rows=logits_rows, in_weight_grad=False)
-            for s in range(done, num_tokens, rows)
-        ]
+        rows = _fit(num_tokens - done, row, workspace_bytes)
+        for start in range(done, num_tokens, rows):
+            sizes = _sizes(min(rows, num_tokens - start), row, workspace_bytes)
+            groups.append(TokenGroup(start=start, sizes=sizes, in_weight_grad=False))
     return groups
 
 
 def plan_scores(num_tokens: int, row: RowBytes, *, workspace_bytes: int) -> list[TokenGroup]:
     """Split tokens for statistics without a gradient: nothing is kept, so a group is one chunk."""
-    per_row = row.logits + row.side + (row.gradient if row.side else 0)  # fp16 student logits have no other place
+    per_row = row.scratch + row.side
     rows = min(_floor(workspace_bytes // per_row), MAX_LOGITS_ROWS)
     _check_rows(rows, per_row, workspace_bytes)
     return [
-        TokenGroup(start=s, stop=min(s + rows, num_tokens), logits_rows=rows, in_weight_grad=False)
+        TokenGroup(start=s, sizes=(min(rows, num_tokens - s),), in_weight_grad=False)
         for s in range(0, num_tokens, rows)
     ]
 
 
-def _fit(num_tokens: int, row: RowBytes, workspace_bytes: int) -> tuple[int, int]:
-    """(rows of a group, rows of its chunks of logits): the fewest equal groups whose chunks stay efficient."""
+def plan_scored(
+    parts: Sequence[tuple[int, int]], row: ScoredRowBytes, *, workspace_bytes: int, weight_grad_bytes: int
+) -> list[ScoredGroup]:
+    """Groups of tokens to score, with room for the gradient rows of the chosen ones.
+
+    Args:
+        parts: (tokens, how many of them are kept) of each part of the tokens among which a choice is made.
+        workspace_bytes, weight_grad_bytes: as of `plan_groups`.
+
+    Raises:
+        ValueError: the budget holds less than `ROW_MULTIPLE` tokens.
+    """
+    groups: list[ScoredGroup] = []
+    left = list(parts)
+    while left:
+        start = groups[-1].stop if groups else 0
+        rows = min(_floor(weight_grad_bytes // row.scratch), MAX_LOGITS_ROWS) if start == 0 else 0
+        rows = min(rows, _ceil(sum(tokens for tokens, _ in left)))
+        capacity = (workspace_bytes - rows * row.side) // row.held
+        borrows = rows >= MIN_LOGITS_ROWS and capacity >= ROW_MULTIPLE
+        if not borrows:
+            rows, capacity = room_beside_logits(row, workspace_bytes)
+        taken, num_kept = [left.pop(0)], 0
+        while left and sum(kept for _, kept in [*taken, left[0]]) <= capacity:
+            taken.append(left.pop(0))
+        num_kept, stop = sum(kept for _, kept in taken), start + sum(tokens for tokens, _ in taken)
+        groups.append(
+            ScoredGroup(
+                start=start,
+                stop=stop,
+                capacity=min(capacity, num_kept),
+                logits_rows=min(rows, _ceil(stop - start)),
+                in_weight_grad=borrows,
+            )
+        )
+    return groups
+
+
+def room_beside_logits(row: ScoredRowBytes, workspace_bytes: int, *, wanted: int = 0) -> tuple[int, int]:
+    """(rows of logits, gradient rows) that fit into the workspace together.
+
+    Chunks are as large as leave the most of it to gradients, or smaller where `wanted` gradient rows are then fewer times as many as
+    there is room for: each time reads and writes the weight gradient.
+
+    Raises:
+        ValueError: it holds less than `ROW_MULTIPLE` of each.
+    """
+    fitting = []
+    for rows in (2 * MIN_LOGITS_ROWS, MIN_LOGITS_ROWS, MIN_LOGITS_ROWS // 2, ROW_MULTIPLE):
+        capacity = (workspace_bytes - rows * (row.scratch + row.side)) // row.held
+        if capacity >= max(rows, ROW_MULTIPLE):
+            fitting.append((rows, capacity))
+    if not fitting:
+        _check_rows(0, row.held + row.scratch + row.side, workspace_bytes)
+    return min(fitting, key=lambda fit: -(-wanted // fit[1]))
+
+
+def _fit(num_tokens: int, row: RowBytes, workspace_bytes: int) -> int:
+    """Rows of a group: the fewest equal groups whose chunks stay efficient."""
     per_row = row.gradient + row.logits + row.side
     _check_rows(_floor(workspace_bytes // per_row), per_row, workspace_bytes)
     num_groups = -(-num_tokens * row.gradient // workspace_bytes)
     while True:
         rows = _ceil(-(-num_tokens // num_groups))
-        logits_rows = min(
-            rows, MAX_LOGITS_ROWS, _floor((workspace_bytes - rows * row.gradient) // (row.logits + row.side))
-        )
-        if logits_rows >= min(MIN_LOGITS_ROWS, rows):
-            return rows, logits_rows
+        sizes = _sizes(rows, row, workspace_bytes)
+        at_least = (min(MIN_LOGITS_ROWS, rows), *[min(MIN_LAST_ROWS, rows)] * (len(sizes) - 1))
+        if sizes and all(size >= least for size, least in zip(sizes, at_least, strict=True)):
+            return rows
+        # A workspace of less than MIN_LOGITS_ROWS tokens has groups of one chunk.
+        if len(sizes) == 1:
+            return rows
         num_groups += 1
+
+
+def _sizes(num_rows: int, row: RowBytes, workspace_bytes: int) -> tuple[int, ...]:
+    """Chunks of a group, the fewest and then the most even ones; none if one could not be a tile.
+
+    Each has what the gradient's rows up to its own end leave of the workspace.
+    """
+
+    def up_to(most: int) -> tuple[int, ...]:
+        sizes: list[int] = []
+        while (left := num_rows - sum(sizes)) > 0:
+            free = workspace_bytes - sum(sizes) * row.gradient
+            room = min(_floor(free // (row.gradient + row.logits + row.side)), most)
+            if room < min(ROW_MULTIPLE, left):
+                return ()
+            sizes.append(min(room, left))
+        return tuple(sizes)
+
+    fewest = up_to(MAX_LOGITS_ROWS)
+    if not fewest:
+        return ()
+    most = _ceil(-(-num_rows // len(fewest)))
+    while len(even := up_to(most)) != len(fewest):
+        most += ROW_MULTIPLE
+    return even
 
 
 def _check_rows(rows: int, row_bytes: int, workspace_bytes: int) -> None:

@@ -4,13 +4,16 @@ Imports triton through the head product, so it is loaded only where a CUDA devic
 three times a call or more, each time with milliseconds of work queued behind them, so the device never waits for it.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-from opd.losses.cuda.buffers import Buffers
+from opd.losses.cuda.buffers import Buffers, ChunkBuffers
 from opd.losses.cuda.host_copy import HostCopy
 from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
 from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
@@ -33,6 +36,14 @@ FP16_LIMIT = 65504.0
 FP16_SAFE_PEAK = 2.0**14
 
 
+class VocabShare(NamedTuple):
+    """Which part of both heads this rank has."""
+
+    group: ProcessGroup
+    """The ranks, ordered as their slices."""
+    first_entry: int
+
+
 class Call(NamedTuple):
     """The arguments of one call that are no tensors."""
 
@@ -40,21 +51,23 @@ class Call(NamedTuple):
     beta: float
     temperature: float
     vocab: int
+    """Entries that count, of the heads as they are given: a slice's where ranks share them."""
     workspace_bytes: int
     precision: LogitsPrecision
     max_estimated_error: float
     with_gradient: bool
+    share: VocabShare | None = None
 
 
 class Inputs(NamedTuple):
-    """The call's tensors as they came: hidden states [T, d], heads [V, d], weights [T], token ids [T] inside the vocabulary."""
+    """The call's tensors as they came: hidden states [T, d], heads [V, d], weights [T], token ids [T] or None."""
 
     student_hidden: Tensor
     student_weight: Tensor
     teacher_hidden: Tensor
     teacher_weight: Tensor
     token_weights: Tensor
-    token_ids: Tensor
+    token_ids: Tensor | None
 
 
 class Result(NamedTuple):
@@ -76,12 +89,22 @@ class Attempt(NamedTuple):
     gradient_scale: float
 
 
-def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> Result:
-    """Run over all tokens; again, stored otherwise, where a group's gradient misses the bound."""
+def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool, attempt: Attempt | None = None) -> Result:
+    """Run over all tokens; again, stored otherwise, where a group's gradient misses the bound. `attempt`: the first one."""
+    form = functools.partial(Forward, inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+    return run_attempts(form, attempt or first_attempt(call))
+
+
+def first_attempt(call: Call) -> Attempt:
+    """How logits and gradient are stored where nothing is known of them."""
     unit = gradient_unit(call.kind, call.beta, call.temperature)
-    attempt = Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
+    return Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
+
+
+def run_attempts(forward_of: Callable[[Attempt], "Forward"], attempt: Attempt) -> Result:
+    """The first attempt, from `attempt` on, whose gradient is stored well enough."""
     while True:
-        forward = Forward(inputs, call, attempt, need_hidden=need_hidden, need_weight=need_weight)
+        forward = forward_of(attempt)
         better = forward.run()
         if better is None:
             return forward.result()
@@ -101,16 +124,16 @@ class Forward:
         self.inputs, self.call, self.attempt = inputs, call, attempt
         hidden, weight = inputs.student_hidden, inputs.student_weight
         self.num_tokens, self.device = len(hidden), hidden.device
-        self.stats = torch.zeros(self.num_tokens, NUM_STATS, device=self.device)
+        self.stats = torch.empty(self.num_tokens, NUM_STATS, device=self.device)
         self.grad_hidden = torch.empty_like(hidden) if need_hidden else None
         self.stride = padded_entries(call.vocab)
         # Rounded up as the product that writes it is; what lies behind the head's own rows is cut off when done.
         weight_rows = max(len(weight), self.stride)
         self.grad_weight = weight.new_empty(weight_rows, weight.shape[1], dtype=torch.float32) if need_weight else None
-        self.head = PaddedHead(weight[: call.vocab])
         self.makes_gradient = need_hidden or need_weight
-        self.weights, self.weight_unit = inputs.token_weights.float(), 1.0
+        self.weights, self.weight_unit = inputs.token_weights, 1.0
         self.largest_weight: HostCopy | None = None
+        self.has_begun = False
         self.numbers: list[Tensor] = []
         self.report = GradientReport(0.0, 0.0, 0.0, 0)
 
@@ -120,15 +143,13 @@ class Forward:
             if self.grad_weight is not None:
                 self.grad_weight.zero_()
             return None
-        if self.makes_gradient:
-            self.largest_weight = HostCopy(self.weights.abs().amax())
         groups, buffers = self._plan()
         for group in groups:
             for start, stop in group.chunks():
                 self._logits_and_rows(buffers, group, start, stop)
             if not self.makes_gradient:
                 continue
-            numbers = HostCopy(torch.stack(self.numbers))
+            numbers = HostCopy(self._of_all_slices(torch.stack(self.numbers)))
             self._hidden_product(buffers, group)
             self.report = gradient_report(numbers.read(), self.inputs.student_weight.dtype)
             better = self._better_attempt()
@@ -138,24 +159,21 @@ class Forward:
         if self.grad_weight is not None:
             self.grad_weight[self.call.vocab :].zero_()
         if self.grad_hidden is not None and self.report.num_nonfinite:  # a gradient of 0 times an infinite head
-            self.grad_hidden.masked_fill_(self._nonfinite().unsqueeze(1), 0.0)
+            self.grad_hidden.masked_fill_((self._own_stats()[:, 5] == 0).unsqueeze(1), 0.0)
         return None
 
     def result(self) -> Result:
-        loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
+        stats = self._own_stats()
+        loss_sum = (stats[:, 0] * self.inputs.token_weights).sum()
         error = self.report.estimated_error
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
-        return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
+        return Result(stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
     def _plan(self) -> tuple[list[TokenGroup], Buffers]:
         call, precision = self.call, self.attempt.precision
         num_blocks = math.ceil(call.vocab / VOCAB_BLOCK)
         row = RowBytes.of(self.stride, num_blocks, precision)
-        if self.makes_gradient:
-            borrowed = 0 if self.grad_weight is None else self.grad_weight.nbytes
-            groups = plan_groups(self.num_tokens, row, workspace_bytes=call.workspace_bytes, weight_grad_bytes=borrowed)
-        else:
-            groups = plan_scores(self.num_tokens, row, workspace_bytes=call.workspace_bytes)
+        groups = self._groups(self.num_tokens, row)
         return groups, Buffers(
             groups,
             vocab=call.vocab,
@@ -168,34 +186,78 @@ class Forward:
             device=self.device,
         )
 
+    def _groups(self, num_tokens: int, row: RowBytes) -> list[TokenGroup]:
+        budget = self.call.workspace_bytes
+        if not self.makes_gradient:
+            return plan_scores(num_tokens, row, workspace_bytes=budget)
+        borrowed = 0 if self.grad_weight is None else self.grad_weight.nbytes
+        return plan_groups(num_tokens, row, workspace_bytes=budget, weight_grad_bytes=borrowed)
+
+    @functools.cached_property
+    def head(self) -> PaddedHead:
+        """The student's head for the gradients' products. Made when they are: the first product does not wait for its copy."""
+        return PaddedHead(self.inputs.student_weight[: self.call.vocab])
+
     def _logits_and_rows(self, buffers: Buffers, group: TokenGroup, start: int, stop: int) -> None:
         """Both heads' logits of one chunk, its statistics, and its gradient into the group's rows."""
-        call, inputs, rows = self.call, self.inputs, slice(start, stop)
+        call, inputs = self.call, self.inputs
         chunk = buffers.chunk(group, start, stop)
-        for hidden, weight, logits in (
-            (inputs.teacher_hidden, inputs.teacher_weight, chunk.teacher),
-            (inputs.student_hidden, inputs.student_weight, chunk.student),
-        ):
-            head_logits(hidden[rows].to(weight.dtype).contiguous(), weight[: call.vocab], *logits)
+        head_logits(self._teacher_hidden(start, stop), inputs.teacher_weight[: call.vocab], *chunk.teacher)
+        self._begin()
+        head_logits(self._student_hidden(group, start, stop), inputs.student_weight[: call.vocab], *chunk.student)
         gradient = None
         if chunk.gradient is not None and chunk.gradient_stats is not None:
             self._normalise_weights()
-            scale = self.attempt.gradient_scale
-            gradient = GradientRows(chunk.gradient, self.weights[rows], scale, chunk.gradient_stats)
+            weights = self.weights[start:stop]
+            gradient = GradientRows(chunk.gradient, weights, self.attempt.gradient_scale, chunk.gradient_stats)
+        self._rows(chunk, start, stop, gradient)
+        if gradient is not None:
+            stats = self.stats[start:stop]
+            self.numbers.append(
+                gradient_numbers(gradient, stats, call.kind, beta=call.beta, temperature=call.temperature)
+            )
+
+    def _rows(self, chunk: ChunkBuffers, start: int, stop: int, gradient: GradientRows | None) -> None:
+        """Statistics of a chunk, and its gradient where one is made."""
+        ids = self.inputs.token_ids
         divergence_rows(
             chunk.student,
             chunk.teacher,
-            call.kind,
-            beta=call.beta,
-            temperature=call.temperature,
-            token_ids=inputs.token_ids[rows],
-            stats=self.stats[rows],
+            self.call.kind,
+            beta=self.call.beta,
+            temperature=self.call.temperature,
+            token_ids=None if ids is None else ids[start:stop],
+            stats=self.stats[start:stop],
             gradient=gradient,
         )
-        if gradient is not None:
-            self.numbers.append(
-                gradient_numbers(gradient, self.stats[rows], call.kind, beta=call.beta, temperature=call.temperature)
-            )
+
+    def _teacher_hidden(self, start: int, stop: int) -> Tensor:
+        """[stop - start, d_T] in the head's dtype."""
+        return self.inputs.teacher_hidden[start:stop].to(self.inputs.teacher_weight.dtype).contiguous()
+
+    def _student_hidden(self, group: TokenGroup, start: int, stop: int) -> Tensor:
+        """[stop - start, d_S] in the head's dtype, of a chunk of the group or of all of it."""
+        return self.inputs.student_hidden[start:stop].to(self.inputs.student_weight.dtype).contiguous()
+
+    def _group_hidden(self, group: TokenGroup) -> Tensor:
+        """What the group's weight product takes."""
+        return self._student_hidden(group, group.start, group.stop)
+
+    def _own_stats(self) -> Tensor:
+        """[T, NUM_STATS] of the call's own tokens."""
+        return self.stats
+
+    def _of_all_slices(self, numbers: Tensor) -> Tensor:
+        """`gradient_numbers` [k, 5] of this head's entries, and of whoever has more."""
+        return numbers
+
+    def _begin(self) -> None:
+        """Once, behind the first product and before the second: the weights' copy to the host waits for the one and is
+        there before the other ends, and the device, idle until the first, waits for nothing else."""
+        if self.makes_gradient and not self.has_begun:
+            self.weights = self.weights.float()
+            self.largest_weight = HostCopy(self.weights.abs().amax())
+        self.has_begun = True
 
     def _normalise_weights(self) -> None:
         """Once: weights as fractions of a power of two near the largest, so that fp16 gradients keep their range."""
@@ -223,20 +285,30 @@ class Forward:
         """d loss / d hidden of the group: accumulated in fp32, rounded once."""
         if self.grad_hidden is None:
             return
-        gradient = buffers.gradient(group)
-        for start, stop in group.chunks():
-            part = gradient[start - group.start : stop - group.start]
-            product = self.head.hidden_gradient(part, buffers.hidden_product(group, stop - start, self.head.width))
-            torch.mul(product, self.weight_unit / self.attempt.gradient_scale, out=self.grad_hidden[start:stop])
+        gradient, width = buffers.gradient(group), self.head.width
+        chunks, most = list(group.chunks()), buffers.hidden_rows(group, width)
+        while chunks:
+            together = [chunks.pop(0)]
+            while chunks and chunks[0][1] - together[0][0] <= most:
+                together.append(chunks.pop(0))
+            first, end = together[0][0], together[-1][1]
+            part = gradient[first - group.start : end - group.start]
+            product = self.head.hidden_gradient(part, buffers.hidden_product(group, end - first, width))
+            for start, stop in together:
+                self._keep_hidden(product[start - first : stop - first], start, stop)
+
+    def _keep_hidden(self, product: Tensor, start: int, stop: int) -> None:
+        """Scale a chunk's product [stop - start, d_S] fp32 into the gradient."""
+        assert self.grad_hidden is not None
+        torch.mul(product, self.weight_unit / self.attempt.gradient_scale, out=self.grad_hidden[start:stop])
 
     def _weight_product(self, buffers: Buffers, group: TokenGroup) -> None:
         """Add the group's part of d loss / d weight, in fp32; the first group's overwrites the borrowed storage."""
         if self.grad_weight is None:
             return
-        rows = slice(group.start, group.stop)
-        hidden = self.inputs.student_hidden[rows].to(self.inputs.student_weight.dtype)
+        hidden = self._group_hidden(group)
         if self.report.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
-            hidden = hidden.masked_fill(self._nonfinite()[rows].unsqueeze(1), 0.0)
+            hidden = hidden.masked_fill(self._nonfinite()[group.start : group.stop].unsqueeze(1), 0.0)
         accumulate(
             self.grad_weight[: self.stride],
             buffers.gradient(group).T,

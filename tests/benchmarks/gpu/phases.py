@@ -1,0 +1,82 @@
+"""Loaded into every verl process of `bench_step`: how many answers a step has and how long each is, phase by phase of one run.
+
+`VERL_USE_EXTERNAL_MODULES` names this module. A random model never ends an answer, so the benchmark says when it does; and
+one process start, which takes minutes, serves batches of several sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from tests.e2e_cpu.probe import AfterImport
+
+PHASES = "OPD_BENCH_PHASES"
+SIGMA = 0.8  # of the logarithm: the longest of 128 answers is about six times as long as the mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Some steps of `rows` answers of `tokens` tokens each, or with `mean` of log-normal lengths up to it."""
+
+    name: str
+    rows: int
+    tokens: int
+    steps: int
+    mean: int | None = None
+
+    def length(self, *place: int) -> int:
+        """Tokens of one answer, the same in every run."""
+        if self.mean is None:
+            return self.tokens
+        draw = random.Random(repr(place)).gauss(0.0, SIGMA)
+        return min(self.tokens, max(1, round(self.mean * math.exp(draw - SIGMA**2 / 2))))
+
+
+def as_text(phases: Sequence[Phase]) -> str:
+    """For the environment."""
+    return json.dumps([asdict(phase) for phase in phases])
+
+
+def phase_of(phases: Sequence[Phase], step: int) -> Phase:
+    """The one that a step from 1 on is of."""
+    for phase in phases:
+        if step <= phase.steps:
+            return phase
+        step -= phase.steps
+    raise ValueError(f"step {step} after the last phase")
+
+
+def _own() -> list[Phase]:
+    return [Phase(**phase) for phase in json.loads(os.environ[PHASES])]
+
+
+def _bound(module) -> None:
+    phases, original = _own(), module.RolloutWorker._trajectory
+
+    async def trajectory(self, prompt, sample, partition):
+        step = int(prompt["global_steps"])
+        tokens = phase_of(phases, step).length(step, int(prompt["index"]), sample)
+        return await original(self, prompt | {module.MAX_TOKENS: tokens}, sample, partition)
+
+    module.RolloutWorker._trajectory = trajectory
+
+
+def _sized(module) -> None:
+    phases, original = _own(), module.OPDTrainer.prepare_step
+
+    def prepare_step(self):
+        rows = phase_of(phases, self.global_steps).rows
+        self.config.actor_rollout_ref.rollout.n = rows // self.config.data.train_batch_size
+        return original(self)
+
+    module.OPDTrainer.prepare_step = prepare_step
+
+
+if PHASES in os.environ:
+    sys.meta_path.insert(0, AfterImport({"opd.rollout.worker": _bound, "opd.trainer.trainer": _sized}))

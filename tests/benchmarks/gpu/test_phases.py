@@ -1,0 +1,70 @@
+"""What a run of `bench_step` is made of, and what is read from its rows."""
+
+import pytest
+from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC, found
+from tests.benchmarks.gpu.phases import Phase, phase_of
+from tests.gpu_smoke.promises import PEARSON
+
+from opd.config.load import parse_tree
+
+PHASES = (Phase(name="a", rows=8, tokens=16, steps=2), Phase(name="b", rows=16, tokens=16, mean=4, steps=2))
+
+
+def test_every_step_is_of_one_phase():
+    assert [phase_of(PHASES, step).name for step in range(1, 5)] == ["a", "a", "b", "b"]
+    with pytest.raises(ValueError, match="after the last phase"):
+        phase_of(PHASES, 5)
+
+
+def test_lengths_are_those_of_the_phase_and_the_same_in_every_run():
+    assert PHASES[0].length(1, 0, 0) == 16
+    drawn = [PHASES[1].length(3, index, 0) for index in range(1000)]
+    assert drawn == [PHASES[1].length(3, index, 0) for index in range(1000)]
+    assert max(drawn) == 16
+    assert 3 < sum(drawn) / len(drawn) < 4.5, "the mean, less what is cut off"
+
+
+def test_the_benchmarks_spec_is_one_and_its_batches_divide():
+    spec = parse_tree(SPEC | {"name": "step", "model": {"path": "student"}, "teacher": {"path": "teacher"}}).spec
+    assert spec.trainer.gpus_per_node == 1
+    for phase in ALL_PHASES.values():
+        assert phase.rows % NUM_PROMPTS == 0
+        assert phase.tokens <= spec.data.max_response_length
+
+
+def _row(step: int, seconds: float, **more: float) -> dict[str, float]:
+    parts = {
+        "timing_s/gen": seconds / 2,
+        "timing/teacher_s": 1.0,
+        "timing/student_s": 1.0,
+        "timing_s/update_weights": 0.0,
+    }
+    counts = {"opd/num_tokens": 100.0, "perf/max_memory_allocated_gb": 5.0, "gpu_busy": 0.5}
+    return {
+        "step": step,
+        "training/global_step": step,
+        "time": 100.0 + step,
+        "timing/step_s": seconds,
+        **parts,
+        **counts,
+        **more,
+    }
+
+
+def test_steps_are_counted_by_phase_and_by_what_was_asked_for_without_the_first():
+    rows = [
+        _row(1, 50.0, **{PEARSON: 1.0, "timing_start/all_s": 9.0}),
+        _row(2, 4.0),
+        _row(3, 8.0, **{PEARSON: 1.0}),
+        _row(4, 6.0),
+    ]
+    engine = "init engine (profile, create kv cache, warmup model) took 40.25 s (compilation: 31.20 s)"
+    log = f"Model loading took 3.4 GiB and 2.500000 seconds\n{engine}\n"
+    result = found(rows, PHASES, 30.0, log)
+    assert result["phases"]["a"]["without"]["step"] == 4.0
+    assert result["phases"]["b"]["with log-probabilities"]["rest"] == 8.0 - 4.0 - 2.0
+    assert result["phases"]["b"]["without"]["trained_tokens_per_s"] == pytest.approx(100 / 6)
+    start = result["start_s"]
+    assert (start["first_step_starts_after"], start["first_step"]) == (101.0 - 50.0 - 30.0, 50.0)
+    assert start["parts"] == {"all": 9.0}
+    assert start["vllm"] == {"model loading": [2.5], "graph capture": [], "compilation": [31.2], "engine": [40.25]}

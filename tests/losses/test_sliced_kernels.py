@@ -1,0 +1,109 @@
+"""The fused divergence of one rank and of several, its CUDA sources run on the CPU, against float64."""
+
+import pytest
+import torch
+from tests.losses import kernels_on_cpu
+from tests.losses.thread_ranks import run_ranks
+from torch import Tensor, distributed
+
+from opd.losses import DIVERGENCE_KINDS, chunked_divergence
+from opd.losses.vocab_parallel import vocab_shard
+
+pytest.importorskip("triton", reason="NOT TESTED HERE: the fused form's loop imports triton")
+
+TOKENS, VOCAB, WIDTHS = 11, 1271, (24, 40)
+BETA = 0.3
+BOUND = 3e-3  # of both gradients, as on the device
+
+
+def make(dtype: torch.dtype, tokens: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(rows: int, width: int, scale: float) -> Tensor:
+        return (torch.randn(rows, width, generator=generator) * scale).to(dtype)
+
+    return {
+        "student_hidden": normal(tokens, WIDTHS[0], 1.0),
+        "student_weight": normal(VOCAB, WIDTHS[0], 2.0 / WIDTHS[0] ** 0.5),
+        "teacher_hidden": normal(tokens, WIDTHS[1], 1.0),
+        "teacher_weight": normal(VOCAB, WIDTHS[1], 2.0 / WIDTHS[1] ** 0.5),
+        "token_weights": torch.rand(tokens, generator=generator),
+        "token_ids": torch.randint(-2, VOCAB + 3, (tokens,), generator=generator),
+    }
+
+
+def reference(inputs: dict[str, Tensor], kind: str, temperature: float):
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    hidden, weight = (wide.pop(name).requires_grad_() for name in ("student_hidden", "student_weight"))
+    output = chunked_divergence(hidden, weight, kind=kind, beta=BETA, temperature=temperature, chunk_size=64, **wide)
+    output.loss_sum.backward()
+    return output, hidden.grad, weight.grad
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def call(vocab: int, kind: str, temperature: float, precision: str, workspace: int, share=None):
+    from opd.losses.cuda.run import Call
+
+    return Call(
+        kind=kind, beta=BETA, temperature=temperature, vocab=vocab, workspace_bytes=workspace, precision=precision,
+        max_estimated_error=1.0, with_gradient=True, share=share,
+    )  # fmt: skip
+
+
+def check(stats: Tensor, expected, own: slice) -> None:
+    for column, name in enumerate(
+        ("divergence", "student_entropy", "teacher_entropy", "student_log_prob", "teacher_log_prob")
+    ):
+        exact = getattr(expected, name)[own]
+        counted = torch.isfinite(exact)
+        torch.testing.assert_close(stats[counted, column].double(), exact[counted], rtol=2e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.bfloat16), ("fp32", torch.float16)])
+def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision, dtype):
+    from opd.losses.cuda.run import Inputs, run
+
+    kernels_on_cpu.install(monkeypatch)
+    inputs = make(dtype, TOKENS)
+    expected, grad_hidden, grad_weight = reference(inputs, kind, 0.8)
+    result = run(Inputs(*inputs.values()), call(VOCAB, kind, 0.8, precision, 2**30), need_hidden=True, need_weight=True)
+    check(result.stats, expected, slice(None))
+    assert relative(result.grad_weight, grad_weight) < BOUND
+    assert relative(result.grad_hidden, grad_hidden) < BOUND + 2 * (dtype == torch.bfloat16) * 2**-9
+
+
+@pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("counts", [(11,), (4, 7), (6, 0, 5)])
+def test_slices_give_what_one_rank_gives(monkeypatch, kind, precision, counts):
+    from opd.losses.cuda.run import Inputs, VocabShare
+    from opd.losses.cuda.sliced import run_sliced
+
+    kernels_on_cpu.install(monkeypatch)
+    monkeypatch.setattr("opd.losses.cuda.plan.ROW_MULTIPLE", 2)
+    monkeypatch.setattr("opd.losses.cuda.plan.MIN_LOGITS_ROWS", 2)
+    inputs = make(torch.float16, sum(counts))
+    expected, grad_hidden, grad_weight = reference(inputs, kind, 0.8)
+
+    def rank_result(rank: int):
+        shard = vocab_shard(VOCAB, rank, len(counts))
+        own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        here = {
+            name: value[shard if "weight" in name and name != "token_weights" else own].clone()
+            for name, value in inputs.items()
+        }
+        share = VocabShare(distributed.group.WORLD, shard.start)
+        # Room for a few tokens at a time: several groups of several chunks.
+        arguments = call(shard.stop - shard.start, kind, 0.8, precision, 6 * 12 * VOCAB, share)
+        return own, run_sliced(Inputs(*here.values()), arguments, share, need_hidden=True, need_weight=True)
+
+    results = run_ranks(len(counts), rank_result)
+    for own, result in results:
+        check(result.stats, expected, own)
+    assert relative(torch.cat([result.grad_weight for _, result in results]), grad_weight) < BOUND
+    assert relative(torch.cat([result.grad_hidden for _, result in results]), grad_hidden) < BOUND
+    assert len({result.estimated_error for _, result in results}) == 1
