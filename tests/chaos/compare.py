@@ -22,7 +22,7 @@ from opd.store.transfer import find_problems
 # Loading shards warns of what `torch.compile` could not do with their device mesh.
 logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
 # What a clock or the machine's load decides.
-_MEASURED_FROM_START, _MEASURED_WITHIN = ("time", "timing", "perf/"), ("/timing", "/seconds_")
+_MEASURED_FROM_START, _MEASURED_WITHIN = ("time", "timing", "perf/"), ("/timing", "/seconds_", "/perf/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def differences(wanted: Places, found: Places, *, num_starts: int, same_spec: bo
     return [
         *_checkpoint(*folders),
         *_sealed(found, last),
-        *_rows(read_metrics(wanted.store).rows, read_metrics(found.store).rows),
+        *differing_rows(read_metrics(wanted.store).rows, read_metrics(found.store).rows),
         *_result(wanted.store, found.store, same_spec=same_spec),
         *_attempts(found.store, num_starts),
     ]
@@ -114,7 +114,7 @@ def _sealed(places: Places, step: int) -> Iterator[str]:
             yield from (f"global_step_{step}, manifest of the {place}: {problem}" for problem in problems)
 
 
-def _rows(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def differing_rows(wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One row a step, each with the keys and values of the uninterrupted run but for what a clock decides."""
     steps = [row["step"] for row in found]
     if steps != [row["step"] for row in wanted]:

@@ -36,7 +36,8 @@ KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", *LASTING)
 _REST = tuple(kind for kind in KINDS if kind not in ("late", "twice", "denied", *LASTING))
 OF_READS = (("denied",), ("no reads",), ("outage",), _REST)
 OF_WRITES = (("late",), ("twice",), ("denied",), ("no writes",), ("outage",), _REST)
-WRITES = (("late",), ("twice",), *OF_READS)
+# Mostly that it takes effect when nobody expects it; else nobody knows whether it did, or it never does.
+OF_LATE = (("late",), ("late",), ("late",), ("twice",), ("answer lost", "odd answer"), ("never", "no writes", "denied"))
 WRITES = ("put", "create", "upload", "delete")
 READS = ("get", "download")
 

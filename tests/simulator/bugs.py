@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tests.mutants.named import NAMED
 from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, ROOT, commit
 
 MOST_SCHEDULES = 50_000
+# Most bugs are found within as many.
+SOON = 500
 # Of the mutants that tests know, those that break a promise which the simulator holds.
 _KNOWN = (
     "bytes of a put are not synced",
@@ -87,10 +90,11 @@ def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         bug.apply(source)
+        path = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
         command = [sys.executable, "-m", "tests.simulator", "--seed", "0", "--count", str(most), "--until-failure"]
         played = subprocess.run(
             [*command, "--processes", str(processes)], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"},
         )  # fmt: skip
     lines = played.stdout.splitlines()
     place = next((number for number, line in enumerate(lines) if line.startswith("FAILED seed ")), None)
@@ -102,15 +106,29 @@ def hunt(bug: Mutant, most: int, processes: int) -> Verdict:
 
 
 def hunt_all(most: int, processes: int, out: Any, record: Path | None) -> int:
-    """Every bug; 1 if one is not found."""
-    verdicts = []
+    """Every bug; 1 if one is not found.
+
+    Most show soon: they are looked for side by side, and each of the others in all processes.
+    """
+    verdicts = {}
+    with ThreadPoolExecutor(processes) as pool:
+        soon = pool.map(lambda bug: hunt(bug, min(most, SOON), 1), BUGS)
+        for bug, verdict in zip(BUGS, soon, strict=True):
+            verdicts[bug.what] = verdict
+            if verdict.num is not None:
+                print(verdict.describe(), file=out, flush=True)
     for bug in BUGS:
-        verdicts.append(hunt(bug, most, processes))
-        print(verdicts[-1].describe(), file=out, flush=True)
-    num_found = sum(verdict.num is not None for verdict in verdicts)
+        if verdicts[bug.what].num is None:
+            verdicts[bug.what] = hunt(bug, most, processes)
+            print(verdicts[bug.what].describe(), file=out, flush=True)
+    num_found = sum(verdict.num is not None for verdict in verdicts.values())
     summary = f"{num_found} of {len(BUGS)} found within {most:,} schedules each, commit {commit()}."
     print(summary, file=out)
     if record:
-        rows = ["| bug | schedules | what showed it |", "| --- | --- | --- |", *(verdict.row() for verdict in verdicts)]
+        rows = [
+            "| bug | schedules | what showed it |",
+            "| --- | --- | --- |",
+            *(verdict.row() for verdict in verdicts.values()),
+        ]
         record.write_text("\n".join(["# Planted bugs", "", summary, "", *rows, ""]))
     return int(num_found < len(BUGS))

@@ -15,12 +15,13 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from tests.simulator import bugs, calls, seams
 from tests.simulator.scheduler import Failure
 from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, commit, describe_failure
-from tests.simulator.world import Site, Sites, World
+from tests.simulator.world import READER, Site, Sites, World, num_saves
 
 STEPS = 150
 PER_TASK = 50
@@ -36,6 +37,7 @@ def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
     """
     first: dict[str, set[Site]] = {}
     later: dict[str, set[Site]] = {}
+    calls: dict[str, list[float]] = {}
     failures = []
     for number in range(NUM_SHOWN + NUM_DISTURBED):
         seed = FIRST_SHOWN + number
@@ -46,11 +48,18 @@ def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
         except Failure as failure:
             failures.append((seed, str(failure)))
         store = str(world.plan.store_url)
-        first.setdefault(store, set()).update(site for site, is_later in world.met if not is_later)
-        later.setdefault(store, set()).update(site for site, is_later in world.met if is_later)
+        reached = {
+            (site, is_later) for site, is_later in world.met if site.thread != READER
+        }  # it looks when all is over
+        first.setdefault(store, set()).update(site for site, is_later in reached if not is_later)
+        later.setdefault(store, set()).update(site for site, is_later in reached if is_later)
+        if number < NUM_SHOWN:
+            plan = world.plan
+            calls.setdefault(store, []).append(world.num_calls / (1 + num_saves(plan.num_steps, plan.save_every)))
     sites = Sites(
         first={store: sorted(found) for store, found in first.items()},
         later={store: sorted(found) for store, found in later.items()},
+        calls_of_a_save={store: mean(found) for store, found in calls.items()},
     )
     return sites, failures
 
@@ -63,6 +72,7 @@ def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
         tally.play(seed, World(seed, steps, sites=sites))
         if number % PER_COLLECTION == 0:
             gc.collect()
+            gc.freeze()  # what is left is kept on purpose, and need not be looked at again
     gc.enable()
     return tally
 

@@ -82,11 +82,11 @@ class Disk:
 
     def find(self, path: tuple[str, ...], shown: str) -> Node:
         node = self.root
-        for name in path:
-            found = node.names.get(name)  # a file has none
-            if found is None:
-                raise failed(errno.ENOENT if node.is_folder else errno.ENOTDIR, shown)
-            node = found
+        try:
+            for name in path:
+                node = node.names[name]  # a file has none
+        except KeyError:
+            raise failed(errno.ENOENT if node.is_folder else errno.ENOTDIR, shown) from None
         return node
 
     def parent(self, path: tuple[str, ...], shown: str) -> tuple[Node, str]:

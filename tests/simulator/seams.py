@@ -89,13 +89,13 @@ def _proc_file(text: str) -> str:
 
 
 def _stat(path: Any, **options: Any) -> Any:
-    if isinstance(path, int):
+    if type(path) is int:
         return _fstat(path)
-    text = memory.text_of(path)
-    if text.startswith("/proc/"):
+    text = path if type(path) is str else memory.text_of(path)
+    if text[:6] == "/proc/":
         _proc_file(text)
         return Status(0, Node(False, 0.0))
-    disk, parts, text = _place(path)
+    disk, parts, text = _place(text)
     _world.disk_call("stat", disk, parts, text, writes=False)
     return Status(disk.number, disk.find(parts, text))
 
@@ -251,20 +251,28 @@ def _statvfs(path: Any) -> Any:
     return types.SimpleNamespace(f_bavail=free, f_frsize=4096, f_blocks=2**21)
 
 
+_FLAGS = {
+    "r": os.O_RDONLY,
+    "w": os.O_CREAT | os.O_TRUNC,
+    "x": os.O_CREAT | os.O_EXCL,
+    "a": os.O_CREAT | os.O_APPEND,
+}
+
+
 class File:
     """`open`'s answer: a buffered file, binary or text."""
 
     def __init__(self, path: Any, mode: str):
-        flags = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O_EXCL, "a": os.O_CREAT}[mode[0]]
-        text = memory.text_of(path)
+        flags = _FLAGS[mode[0]]
+        text = path if type(path) is str else memory.text_of(path)
         self._text = "b" not in mode
         self._buffer = b""
         self._descriptor: int | None = None
-        if text.startswith("/proc/"):
+        if text[:6] == "/proc/":
             self._found: bytes | None = _proc_file(text).encode()
             return
         self._found = None
-        self._descriptor = _open_descriptor(path, flags | (os.O_APPEND if mode[0] == "a" else 0))
+        self._descriptor = _open_descriptor(text, flags)
         self._open = _file(self._descriptor)
         if mode[0] == "r" and self._open.node.is_folder:
             _close(self._descriptor)

@@ -155,7 +155,7 @@ class Trainer:
 
     def _train(self) -> None:
         world, step = self.world, self.step
-        world.sleep(world.random.choice((0.1, 2.0, 12.0, 40.0)))
+        world.sleep(world.random.choice(self.plan.paces))
         if any(process.is_dead for process in self.workers.processes):
             raise PartLost(["a rank"])
         if step % self.plan.save_every == 0 or step == self.plan.num_steps:

@@ -33,16 +33,24 @@ ERRNOS = {"eio": errno.EIO, "no space": errno.ENOSPC, "read-only": errno.EROFS, 
 FALLS = ("kill", "kill", "power", "power", "wipe", "wipe", "sigterm", "second")
 # What holds a run's work: aimed at more often than what is said about it.
 WORK = ("shard", "data.pt", "manifest.json", "COMPLETE", "metrics")
+# Who reads the run when all is over.
+READER = "reader"
 SHORT_SLEEP_S = 1.0
 # The longest time for which an attempt that waits for an answer may hold the run.
 LIST_S = 600.0
 MAX_ATTEMPTS = 12
+# What ends the process whose request has no answer yet, or had none, and after how long, seconds.
+ENDS, ENDS_AFTER_S = ("kill", "kill", "kill", "power", "wipe", "sigterm"), (0.0, 1.0, 5.0, 10.0, 20.0)
+# Steps of all lengths, without a beat of the lease or of the streams in them, and with several.
+MIXED, QUICK, SLOW = PACES = ((0.1, 2.0, 12.0, 40.0), (0.1, 2.0), (12.0, 40.0))
 # A gap between faults after which few schedules meet another: some bugs show only where what was aimed is all that happens.
 ALONE = 1000
 # The shortest schedule, decisions.
 LEAST = 50
-# An undisturbed run makes at least as many before its first step, and in each.
-CALLS_OF_A_STEP = 120
+# What an undisturbed run makes at least for its start, and for each save.
+CALLS_OF_A_SAVE = 150
+# Of the calls that runs of a size make on average, the share after which nearly all of them still run.
+SURE = 0.8
 # A run of these sizes ends after some 5,000 calls: one that makes so many more goes round in circles.
 MAX_CALLS = 150_000
 MAX_CALM_S = 20_000.0
@@ -71,6 +79,10 @@ class Plan:
     fall: tuple[str, int] | None = None
     # Which fault comes at which call of which thread, the how manieth time.
     aim: tuple[tuple[str, str, str], str, int] | None = None
+    # What then ends the attempt that it met, so many seconds later.
+    then: tuple[str, float] | None = None
+    # How long a step may take, seconds.
+    paces: tuple[float, ...] = MIXED
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -85,10 +97,14 @@ class Site:
 
 @dataclass(kw_only=True)
 class Sites:
-    """Those that runs have met, by the kind of their store: in undisturbed runs, and in attempts after the first."""
+    """Those that runs have met, by the kind of their store: in undisturbed runs, and in attempts after the first.
+
+    `calls_of_a_save` is how many calls the undisturbed ones made for each save, the start counted as one.
+    """
 
     first: dict[str, list[Site]] = field(default_factory=dict)
     later: dict[str, list[Site]] = field(default_factory=dict)
+    calls_of_a_save: dict[str, float] = field(default_factory=dict)
 
     def all(self) -> list[Site]:
         return sorted({site for found in (self.first, self.later) for sites in found.values() for site in sites})
@@ -131,6 +147,9 @@ class World(Scheduler):
         self._opened_at: int | None = None
         self._fall_at = self.plan.fall[1] if self.plan.fall else 0
         self._aim_left = self.plan.aim[2] if self.plan.aim else 0
+        # Whose attempt the plan ends after what it aimed at, and when.
+        self._doomed_process: Process | None = None
+        self._ends_at_s = 0.0
         # A fault that comes again: which, and how many times more.
         self._again, self._num_again = "", 0
 
@@ -169,8 +188,7 @@ class World(Scheduler):
             store = open_store(self.plan.store_url or self.plan.local_root, policy=RetryPolicy(max_elapsed_s=0.0))
             found.extend(read_metrics(store.child("r")).rows)
 
-        reader = Process(self._last_machine, 1, "reader")
-        task = self.spawn(reader, "reader", read)
+        task = self.spawn(Process(self._last_machine, 1, READER), READER, read)
         self.run()
         if task.error is not None:
             raise Failure(f"the metrics of the finished run cannot be read: {task.error!r}") from task.error
@@ -225,7 +243,8 @@ class World(Scheduler):
         self.num_calls += 1
         kind = None
         if not self.is_calm:
-            kind = self._choose(what, label, kinds)
+            self.num_decisions += 1
+            kind = self._opening(what, label, kinds) if self._opened_at is None else self._choose(kinds)
         elif self.num_calls > MAX_CALLS or self.now_s > self._calm_from_s + MAX_CALM_S:
             raise Failure("the run neither ends nor fails, though nothing disturbs it any more")
         self.trace = hash((self.trace, what, label, kind or ""))  # None has another hash in each process
@@ -248,11 +267,10 @@ class World(Scheduler):
             self.block(self.now_s)
         return kind
 
-    def _choose(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:
-        """What happens at this call, None for nothing; calms down once all has happened that may."""
-        self.num_decisions += 1
-        if self._opened_at is None:
-            return self._opening(what, label, kinds)
+    def _choose(self, kinds: tuple[str, ...]) -> str | None:
+        """What happens at a call of the disturbed part, None for nothing; calms down once all has happened that may."""
+        if self._doomed_process is not None:
+            return self._end_of(self._doomed_process)
         if self.num_decisions > self._opened_at + self.plan.window:
             self._calm_down()
             return None
@@ -271,14 +289,26 @@ class World(Scheduler):
             self._fall_at = 0
             self._opened_at = None if self._aim_left else self.num_decisions
             return plan.fall[0]
-        if self._aim_left and plan.aim[0] == (what, label, self._thread()) and plan.aim[1] in (*EVENTS, *kinds):
-            self._aim_left -= 1
+        if self._aim_left and label == plan.aim[0][1] and plan.aim[0] == (what, label, self._thread()):
+            self._aim_left -= plan.aim[1] in kinds or plan.aim[1] in EVENTS
             if not self._aim_left:
                 self._opened_at, self._countdown = self.num_decisions, self._gap()
+                if plan.then:
+                    self._doomed_process, self._ends_at_s = self.current.process, self.now_s + plan.then[1]
+                    return plan.aim[1]
                 return self._perhaps_again(plan.aim[1], kinds)
         if self.num_decisions > plan.quiet_calls:
             self._opened_at = self.num_decisions
             return self._drawn(kinds)
+        return None
+
+    def _end_of(self, process: Process) -> str | None:
+        """What the plan has for an attempt after the fault that it met: nothing else comes in between."""
+        if self.now_s >= self._ends_at_s and self.current.process is process:
+            self._doomed_process, self._opened_at = None, self.num_decisions
+            return self.plan.then[0]
+        if process.is_dead:
+            self._doomed_process = None
         return None
 
     def _drawn(self, kinds: tuple[str, ...]) -> str | None:
@@ -544,6 +574,11 @@ class World(Scheduler):
         return EPOCH_S + self.now_s + self.bucket.offset_s
 
 
+def num_saves(num_steps: int, save_every: int) -> int:
+    """How often a run saves: at these steps, and at its last one."""
+    return -(-num_steps // save_every)
+
+
 def kinds_at(what: str, where: str) -> tuple[str, ...]:
     """Which faults one kind of call can meet."""
     if where == "store":
@@ -555,25 +590,29 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
     """A run, which kinds of faults it meets how often, and where they begin."""
     place = draw.random()
     store_url, local_root = "s3://bucket/runs", "/disk/runs"
-    if place < 0.25:
+    if place < 0.20:
         store_url, local_root = None, draw.choice(("/disk/runs", "/shared/runs"))
-    elif place < 0.40:
+    elif place < 0.30:
         store_url, local_root = "/shared/store", draw.choice(("/disk/runs", "/disk/runs", "/shared/runs"))
-    elif place < 0.55:
+    elif place < 0.45:
         local_root = "/shared/runs"
-    num_steps = draw.choice((2, 2, 2, 3, 3, 4))
-    num_calls = CALLS_OF_A_STEP * (num_steps + 1)
-    fall = aim = None
-    quiet_calls = num_calls
-    how = draw.random()
     first, later = sites.first.get(str(store_url), []), sites.later.get(str(store_url), [])
-    if how < 0.4 and first:
-        aim = _draw_aim(draw, first)
-    elif how < 0.75 and later:
-        fall, aim = (draw.choice(FALLS), draw.randrange(1, num_calls)), _draw_aim(draw, later)
+    how = draw.choices(("aim", "late aim", "fall, then aim", "anywhere"), (20, 35, 27, 18))[0] if later else "anywhere"
+    is_late = how == "late aim"
+    # What comes late needs steps that are left to do, by this attempt or the next, and time to meet something.
+    num_steps, save_every = draw.choice((2, 3, 3) if is_late else (1, 2, 2, 2, 2, 3, 3)), draw.choice((1, 2))
+    calls_of_a_save = sites.calls_of_a_save.get(str(store_url), CALLS_OF_A_SAVE)
+    num_calls = int(SURE * calls_of_a_save * (num_saves(num_steps, save_every) + 1))
+    fall = aim = then = None
+    quiet_calls = num_calls
+    if how == "anywhere":
+        quiet_calls = draw.randrange(num_calls)
+    elif how == "fall, then aim":
+        fall, aim = (draw.choice(FALLS), draw.randrange(1, num_calls)), _draw_aim(draw, later, is_resuming=True)
         quiet_calls += num_calls
     else:
-        quiet_calls = draw.randrange(num_calls)
+        aim = _draw_aim(draw, first, is_late=is_late)
+        then = (draw.choice(ENDS), draw.choice(ENDS_AFTER_S)) if is_late and draw.random() < 0.6 else None
     share = draw.choice((0.1, 0.4, 0.4, 0.8))
     return Plan(
         store_url=store_url,
@@ -581,30 +620,43 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         num_ranks=draw.choice((1, 1, 1, 2)),
         is_spread=bool(store_url) and draw.random() < 0.3,
         num_steps=num_steps,
-        save_every=draw.choice((1, 2)),
+        save_every=save_every,
         keep_last=draw.choice((None, 1, 1, 2)),
         keep_every=draw.choice((None, None, 2)),
-        oversleep=draw.choice((1.0, 4.0, 4.0, 4.0)),
+        oversleep=draw.choice((1.0, 4.0, 16.0, 16.0)),
         enabled=frozenset(kind for kind in KINDS if draw.random() < share),
-        mean_gap=draw.choice((5, 30, 80, ALONE, ALONE) if aim else (5, 12, 30, 80)),
+        mean_gap=draw.choice((30, ALONE, ALONE) if is_late else (5, 30, 80, ALONE, ALONE) if aim else (5, 12, 30, 80)),
         window=draw.randint(min(LEAST, limit), limit),
         quiet_calls=quiet_calls,
         fall=fall,
         aim=aim,
+        then=then,
+        paces=draw.choice((SLOW, SLOW, MIXED) if is_late else PACES),
     )
 
 
-def _draw_aim(draw: Any, sites: Sequence[Site]) -> tuple[tuple[str, str, str], str, int]:
+def _draw_aim(
+    draw: Any, sites: Sequence[Site], *, is_late: bool = False, is_resuming: bool = False
+) -> tuple[tuple[str, str, str], str, int]:
+    """One fault at one of the sites.
+
+    Args:
+        is_late: of requests those that change something, and mostly what becomes of them later than their sender waits.
+        is_resuming: the attempt reads what an earlier one has left: of requests those that read as often as the others.
+    """
     requests = [site for site in sites if site.where == "store"]
-    if requests and draw.random() < 0.6:
+    if requests and (is_late or draw.random() < 0.6):
+        reads = is_resuming and draw.random() < 0.5
+        if reads or is_late:
+            requests = [site for site in requests if site.what in (bucket.READS if reads else bucket.WRITES)]
         requests = [site for site in requests if site.label in WORK or draw.random() < 0.2]
         thread = draw.choice(sorted({site.thread for site in requests}))
-        if draw.random() < 0.5:  # a thread with few kinds of requests is as good as one with many
+        if is_late or draw.random() < 0.6:  # a thread with few kinds of requests is as good as one with many
             requests = [site for site in requests if site.thread == thread]
         site = draw.choice(requests)
-        fates = bucket.OF_WRITES if site.what in bucket.WRITES else bucket.OF_READS
-        kind = draw.choice(HARDEST) if draw.random() < 0.2 else draw.choice(draw.choice(fates))
-        return (site.what, site.label, site.thread), kind, draw.choice((1, 1, 1, 2, 3, 5, 8))
+        fates = bucket.OF_LATE if is_late else bucket.OF_WRITES if site.what in bucket.WRITES else bucket.OF_READS
+        kind = draw.choice(HARDEST) if not is_late and draw.random() < 0.2 else draw.choice(draw.choice(fates))
+        return (site.what, site.label, site.thread), kind, draw.choice((1, 1, 1, 2) if is_late else (1, 1, 1, 2, 2, 3))
     site, how = draw.choice(sites), draw.random()
     kinds = kinds_at(site.what, site.where)
     kind = draw.choice(HARDEST if how < 0.3 else kinds[len(EVENTS) :] if how < 0.7 else kinds)
