@@ -25,15 +25,18 @@ class Answers(NamedTuple):
     surprise: Tensor
     """[num_response_tokens] -log p of each drawn token at temperature 1: its mean estimates the entropy a token."""
 
-    def texts(self) -> list[str]:
-        ends, lens = self.rows.offsets[1:].tolist(), self.rows.response_lens.tolist()
-        ids = self.rows.input_ids.tolist()
-        answers = [ids[end - num : end] for end, num in zip(ends, lens, strict=True)]
-        return tokenizer().batch_decode(answers, skip_special_tokens=True)
 
-    def right(self, problems: Sequence[Chain]) -> NDArray[np.bool_]:
-        """[B], of the problem of each row."""
-        return np.array([problem.is_right(text) for problem, text in zip(problems, self.texts(), strict=True)])
+def texts_of(rows: RolloutRows) -> list[str]:
+    """The response of each row."""
+    ends, lens = rows.offsets[1:].tolist(), rows.response_lens.tolist()
+    ids = rows.input_ids.tolist()
+    answers = [ids[end - num : end] for end, num in zip(ends, lens, strict=True)]
+    return tokenizer().batch_decode(answers, skip_special_tokens=True)
+
+
+def right_answers(rows: RolloutRows, problems: Sequence[Chain]) -> NDArray[np.bool_]:
+    """[B], of the problem of each row."""
+    return np.array([problem.is_right(text) for problem, text in zip(problems, texts_of(rows), strict=True)])
 
 
 @torch.inference_mode()

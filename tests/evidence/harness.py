@@ -6,131 +6,127 @@ Apart from `__main__`, which the pool's processes could not import again.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.evidence import models
-from tests.evidence.cells import STUDIES, Cell, seeds_of, study_cells
+from tests.evidence.cells import RAW, START, STUDIES, Cell, cell_of, judged_teacher, seeds_of, study_cells
+from tests.evidence.settings import Settings, settings_of
 from tests.evidence.table import table
-from tests.evidence.train import Settings, measure, pass_rates, run_cell
+from tests.evidence.tasks import Log, Task, perform
 
 LOG_FILE, RESULTS_FILE, TABLE_FILE, MODELS_DIR = "results.jsonl", "results.json", "RESULTS.md", "models"
 Plan = Sequence[tuple[str, Cell, int]]
 """Study, cell and seed of each run."""
 TEACHER_SEED = 0
+COUNTED = ("updates", "trained_tokens", "generated_tokens", "generated_by_teacher", "seconds", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One run, or with no cell the measurement of a start and of the teacher, which the runs of its seed need."""
+class Session:
+    """One call of the command: where it runs, and what has run."""
 
-    cell: Cell | None
-    seed: int
-    settings: Settings
+    pool: Executor
+    log: Log
     folder: Path
     device: str
-    start: dict[str, Any] | None = None
-    """What the measurement found."""
+    settings: Mapping[str, Settings]
+    """Of each study."""
 
-    @property
-    def key(self) -> str:
-        """Identity of the result: cell, settings, and the models' bits. A line with another key is another experiment's."""
-        cell = None if self.cell is None else asdict(self.cell) | {"tokens": self.cell.tokens.model_dump()}
-        parts = [cell, self.seed, asdict(self.settings), *(models.sha256(self.folder, name) for name in self.names)]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    def make(self, wanted: Iterable[tuple[str, int]]) -> None:
+        """Models, by name and seed, that lessons alone make."""
+        made = [
+            self.pool.submit(models.make, self.folder, name, seed=seed, device=self.device)
+            for name, seed in dict.fromkeys(wanted)
+        ]
+        for future in made:
+            future.result()
 
-    @property
-    def names(self) -> tuple[str, str]:
-        return models.TEACHER, models.start_name(self.seed)
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Run what the log lacks; each line is on disk as soon as its run ends."""
+        todo = {task.key: task for task in tasks if not task.is_done(self.log)}
+        futures = [self.pool.submit(perform, task) for task in todo.values()]
+        for number, future in enumerate(as_completed(futures), start=1):
+            line = future.result()
+            self.log.add(line)
+            print(f"{number}/{len(futures)} {line['cell'] or line['model']} seed {line['seed']}", flush=True)
+
+    def measuring(self, study: str, model: str, seed: int) -> Task:
+        return self._task(study, None, seed, learner=model)
+
+    def training(self, study: str, cell: Cell, seed: int) -> Task:
+        """Of a cell whose teacher is there, and whose learner has been measured."""
+        learner = models.learner_name(cell.learner, seed)
+        start = self.log.of(self.measuring(study, learner, seed))
+        teacher = cell.teacher and self.teacher(study, cell.teacher, seed)
+        return self._task(study, cell, seed, learner=learner, teacher=teacher, start=start)
+
+    def teacher(self, study: str, name: str, seed: int) -> str:
+        """The model that a cell calls by this name."""
+        trained = cell_of(study, name)
+        if trained is not None:
+            return self.training(study, trained, seed).product
+        return models.learner_name(RAW, seed) if name == RAW else name
+
+    def _task(self, study: str, cell: Cell | None, seed: int, **named: Any) -> Task:
+        common: dict[str, Any] = {"settings": self.settings[study], "folder": self.folder, "device": self.device}
+        return Task(cell=cell, seed=seed, **common, **named)
 
 
-def perform(task: Task) -> dict[str, Any]:
-    """In a worker: one line of the log."""
-    device = torch.device(task.device)
-    line: dict[str, Any] = {"key": task.key, "cell": task.cell and task.cell.name, "seed": task.seed}
-    if task.cell is None:
-        teacher, start = (models.load(task.folder, name, device) for name in task.names)
-        return line | {
-            "before": measure(start, task.settings, seed=task.seed),
-            "teacher": measure(teacher, task.settings, seed=task.seed),
-            "pass_rates": pass_rates(start, task.settings, seed=task.seed),
-        }
-    assert task.start is not None
-    start_of_run = {"pass_rates": task.start["pass_rates"], "response_length": task.start["before"]["response_length"]}
-    return line | run_cell(
-        task.cell, task.settings, seed=task.seed, folder=task.folder, device=device, start=start_of_run
+def run_plan(session: Session, cells: Plan) -> list[dict[str, Any]]:
+    """Make the models, measure them, run every cell that has not run yet, and return all results of the plan.
+
+    A teacher that is itself a cell's work runs first, and is one of the results.
+    """
+    wanted = ((study, cell_of(study, judged_teacher(study, cell)), seed) for study, cell, seed in cells)
+    teachers = [(study, cell, seed) for study, cell, seed in wanted if cell is not None]
+    plan = list(dict.fromkeys((*teachers, *cells)))
+    session.make([(models.TEACHER, TEACHER_SEED), *((models.learner_name(START, seed), seed) for _, _, seed in plan)])
+    session.make(
+        (models.learner_name(RAW, seed), seed) for _, cell, seed in plan if RAW in (cell.learner, cell.teacher)
     )
+    session.run(session.measuring(study, models.learner_name(cell.learner, seed), seed) for study, cell, seed in plan)
+    session.run(session.training(*one) for one in teachers)
+    session.run(
+        session.measuring(study, session.teacher(study, judged_teacher(study, cell), seed), seed)
+        for study, cell, seed in plan
+    )
+    session.run(session.training(*one) for one in plan)
+    return [_result(session, *one) for one in plan]
 
 
-class Log:
-    """The lines of all runs that ended; what is there is not run again."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        text = path.read_text() if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # a line that was cut off by a kill never ended
-        if whole != text:
-            path.write_text(whole)
-        self._lines = {line["key"]: line for line in map(json.loads, whole.splitlines())}
-
-    def of(self, task: Task) -> dict[str, Any] | None:
-        return self._lines.get(task.key)
-
-    def add(self, line: dict[str, Any]) -> None:
-        self._lines[line["key"]] = line
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def results(log: Log, plan: Iterable[tuple[str, Task]], starts: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each study, cell and seed that ran."""
-    out = []
-    for study, task in plan:
-        line, start = log.of(task), starts[task.seed]
-        if line is None or task.cell is None:
-            continue
-        scores = {
-            "score_before": start["before"]["score"],
-            "score_after": line["after"]["score"],
-            "score_teacher": start["teacher"]["score"],
+def _result(session: Session, study: str, cell: Cell, seed: int) -> dict[str, Any]:
+    """What is written of one run."""
+    task = session.training(study, cell, seed)
+    teacher = session.teacher(study, judged_teacher(study, cell), seed)
+    line, before, taught = (
+        session.log[one] for one in (task, *(session.measuring(study, name, seed) for name in (task.learner, teacher)))
+    )
+    trained = cell.teacher and cell_of(study, cell.teacher)
+    measured = {"before": before["measured"], "after": line["after"], "teacher": taught["measured"]}
+    return (
+        {"study": study, "cell": cell.name, "seed": seed}
+        | {f"score_{when}": one["score"] for when, one in measured.items()}
+        | {name: line[name] for name in COUNTED}
+        | {
+            "teacher_training_tokens": session.log[session.training(study, trained, seed)]["generated_tokens"]
+            if trained
+            else 0
         }
-        counted = {name: line[name] for name in ("updates", "trained_tokens", "generated_tokens", "seconds", "device")}
-        measured = {"before": start["before"], "after": line["after"], "teacher": start["teacher"]}
-        out.append({"study": study, "cell": task.cell.name, "seed": task.seed} | scores | counted | measured)
-    return out
-
-
-def run_plan(
-    pool: Executor, out: Path, folder: Path, settings: Settings, cells: Plan, device: str
-) -> list[dict[str, Any]]:
-    """Make the models, measure the starts, run every cell that has not run yet, and return all results of the plan."""
-    seeds = sorted({seed for _, _, seed in cells})
-    wanted = [(models.TEACHER, TEACHER_SEED), *((models.start_name(seed), seed) for seed in seeds)]
-    for future in [pool.submit(models.make, folder, name, seed=seed, device=device) for name, seed in wanted]:
-        future.result()
-    log = Log(out / LOG_FILE)
-    common: dict[str, Any] = {"settings": settings, "folder": folder, "device": device}
-    measuring = [Task(cell=None, seed=seed, **common) for seed in seeds]
-    _run(pool, log, measuring)
-    starts = {task.seed: log.of(task) or {} for task in measuring}
-    plan = [(study, Task(cell=cell, seed=seed, start=starts[seed], **common)) for study, cell, seed in cells]
-    _run(pool, log, [task for _, task in plan])
-    return results(log, plan, starts)
+        | measured
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
-    settings = Settings(**{key: json.loads(value) for key, value in (item.split("=") for item in args.set)})
+    changed = {key: json.loads(value) for key, value in (item.split("=") for item in args.set)}
     args.out.mkdir(parents=True, exist_ok=True)
     cells = [
         (study, cell, seed)
@@ -142,8 +138,14 @@ def main(argv: list[str] | None = None) -> int:
     cells.sort(key=lambda one: one[2])  # seed by seed: what is cut short has whole pairs
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        folder = args.models or args.out / MODELS_DIR
-        found = run_plan(pool, args.out, folder, settings, cells, args.device)
+        session = Session(
+            pool=pool,
+            log=Log(args.out / LOG_FILE),
+            folder=args.models or args.out / MODELS_DIR,
+            device=args.device,
+            settings={study: settings_of(study, changed) for study in STUDIES},
+        )
+        found = run_plan(session, cells)
     _write(args.out / RESULTS_FILE, json.dumps(found, indent=1) + "\n")
     _write(args.table or args.out / TABLE_FILE, table(found))
     print(f"{len(found)} results in {args.out / RESULTS_FILE}")
@@ -152,9 +154,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.evidence", description="Compare the rules of opd.importance on the toy chains."
+        prog="python -m tests.evidence", description="Compare ways to train a student on the toy chains."
     )
-    parser.add_argument("--study", choices=STUDIES, help="default: all three")
+    parser.add_argument("--study", choices=STUDIES, help="default: all")
     parser.add_argument("--cells", nargs="+", default=[], metavar="CELL", help="these alone")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[], help="these alone (default: 1 to 5, primary ones to 10)"
@@ -174,16 +176,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: a GPU if there is one"
     )
     return parser.parse_args(argv)
-
-
-def _run(pool: Executor, log: Log, tasks: Iterable[Task]) -> None:
-    """Run what the log lacks; each line is on disk as soon as its run ends."""
-    todo = {task.key: task for task in tasks if log.of(task) is None}
-    futures = [pool.submit(perform, task) for task in todo.values()]
-    for number, future in enumerate(as_completed(futures), start=1):
-        line = future.result()
-        log.add(line)
-        print(f"{number}/{len(futures)} {line['cell'] or 'start'} seed {line['seed']}", flush=True)
 
 
 def _write(path: Path, text: str) -> None:

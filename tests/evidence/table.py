@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.evidence.cells import ALL, STUDIES, Comparison, primary, study_cells
+from tests.evidence.cells import BRIDGE, FAMILIES, STUDIES, TEACHER_GRPO, Comparison, control_of, primary, study_cells
 from tests.evidence.inference import Difference, holm, paired
 
 ALPHA = 0.05
+Count = Callable[[Mapping[str, Any]], float]
+_TOKENS: dict[str, Count] = {
+    "trained tokens": lambda row: row["trained_tokens"],
+    "generated tokens": lambda row: row["generated_tokens"],
+}
+COUNTED: dict[str, dict[str, Count]] = dict.fromkeys(STUDIES, _TOKENS) | {
+    BRIDGE: {
+        "updates": lambda row: row["updates"],
+        "tokens by the learner": lambda row: row["generated_tokens"] - row["generated_by_teacher"],
+        "by its teacher": lambda row: row["generated_by_teacher"],
+        "in that one's RL": lambda row: row["teacher_training_tokens"],
+    }
+}
+"""What stands behind a study's measurements, by its heading."""
+MEASURED: dict[str, list[tuple[str, str, str]]] = {
+    study: [("step 0", control_of(study), "before"), ("teacher", control_of(study), "teacher")] for study in STUDIES
+} | {BRIDGE: [("step 0", BRIDGE, "before"), ("raw teacher", TEACHER_GRPO, "before")]}
+"""The rows of what was measured only: name, the cell whose results hold it, and where."""
 _HEADER = """# Results
 
 Made by `make evidence` from its `results.json`; what the cells are and how they are measured stands in [README.md](README.md).
@@ -43,19 +61,25 @@ def verdict(comparison: Comparison, found: Difference, adjusted: float) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The Markdown page of the results."""
     studies = [study for study in STUDIES if any(row["study"] == study for row in rows)]
+    families = [family for family, its in FAMILIES.items() if set(its) & set(studies)]
     return "\n".join(
-        [_HEADER, *_primary(rows), *(line for study in studies for line in _study(rows, study)), *_cost(rows)]
+        [
+            _HEADER,
+            *(line for family in families for line in _primary(rows, family)),
+            *(line for study in studies for line in _study(rows, study)),
+            *_cost(rows),
+        ]
     )
 
 
-def _primary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    comparisons = primary()
+def _primary(rows: Sequence[Mapping[str, Any]], family: str) -> list[str]:
+    comparisons = primary(family)
     found = [difference(rows, one.study, one.cell, one.control) for one in comparisons]
     num_missing = sum(one.num < 2 for one in found)
     # A comparison that has not run yet counts with p = 1, so that the others pay for all that were planned.
     adjusted = holm([one.p if one.num > 1 else 1.0 for one in found])
     lines = [
-        "## Primary comparisons\n",
+        "## Primary comparisons" + (f" of the {family}" if family == BRIDGE else "") + "\n",
         f"Fixed before the first run ([primary.yaml](primary.yaml)); p after Holm's correction for all {len(found)}.",
     ]
     if num_missing:
@@ -85,20 +109,22 @@ def _study(rows: Sequence[Mapping[str, Any]], study: str) -> list[str]:
         len(measured["pass_at_k"]) for row in here for measured in (row["before"], row["after"], row["teacher"])
     )
     ks = [k for k in (1, 2, 4, 8) if k <= num_answers]
+    counted, control = COUNTED[study], control_of(study)
     lines = [
         f"## {study}\n",
-        f"| cell | seeds | score | - {ALL} | 95 % | {' | '.join(f'pass@{k}' for k in ks)} | tokens an answer | nats a token | trained tokens | generated tokens |",
-        "|---|" + "---:|" * (8 + len(ks)),
+        f"| cell | seeds | score | - {control} | 95 % | {' | '.join(f'pass@{k}' for k in ks)} | tokens an answer | nats a token | {' | '.join(counted)} |",
+        "|---|" + "---:|" * (6 + len(ks) + len(counted)),
     ]
-    for name, key in (("step 0", "before"), ("teacher", "teacher")):
-        if measured := [row[key] for row in here if row["cell"] == ALL]:
-            lines.append(_measured_row(name, measured, ks))
+    blank = (None,) * len(counted)
+    for name, cell, key in MEASURED[study]:
+        if measured := [row[key] for row in here if row["cell"] == cell]:
+            lines.append(_measured_row(name, measured, ks, None, blank))
     for cell in study_cells(study):
         runs = [row for row in here if row["cell"] == cell.name]
         if not runs:
             continue
-        against = difference(rows, study, cell.name, ALL) if cell.name != ALL else None
-        counts = [statistics.fmean(row[key] for row in runs) for key in ("trained_tokens", "generated_tokens")]
+        against = difference(rows, study, cell.name, control) if cell.name != control else None
+        counts = [statistics.fmean(count(row) for row in runs) for count in counted.values()]
         lines.append(_measured_row(cell.name, [row["after"] for row in runs], ks, against, counts))
     return [*lines, ""]
 
@@ -107,8 +133,8 @@ def _measured_row(
     name: str,
     measured: Sequence[Mapping[str, Any]],
     ks: Sequence[int],
-    against: Difference | None = None,
-    counts: Sequence[float | None] = (None, None),
+    against: Difference | None,
+    counts: Sequence[float | None],
 ) -> str:
     score = paired([100.0 * one["score"] for one in measured])
     means = [f"{100.0 * statistics.fmean(one['pass_at_k'][k - 1] for one in measured):.1f}" for k in ks]

@@ -7,45 +7,31 @@ import os
 import random
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from tests.evidence import chains, models
-from tests.evidence.cells import ALL, NUM_PRIMARY_SEEDS, NUM_SEEDS, STUDIES, Cell, primary, seeds_of, study_cells
-from tests.evidence.generate import generate
-from tests.evidence.harness import LOG_FILE, run_plan
+from tests.evidence.cells import (
+    ALL,
+    FAMILIES,
+    NUM_PRIMARY_SEEDS,
+    NUM_SEEDS,
+    STUDIES,
+    Cell,
+    primary,
+    seeds_of,
+    study_cells,
+)
+from tests.evidence.generate import generate, texts_of
+from tests.evidence.harness import LOG_FILE
 from tests.evidence.inference import holm, paired, t_beyond
+from tests.evidence.problems import problem_weights
+from tests.evidence.small import CPU, SMALL, START, make_run, named, run_small
 from tests.evidence.table import table
-from tests.evidence.train import Run, Settings, problem_weights
 
 from opd.losses import chunked_divergence as _real
-
-CPU = torch.device("cpu")
-SMALL = Settings(num_updates=2, batch_size=6, num_problems=20, num_rate_answers=1, num_heldout=5, num_heldout_answers=2)
-START = {"pass_rates": [0.0, 0.5, 1.0, 0.25] * 5, "response_length": 40.0}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Teacher and start of seed 1 as they are before their lessons."""
-    out = tmp_path_factory.mktemp("models")
-    for name, recipe, seed in (("teacher", models.TEACHER_RECIPE, 0), ("start-1", models.STUDENT_RECIPE, 1)):
-        model = models.build_model(recipe, models.tokenizer(), seed=seed)
-        save_file(model.state_dict(), models.path_of(out, name))
-    return out
-
-
-def make_run(cell: Cell, folder: Path) -> Run:
-    return Run(cell, SMALL, seed=1, folder=folder, device=CPU, start=START)
-
-
-def cell_of(study: str, name: str) -> Cell:
-    return next(cell for cell in study_cells(study) if cell.name == name)
 
 
 def test_a_chain_is_answered_step_by_step_and_wrongly_without_carries() -> None:
@@ -92,30 +78,31 @@ def test_holm_multiplies_by_what_is_left_and_never_falls() -> None:
 
 
 def test_primary_comparisons_are_of_cells_that_get_ten_seeds() -> None:
-    for one in primary():
+    for studies, one in [(studies, one) for family, studies in FAMILIES.items() for one in primary(family)]:
+        assert one.study in studies
         names = {cell.name for cell in study_cells(one.study)}
         assert {one.cell, one.control} <= names
         assert len(seeds_of(one.cell)) == len(seeds_of(one.control)) == NUM_PRIMARY_SEEDS
 
 
 def test_the_studies_have_the_cells_that_were_asked_for() -> None:
-    named = {study: {cell.name for cell in study_cells(study)} for study in STUDIES}
+    cells = {study: {cell.name for cell in study_cells(study)} for study in STUDIES}
     scores = ("soft_or", "entropy", "divergence", "random", "position", "bottom")
-    assert named["tip"] == {ALL, "no_teacher", *(f"{score}_{ratio}" for score in scores for ratio in (50, 20, 10))}
+    assert cells["tip"] == {ALL, "no_teacher", *(f"{score}_{ratio}" for score in scores for ratio in (50, 20, 10))}
     orders = {"forward_reverse", "forward_forward", "reverse_forward"}
-    assert named["paced"] == {ALL, "no_teacher", "hard_filter", "competence", "random_problems", *orders}
+    assert cells["paced"] == {ALL, "no_teacher", "hard_filter", "competence", "random_problems", *orders}
     ends = {f"{end}_{share}" for end in ("first", "last", "random") for share in (30, 10)}
-    assert named["horizon"] == {ALL, "no_teacher", *ends}
-    assert all(len(seeds_of(cell)) >= NUM_SEEDS for cells in named.values() for cell in cells)
+    assert cells["horizon"] == {ALL, "no_teacher", *ends}
+    assert all(len(seeds_of(cell)) >= NUM_SEEDS for its in cells.values() for cell in its)
 
 
 def test_an_answer_depends_on_its_own_seed_alone(folder: Path) -> None:
     model = models.load(folder, "start-1", CPU)
     prompts = models.prompts(chains.draw(5, heldout=False, seed=1))
     seeds = np.arange(5, dtype=np.uint64)
-    whole = generate(model, prompts, seeds, max_tokens=6).texts()
-    assert generate(model, prompts[3:], seeds[3:], max_tokens=6).texts() == whole[3:]
-    assert generate(model, prompts[3:], seeds[:2], max_tokens=6).texts() != whole[3:]
+    whole = texts_of(generate(model, prompts, seeds, max_tokens=6).rows)
+    assert texts_of(generate(model, prompts[3:], seeds[3:], max_tokens=6).rows) == whole[3:]
+    assert texts_of(generate(model, prompts[3:], seeds[:2], max_tokens=6).rows) != whole[3:]
 
 
 def test_an_answer_ends_with_its_end_of_turn(folder: Path) -> None:
@@ -135,20 +122,20 @@ def test_an_answer_ends_with_its_end_of_turn(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["soft_or_20", "entropy_20", "divergence_20", "random_20", "position_20", "bottom_20"])
 def test_a_cell_trains_its_share_of_the_tokens(name: str, folder: Path) -> None:
-    run = make_run(cell_of("tip", name), folder)
+    run = make_run(named("tip", name), folder)
     run.update(0)
     assert 0.15 * run.num_generated < run.num_trained <= 0.2 * run.num_generated
 
 
 def test_a_short_horizon_generates_no_more_than_its_share(folder: Path) -> None:
-    run = make_run(cell_of("horizon", "first_10"), folder)
+    run = make_run(named("horizon", "first_10"), folder)
     run.update(0)
     assert run.num_generated <= SMALL.batch_size * 4  # 10 % of 40 tokens
     assert run.num_trained == run.num_generated
 
 
 def test_without_a_teacher_what_was_drawn_becomes_less_likely(folder: Path) -> None:
-    run = make_run(replace(cell_of("tip", "no_teacher")), folder)
+    run = make_run(named("tip", "no_teacher"), folder)
     prompts = models.prompts([run.problems[index] for index in run.order[: SMALL.batch_size]])
     rows = generate(run.student, prompts, np.arange(SMALL.batch_size, dtype=np.uint64), max_tokens=5).rows
 
@@ -178,7 +165,7 @@ def test_problems_are_weighed_and_left_out_as_the_cell_says() -> None:
 
 
 def test_stages_change_kind_and_who_answers_at_half(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(cell_of("paced", "forward_reverse"), folder)
+    run = make_run(named("paced", "forward_reverse"), folder)
     seen = []
     monkeypatch.setattr(
         "tests.evidence.train.chunked_divergence",
@@ -195,14 +182,13 @@ def test_stages_change_kind_and_who_answers_at_half(folder: Path, monkeypatch: p
 
 def test_what_ran_is_not_run_again_and_a_torn_line_is(folder: Path, tmp_path: Path) -> None:
     cells = [(study, Cell(name=ALL), 1) for study in ("tip", "paced")]
-    with ThreadPoolExecutor(1) as pool:
-        first = run_plan(pool, tmp_path, folder, SMALL, cells, "cpu")
-        log = (tmp_path / LOG_FILE).read_text()
-        assert len(log.splitlines()) == 2  # the start, and the one run that both studies have
-        assert run_plan(pool, tmp_path, folder, SMALL, cells, "cpu") == first
-        assert (tmp_path / LOG_FILE).read_text() == log
-        (tmp_path / LOG_FILE).write_text(log[:-20])
-        again = run_plan(pool, tmp_path, folder, SMALL, cells, "cpu")
+    first = run_small(tmp_path, folder, cells)
+    log = (tmp_path / LOG_FILE).read_text()
+    assert len(log.splitlines()) == 3  # start and teacher measured, and the one run that both studies have
+    assert run_small(tmp_path, folder, cells) == first
+    assert (tmp_path / LOG_FILE).read_text() == log
+    (tmp_path / LOG_FILE).write_text(log[:-20])
+    again = run_small(tmp_path, folder, cells)
     timeless = [{key: value for key, value in one.items() if key != "seconds"} for one in (*first, *again)]
     assert timeless[:2] == timeless[2:]
     assert [one["study"] for one in first] == ["tip", "paced"]
