@@ -13,6 +13,9 @@ RESIDENT = Choice(
     defer_sync=False,
     keep_gathered=False,
     cache_bytes=5120,
+    checkpointing=True,
+    activation_share=1.0,
+    score_tokens=80,
 )
 OFFLOADED = replace(RESIDENT, offload_teacher=True, offload_params=True, offload_optimizer=True)
 
@@ -70,11 +73,19 @@ def test_the_students_phase_counts_weights_moments_gradients_head_and_activation
 
 def test_without_checkpointing_every_layers_activations_stay():
     layer = 40 * (16 * 8 + 2 * (4 * 8 + 2 * 8 + 4 * 16))
-    found = parts(job(checkpointing=False), RESIDENT)["student"]
+    found = parts(job(), replace(RESIDENT, checkpointing=False))["student"]
     assert found["activations"] == 2 * layer
     assert found["layer in backward"] == 40 * (8 * 8 + 96)
-    half = parts(job(checkpointing=False, activation_share=0.5), RESIDENT)["student"]
+    half = parts(job(), replace(RESIDENT, checkpointing=False, activation_share=0.5))["student"]
     assert half["activations"] == layer
+
+
+def test_a_compiled_layer_keeps_what_its_products_and_norms_read():
+    choice = replace(RESIDENT, checkpointing=False, activation_share=0.5)
+    found = parts(job(compiled=True), choice)["student"]
+    # Hidden states four times, queries, keys, values and the attention's output, three tensors of the feed-forward.
+    assert found["activations"] == 40 * 2 * (4 * 8 + 4 * 8 + 3 * 16) * 2 // 2
+    assert found["reserve"] == RESERVE_BYTES + found["activations"] // 16
 
 
 def test_shards_are_divided_and_what_is_gathered_is_not():
@@ -122,6 +133,17 @@ def test_only_the_larger_of_logits_and_a_layers_backward_counts():
 
 # A layer: 2 x 8 x (8 + 8) + 3 x 8 x 16 + 16 = 656. In all 656 + 100 x 8 + 8 = 1464, in fp32.
 OTHER = replace(STUDENT, layers=1)
+
+
+def test_without_a_teacher_a_step_is_two_phases_and_logits_are_whole():
+    student, optimizer = phases_of(job(teacher=None, fused=False), replace(RESIDENT, cache_bytes=0))
+    assert (student.name, optimizer.name) == ("student", "optimizer step")
+    assert student.either["logits"] == 3 * 2 * 40 * 100  # logits, log-softmax and gradient in bf16 of 40 tokens
+    assert (
+        not {"teacher head", "teacher weights", "head gradient", "hidden states", "rollout server"}
+        & student.parts.keys()
+    )
+    assert optimizer.parts["gradients"] == 4 * 2120
 
 
 def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():

@@ -48,6 +48,42 @@ def test_what_is_given_up_follows_the_memory_down():
     assert any(not spills and teacher for _, spills, teacher, _ in order)
 
 
+AUTO = {"checkpointing": None, "activation_share": None, "compiled": True}
+
+
+def test_with_room_all_activations_stay_and_long_forwards_are_made():
+    plan = make_plan(job(device_bytes=10**12, **AUTO, score_is_planned=True))
+    assert not plan.choice.checkpointing
+    assert (plan.choice.activation_share, plan.choice.score_tokens) == (1.0, 80)
+    assert "student's activations: all kept" in render(plan)
+
+
+def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_is_offloaded():
+    deep = replace(job().student, layers=20)
+    wide = {"train_tokens": 40_000, "mini_rows": 4000, "rows_per_step": 4000, "student": deep}
+    size, seen = peak(job(device_bytes=10**12, **AUTO, **wide)), []
+    least = smallest_device(job(**AUTO, **wide))
+    while size > least and (plan := make_plan(job(device_bytes=size, **AUTO, **wide))).fits:
+        seen.append((plan.choice.checkpointing, plan.choice.activation_share, plan.choice.offload_teacher))
+        size -= 400_000
+    order = list(dict.fromkeys(seen))
+    assert [share for checkpointing, share, _ in order if not checkpointing][:4] == [1.0, 0.7, 0.5, 0.35]
+    assert order[4][0], "then the layers are recomputed"
+    assert not any(offloaded for checkpointing, _, offloaded in order if not checkpointing)
+
+
+def test_a_short_forward_without_a_gradient_makes_room_in_the_teachers_phase():
+    plan = make_plan(job(device_bytes=peak(job(score_tokens=500)), score_tokens=4000, score_is_planned=True))
+    assert plan.fits
+    assert plan.choice.score_tokens == 500
+    assert not plan.choice.offload_teacher
+
+
+def test_a_mixture_of_experts_recomputes_its_layers():
+    experts = replace(job().student, num_experts=4, experts_per_token=2)
+    assert make_plan(job(device_bytes=10**12, **AUTO, student=experts)).choice.checkpointing
+
+
 def test_a_wish_is_never_overruled():
     plan = make_plan(job(device_bytes=10**12, offload_teacher=True))
     assert plan.choice.offload_teacher
@@ -59,6 +95,15 @@ def test_one_micro_batch_an_update_has_nothing_to_defer():
     choice = make_plan(job(mini_rows=2)).choice
     assert not choice.defer_sync
     assert not choice.keep_gathered
+
+
+def test_without_a_teacher_nothing_is_deferred_and_offloading_is_a_yes_or_no():
+    tight = job(teacher=None, fused=False, offload_params=False, offload_optimizer=False)
+    found = make_plan(replace(tight, device_bytes=make_plan(tight).peak.total - 1))
+    assert not found.choice.defer_sync
+    assert not found.choice.keep_gathered
+    assert not any("auto" in knob for knob in found.knobs)
+    assert any(knob.startswith("actor.ppo_micro_batch_size_per_gpu") for knob in found.knobs)
 
 
 def test_an_unknown_device_gives_nothing_up_and_says_what_is_needed():
@@ -98,7 +143,7 @@ def smallest_device(job) -> int:
         ({"cache_bytes": 5120}, {"cache_bytes": None}, "opd.cache_gib: remove it: fits"),
         ({"checkpointing": False}, {"checkpointing": True}, "actor.gradient_checkpointing: true: fits"),
         ({"train_tokens": 160}, {"train_tokens": 20}, "actor.ppo_micro_batch_size_per_gpu"),
-        ({"score_tokens": 4000}, {"score_tokens": 20}, "actor.log_prob_micro_batch_size_per_gpu"),
+        ({"score_tokens": 4000}, {"score_tokens": 20}, "opd.read_tokens: 20"),
     ],
 )
 def test_each_knob_is_named_where_it_makes_the_difference(hurt, helped, knob):

@@ -3,35 +3,63 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
-from opd.config import Loaded, OpdAgentSpec, OpdSpec
-from opd.memory.device import declared_bytes, local_bytes
-from opd.memory.plan import make_plan
+from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec
+from opd.memory.device import declared_bytes, local_bytes, product_name
+from opd.memory.pace import Rates, make_pace, product_rates, render_pace, response_lengths
+from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import Unplannable, read_shape
-from opd.memory.sources import job_from_spec
+from opd.memory.sources import PlannedSpec, job_from_spec
 from opd.memory.table import render
 
 EXIT_REFUSED = 2
 
 
-def run(loaded: Loaded) -> int:
-    """Print the plan; 0 if it fits (or the device is not known), 2 if it does not or cannot be made."""
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a spec does not say of its run.
+
+    Attributes:
+        response_tokens: mean length of a response; None: each is as long as it may be.
+        price: of one GPU for an hour; None: no cost is told.
+    """
+
+    response_tokens: float | None = None
+    price: float | None = None
+
+
+def run(loaded: Loaded, expected: Expected = Expected()) -> int:
+    """Print the plan and the pace; 0 if it fits (or the device is not known), 2 if it does not or cannot be made."""
     spec = loaded.spec
-    if not isinstance(spec, OpdSpec | OpdAgentSpec):
+    if not isinstance(spec, PlannedSpec):
         print(
-            f"opd.launch: --plan sizes distillation (kind opd, opd-agent); kind {spec.kind} has no plan",
+            f"opd.launch: --plan sizes distillation and supervised fine-tuning (kind opd, opd-agent, sft); kind {spec.kind} has no plan",
             file=sys.stderr,
         )
         return EXIT_REFUSED
     try:
         student = read_shape(spec.model.path, revision=spec.model.revision)
-        teachers = [read_shape(teacher.path, revision=teacher.revision) for teacher in spec.named_teachers.values()]
+        named = {} if isinstance(spec, SftSpec) else spec.named_teachers
+        teachers = [read_shape(teacher.path, revision=teacher.revision) for teacher in named.values()]
     except Unplannable as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
         return EXIT_REFUSED
     device_bytes = None
     if spec.device == "cuda":
-        device_bytes = declared_bytes(spec.opd.gpu_memory_gib, loaded.chart) or local_bytes()
+        asked = None if isinstance(spec, SftSpec) else spec.opd.gpu_memory_gib
+        device_bytes = declared_bytes(asked, loaded.chart) or local_bytes()
     plan = make_plan(job_from_spec(spec, student, *teachers, device_bytes=device_bytes))
     print(render(plan))
+    rates = product_rates(product_name(loaded.chart) or "") if spec.device == "cuda" else None
+    if rates is not None and not isinstance(spec, SftSpec):
+        print("\n".join(_pace(spec, plan, rates, expected)))
     return 0 if plan.fits else EXIT_REFUSED
+
+
+def _pace(spec: OpdSpec | OpdAgentSpec, plan: Plan, rates: Rates, expected: Expected) -> list[str]:
+    num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
+    rows = spec.data.train_batch_size * spec.rollout.num_samples
+    lengths = response_lengths(rows, longest=spec.data.max_response_length, mean=expected.response_tokens)
+    pace = make_pace(plan, rates, lengths, prompt_tokens=spec.data.max_prompt_length, num_ranks=num_ranks)
+    return render_pace(pace, rates, num_ranks=num_ranks, num_steps=spec.trainer.total_steps, price=expected.price)

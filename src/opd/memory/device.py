@@ -40,11 +40,24 @@ def declared_bytes(gib: float | None, chart: Mapping[str, Any]) -> int | None:
     return product_bytes(str(gpu["type"])) if "type" in gpu else None
 
 
+def product_name(chart: Mapping[str, Any]) -> str | None:
+    """`cluster.gpu.type`, else this machine's first GPU by nvidia-smi."""
+    gpu = chart.get("cluster", {}).get("gpu", {})
+    if "type" in gpu:
+        return str(gpu["type"])
+    return next(iter(_asked("name")), None)
+
+
 def local_bytes() -> int | None:
     """Memory of this machine's smallest GPU, as nvidia-smi says; None without one."""
+    sizes = [int(line) for line in _asked("memory.total") if line.isdigit()]
+    return min(sizes) * 2**20 if sizes else None
+
+
+def _asked(field: str) -> list[str]:
+    """What nvidia-smi says of each GPU; nothing without one."""
     if shutil.which("nvidia-smi") is None:
-        return None
-    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return []
+    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     answer = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
-    sizes = [int(line) for line in answer.stdout.split() if line.isdigit()]
-    return min(sizes) * 2**20 if answer.returncode == 0 and sizes else None
+    return answer.stdout.splitlines() if answer.returncode == 0 else []

@@ -1,4 +1,4 @@
-"""Defines the facts that a memory plan is made from: two models, one rank's share of the batch, the device."""
+"""Defines the facts that a memory plan is made from: the models, one rank's share of the batch, the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Wish = bool | None  # asked for, asked against, or (None) left to the plan
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One rank's part of a distillation step, in tokens and bytes.
+    """One rank's part of a training step, in tokens and bytes: of a distillation, or without a teacher of supervised fine-tuning.
 
     Attributes:
         num_ranks: ranks that share the weights' shards (FSDP2).
@@ -22,11 +22,16 @@ class Job:
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
         more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
         row_tokens, response_tokens: longest row, and its longest response.
+        teacher_row_tokens: longest row as a teacher reads it, with a prompt of its own; None: as the student does.
         rows_per_step: rows of a step on one data-parallel rank.
-        train_tokens, score_tokens: tokens of one micro-batch of the student and of the teacher, at their longest.
+        train_tokens: tokens of one micro-batch of the student, at their longest.
+        score_tokens: tokens of one forward without a gradient, at most; `score_is_planned`: the plan may lower it.
         mini_rows: rows of one optimizer update on one data-parallel rank.
-        checkpointing: activations are recomputed in the backward, layer by layer.
-        activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`).
+        checkpointing: activations are recomputed in the backward, layer by layer: asked for, asked against, or left to the
+            plan.
+        activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`); None: left
+            to the plan.
+        compiled: the student's layers are compiled, so that a share of their activations can be kept.
         fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
         workspace_bytes: what the fused form may take for logits.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
@@ -38,7 +43,7 @@ class Job:
     """
 
     student: ModelShape
-    teacher: ModelShape
+    teacher: ModelShape | None
     num_ranks: int
     sequence_ranks: int = 1
     vocab_ranks: int = 1
@@ -47,12 +52,15 @@ class Job:
     more_teachers: tuple[tuple[ModelShape, int], ...] = ()
     row_tokens: int
     response_tokens: int
+    teacher_row_tokens: int | None = None
     rows_per_step: int
     train_tokens: int
     score_tokens: int
+    score_is_planned: bool = False
     mini_rows: int
-    checkpointing: bool
-    activation_share: float = 1.0
+    checkpointing: Wish
+    activation_share: float | None = 1.0
+    compiled: bool = False
     fused: bool = True
     workspace_bytes: int
     chunk_rows: int = 256
@@ -68,6 +76,8 @@ class Job:
     @property
     def teachers(self) -> tuple[tuple[ModelShape, int], ...]:
         """(model, bytes an entry) of every teacher."""
+        if self.teacher is None:
+            return ()
         return ((self.teacher, self.teacher_bytes), *self.more_teachers)
 
     @property
@@ -79,7 +89,9 @@ class Job:
     def hidden_bytes(self) -> int:
         """Hidden states of one step, with every response at its longest, the widest teacher's: what the cache may have to hold."""
         tokens = self.rows_per_step * self.response_tokens
-        return -(-tokens // self.sequence_ranks) * max(shape.hidden * size for shape, size in self.teachers)
+        return -(-tokens // self.sequence_ranks) * max(
+            (shape.hidden * size for shape, size in self.teachers), default=0
+        )
 
     @property
     def loss_tokens(self) -> int:

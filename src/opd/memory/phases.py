@@ -14,6 +14,8 @@ RESERVE_BYTES = int(1.5 * GIB)
 ASLEEP_BYTES = int(1.5 * GIB)
 # verl hands weights to the rollout server through two buckets of this size.
 SYNC_BYTES = 2 * 2 * GIB
+# verl 0.9.1's engine makes a micro-batch's logits whole: they, their log-softmax (`logprobs_from_logits_v2`) and its gradient.
+WHOLE_LOGITS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,9 @@ class Choice:
         defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
         keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
         cache_bytes: hidden states that stay on the device.
+        checkpointing: the student's layers are recomputed in the backward.
+        activation_share: what is kept of a layer's activations without checkpointing.
+        score_tokens: tokens of one forward without a gradient, over all ranks that share a sequence.
     """
 
     offload_teacher: bool
@@ -34,6 +39,9 @@ class Choice:
     defer_sync: bool
     keep_gathered: bool
     cache_bytes: int
+    checkpointing: bool
+    activation_share: float
+    score_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,9 @@ class Phase:
 
 
 def phases_of(job: Job, choice: Choice) -> tuple[Phase, ...]:
-    """The five phases of a step, in order."""
+    """The phases of a step, in order: five, of which supervised fine-tuning has two."""
+    if job.teacher is None:
+        return (_student(job, choice), _optimizer(job, choice))
     return (
         _rollout(job, choice),
         _teacher(job, choice),
@@ -104,7 +114,7 @@ def _rollout(job: Job, choice: Choice) -> Phase:
 
 def _teacher(job: Job, choice: Choice) -> Phase:
     """Forward only: two gathered layers (one computes, the next arrives) and embedding or head; of several the largest parts."""
-    tokens, sizes = _share(job.score_tokens, job.sequence_ranks), _teacher_sizes(job)
+    tokens, sizes = _share(choice.score_tokens, job.sequence_ranks), _teacher_sizes(job)
     return _phase(
         "teacher",
         _resting(job, choice)
@@ -124,13 +134,15 @@ def _student(job: Job, choice: Choice) -> Phase:
     """Forward and backward of a micro-batch beside the sums over those before."""
     tokens = _share(job.train_tokens, job.sequence_ranks)
     shape, width = job.student, job.compute_bytes
-    saved = tokens * shape.saved_bytes(width)
+    saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width))
     inputs = tokens * shape.layers * width * shape.hidden
-    kept = inputs if job.checkpointing else int(shape.layers * saved * job.activation_share)
+    kept = inputs if choice.checkpointing else int(shape.layers * saved * choice.activation_share)
     return _phase(
         "student",
         _resting(job, choice)
         | {
+            # Kept activations come and go in sizes that the caching allocator cannot all join together.
+            "reserve": RESERVE_BYTES + (0 if choice.checkpointing else kept // 16),
             "student weights": params_bytes(job),
             "optimizer moments": moments_bytes(job),
             "gradients": _gradients(job, choice),
@@ -146,7 +158,7 @@ def _student(job: Job, choice: Choice) -> Phase:
         {
             "logits": _logits(job),
             # A layer's activations made again, and the gradients of its widest tensors.
-            "layer in backward": (saved if job.checkpointing else 0) + tokens * shape.transient_bytes(width),
+            "layer in backward": (saved if choice.checkpointing else 0) + tokens * shape.transient_bytes(width),
         },
     )
 
@@ -177,6 +189,8 @@ def _gathered(job: Job, choice: Choice) -> int:
 def _logits(job: Job) -> int:
     """The head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
     student = job.student
+    if job.teacher is None:
+        return WHOLE_LOGITS * job.compute_bytes * _share(job.train_tokens, job.sequence_ranks) * student.vocab_rows
     tokens = job.loss_tokens * job.vocab_ranks
     teacher_inputs = max(size * shape.hidden for shape, size in job.teachers)
     inputs = tokens * (2 * job.compute_bytes * student.hidden + teacher_inputs)

@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 from opd.memory.job import GIB, Job
 from opd.memory.phases import Choice, Phase, phases_of
 
-# What is given up, in this order: gathering and reducing per micro-batch and hidden states in pinned memory hide behind
-# computing; moving weights or moments makes the device wait, the more bytes the longer.
-_LEVERS = ("keep_gathered", "defer_sync", "cache_bytes", "offload_teacher", "offload_optimizer", "offload_params")
+# What is given up, in this order: short forwards gather weights more often; kept activations are worth a tenth of the
+# student's phase down to a third of them; gathering and reducing per micro-batch and hidden states in pinned memory hide
+# behind computing; checkpointing makes the layers' products again; moving weights or moments makes the device wait, the more
+# bytes the longer (measured: tests/benchmarks/gpu/NOTES.md).
+_LEVERS = (
+    "score_tokens", "activation_share", "keep_gathered", "defer_sync", "cache_bytes", "checkpointing", "offload_teacher",
+    "offload_optimizer", "offload_params",
+)  # fmt: skip
+SHARES = (1.0, 0.7, 0.5, 0.35)
+"""Shares of a compiled layer's activations that a plan tries; below a third products are made again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +69,7 @@ def _relaxed(job: Job) -> Plan:
 
 def _everything(job: Job) -> Choice:
     """The fastest choice that the job's wishes allow."""
-    several = job.num_micro_batches > 1
+    several = _sums_updates(job)
     return Choice(
         offload_teacher=bool(job.offload_teacher),
         offload_params=bool(job.offload_params),
@@ -70,7 +77,16 @@ def _everything(job: Job) -> Choice:
         defer_sync=several,
         keep_gathered=several,
         cache_bytes=_wanted_cache(job),
+        # What a mixture of experts keeps is not known well enough.
+        checkpointing=job.student.num_experts > 0 if job.checkpointing is None else job.checkpointing,
+        activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
+        score_tokens=job.score_tokens,
     )
+
+
+def _sums_updates(job: Job) -> bool:
+    """Whether gradients can be summed, and weights stay gathered, over micro-batches: our engine does so, verl's does not."""
+    return job.teacher is not None and job.num_micro_batches > 1
 
 
 def _wanted_cache(job: Job) -> int:
@@ -90,6 +106,14 @@ def _give_up_one(job: Job, choice: Choice, phases: tuple[Phase, ...]) -> Choice 
 
 
 def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> Choice:
+    if lever == "score_tokens" and job.score_is_planned:
+        return replace(choice, score_tokens=max(job.teacher_row_tokens or job.row_tokens, choice.score_tokens // 2))
+    if lever == "activation_share" and job.activation_share is None and job.compiled and not choice.checkpointing:
+        return replace(choice, activation_share=next((s for s in SHARES if s < choice.activation_share), SHARES[-1]))
+    if lever == "checkpointing" and job.checkpointing is None:
+        # A layer that is computed again keeps what it makes: to recompute it in part once more would save nothing.
+        share = SHARES[0] if job.activation_share is None else job.activation_share
+        return replace(choice, checkpointing=True, activation_share=share)
     if lever == "keep_gathered":
         return replace(choice, keep_gathered=False)
     if lever == "defer_sync":
@@ -111,9 +135,12 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What an earlier lever gave up and a later one has made room for: first the sums and weights, then the cache."""
+    """What an earlier lever gave up and a later one has made room for: activations, then sums and weights, then the cache."""
+    if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
+        kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
+        choice = next((better for better in kept if not any(_excess(job, p) for p in phases_of(job, better))), choice)
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
-        if job.num_micro_batches > 1 and not any(_excess(job, phase) for phase in phases_of(job, better)):
+        if _sums_updates(job) and not any(_excess(job, phase) for phase in phases_of(job, better)):
             choice = better
     wanted = _wanted_cache(job)
     if job.device_bytes is None or choice.cache_bytes >= wanted:
@@ -148,23 +175,24 @@ def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     """Keys of a spec that change what is on the device, by how little they cost."""
     if job.offload_teacher is False:
         yield f"{'teachers.NAME' if job.more_teachers else 'teacher'}.offload: auto", replace(job, offload_teacher=None)
+    left, wish = ("true", True) if job.teacher is None else ("auto", None)
     if job.offload_optimizer is False:
-        yield "actor.optimizer_offload: auto", replace(job, offload_optimizer=None)
+        yield f"actor.optimizer_offload: {left}", replace(job, offload_optimizer=wish)
     if job.offload_params is False:
-        yield "actor.param_offload: auto", replace(job, offload_params=None)
+        yield f"actor.param_offload: {left}", replace(job, offload_params=wish)
     if job.cache_bytes is not None:
         yield "opd.cache_gib: remove it", replace(job, cache_bytes=None)
-    if not job.checkpointing:
+    if job.checkpointing is False:
         yield "actor.gradient_checkpointing: true", replace(job, checkpointing=True)
     yield from _server_changes(job, plan)
     one = job.row_tokens
-    rows, tokens = "a micro-batch of one row", "(with use_dynamic_bsz: {}_max_token_len_per_gpu)"
     if job.train_tokens > one:
-        name = f"actor.ppo_micro_batch_size_per_gpu {tokens.format('ppo')}"
-        yield f"{name}: {rows}, {one} tokens instead of {job.train_tokens}", replace(job, train_tokens=one)
-    if job.score_tokens > one:
-        name = f"actor.log_prob_micro_batch_size_per_gpu {tokens.format('log_prob')}"
-        yield f"{name}: {rows}, {one} tokens instead of {job.score_tokens}", replace(job, score_tokens=one)
+        name = "actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz: ppo_max_token_len_per_gpu)"
+        change = f"a micro-batch of one row, {one} tokens instead of {job.train_tokens}"
+        yield f"{name}: {change}", replace(job, train_tokens=one)
+    one = job.teacher_row_tokens or job.row_tokens
+    if job.score_tokens > one and not job.score_is_planned:
+        yield f"opd.read_tokens: {one} instead of {job.score_tokens}", replace(job, score_tokens=one)
     if job.fused and job.workspace_bytes > GIB // 2:
         yield "opd.workspace_gib: 0.5", replace(job, workspace_bytes=GIB // 2)
     doubled = replace(job, num_ranks=2 * job.num_ranks, rows_per_step=-(-job.rows_per_step // 2))

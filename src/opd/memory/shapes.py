@@ -63,6 +63,12 @@ class ModelShape:
     def num_params(self) -> int:
         return self.layers * self.layer_params + (1 if self.tied else 2) * self.head_params + self.hidden
 
+    @property
+    def backbone_params(self) -> int:
+        """Entries of the layers that a token visits: of a mixture of experts not all."""
+        unused = max(0, self.num_experts - self.experts_per_token) * 3 * self.hidden * self.intermediate
+        return self.layers * (self.layer_params - unused)
+
     def saved_bytes(self, width: int) -> int:
         """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision; an estimate.
 
@@ -75,6 +81,19 @@ class ModelShape:
         attention = 2 * self.query_width + 2 * self.key_width + 2 * self.query_width
         experts = max(1, self.experts_per_token)
         return norms * (4 + 2 * width) + width * (attention + 4 * experts * self.intermediate)
+
+    def compiled_bytes(self, width: int) -> int:
+        """Bytes a token and layer that a compiled layer keeps for its backward where it recomputes least; an estimate.
+
+        Torch's partitioner keeps what products and norms read (each norm's input and result on the hidden states, the
+        attention's output, the feed-forward's gate, other branch and their product), the queries, keys and values of the
+        attention, and queries and keys once more before their own norms; `width` each. It makes again the rest. For
+        Qwen3-1.7B in bf16 71,680; measured 71,400 (tests/benchmarks/gpu/NOTES.md).
+        """
+        attention = 2 * self.query_width + 2 * self.key_width
+        if self.qk_norm:
+            attention += self.query_width + self.key_width
+        return width * (4 * self.hidden + attention + 3 * max(1, self.experts_per_token) * self.intermediate)
 
     def transient_bytes(self, width: int) -> int:
         """Bytes a token that a forward without gradient has at once in its widest layer; an estimate.

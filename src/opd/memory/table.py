@@ -36,8 +36,8 @@ def _line(row: list[str], widths: list[int]) -> str:
 
 def _decisions(plan: Plan) -> list[str]:
     choice, job = plan.choice, plan.job
-    parts = {
-        "teacher": (choice.offload_teacher, job.offload_teacher),
+    parts = {} if job.teacher is None else {"teacher": (choice.offload_teacher, job.offload_teacher)}
+    parts |= {
         "student weights": (choice.offload_params, job.offload_params),
         "optimizer": (choice.offload_optimizer, job.offload_optimizer),
     }
@@ -45,6 +45,8 @@ def _decisions(plan: Plan) -> list[str]:
         f"{name} {'on the host outside its phase' if offloaded else 'on the device'}{'' if wish is None else ' (as set)'}"
         for name, (offloaded, wish) in parts.items()
     )
+    if job.teacher is None:
+        return [f"weights: {where}", "logits of a micro-batch are made whole: an estimate, not measured on a GPU"]
     cached = min(choice.cache_bytes, job.hidden_bytes)
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
@@ -53,15 +55,23 @@ def _decisions(plan: Plan) -> list[str]:
         f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
         f"{', the rest in pinned host memory' if plan.host_bytes else ''}",
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
+        f"student's activations: {_activations(plan)}",
+        f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
     ]
+
+
+def _activations(plan: Plan) -> str:
+    if plan.choice.checkpointing:
+        return "recomputed layer by layer (gradient checkpointing)"
+    return "all kept" if plan.choice.activation_share == 1 else f"{plan.choice.activation_share:.0%} kept"
 
 
 def _verdict(plan: Plan) -> list[str]:
     size = plan.job.device_bytes
     if size is None:
         return [
-            f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: name it by opd.gpu_memory_gib, "
-            "or by cluster.gpu.type"
+            f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: name it by "
+            f"{'' if plan.job.teacher is None else 'opd.gpu_memory_gib, or by '}cluster.gpu.type"
         ]
     if plan.fits:
         return [f"fits: {_gib(plan.peak.total)} of {_gib(size)} GiB at the most (phase `{plan.peak.name}`)"]

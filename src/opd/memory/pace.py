@@ -1,0 +1,169 @@
+"""Estimates the seconds of a step's parts from a plan: products at a measured rate, decoding by the bytes that it reads.
+
+Every constant is a measurement on one H200 (tests/benchmarks/gpu/NOTES.md). What is not in it: log-probabilities of rollouts,
+validations, checkpoints, conversations with tools, and collective calls, which are taken to hide behind computing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from opd.memory.plan import Plan
+from opd.memory.shapes import ModelShape
+
+TEACHER_SHARE = 0.866
+"""Of the rate of a large product that a teacher's forward reaches, attention counted (3.52 s for 2.03e15 operations)."""
+STUDENT_SHARES = ((0.35, 0.62), (1.0, 0.695))
+"""(share of the activations kept, share of that rate): 4.07 and 3.65 s for 1.69e15 operations."""
+CHECKPOINTING_SHARE = 0.56
+LAYER_S = 46e-6
+"""Of a layer's kernels in a decoding step beyond what they read and multiply: 1.28 ms of 28 layers."""
+DECODE_SHARE = 0.83
+"""Of that rate that the products of decoded rows reach: 6.2 us a row of a 1.7B model."""
+HOST_STEP_S, HOST_ROW_S = 1.2e-3, 17e-6
+"""Of vLLM's scheduler for a decoding step and for each row in it, beside the GPU: what many rows of a small model wait for."""
+SYNC_BYTES_A_SECOND = 10.8e9
+"""Weights on their way to the rollout server: 3.44 GB in 0.32 s."""
+HOST_BYTES_A_SECOND = 20e9
+"""Between device and host, pinned; an assumption."""
+REST_S = 0.5
+"""Everything else: 0.3 s of a rollout's start and end, 0.2 s of the driver's own."""
+SIGMA = 0.8
+"""Of the logarithm of a response's length, where only the mean is given."""
+KEY_VALUE_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a GPU does in a second: operations of a large bf16 product, bytes read of its memory."""
+
+    operations: float
+    read_bytes: float
+    measured: bool = False
+
+
+# By a part of the product's name, the first that matches; those of other GPUs than the H200 are its shares of their datasheets.
+PRODUCT_RATES: tuple[tuple[str, Rates], ...] = (
+    ("H200", Rates(operations=666e12, read_bytes=4.3e12, measured=True)),
+    ("H100-NVL", Rates(operations=560e12, read_bytes=3.5e12)),
+    ("H100", Rates(operations=666e12, read_bytes=3.0e12)),
+    ("A100", Rates(operations=210e12, read_bytes=1.8e12)),
+)
+
+
+def product_rates(name: str) -> Rates | None:
+    """Of a GPU by its product label; None for one that is not in the table."""
+    label = name.upper().replace(" ", "-")
+    return next((rates for part, rates in PRODUCT_RATES if part in label), None)
+
+
+def response_lengths(rows: int, *, longest: int, mean: float | None) -> list[int]:
+    """Tokens of each response: all at their longest, or quantiles of the log-normal distribution of a mean, cut at the longest."""
+    if mean is None:
+        return [longest] * rows
+    normal = NormalDist(math.log(mean) - SIGMA**2 / 2, SIGMA)
+    return [min(longest, max(1, round(math.exp(normal.inv_cdf((i + 0.5) / rows))))) for i in range(rows)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Seconds of the parts of a step."""
+
+    rollout: float
+    teacher: float
+    student: float
+    weight_sync: float
+    moving: float
+    rest: float = REST_S
+
+    @property
+    def step(self) -> float:
+        return self.rollout + self.teacher + self.student + self.weight_sync + self.moving + self.rest
+
+
+def make_pace(plan: Plan, rates: Rates, lengths: Sequence[int], *, prompt_tokens: int, num_ranks: int) -> Pace:
+    """The pace of a plan's steps.
+
+    Args:
+        lengths: tokens of every response of a step, over all ranks.
+        prompt_tokens: of each prompt.
+        num_ranks: GPUs of the run; they share the rows.
+    """
+    job, rows = plan.job, [prompt_tokens + length for length in lengths]
+    tokens, trained = sum(rows), sum(lengths)
+    teacher = sum(
+        2.0 * shape.backbone_params * tokens + _attention(shape, rows) for shape, _ in job.teachers
+    ) / len(job.teachers)  # fmt: skip
+    widest = max(shape.hidden for shape, _ in job.teachers)
+    heads = 2.0 * trained * job.student.vocab_rows * (widest + 3 * job.student.hidden)
+    student = 6.0 * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
+    return Pace(
+        rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks),
+        teacher=teacher / (TEACHER_SHARE * rates.operations * num_ranks),
+        student=student / (_student_share(plan) * rates.operations * num_ranks),
+        weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
+        moving=_moved_bytes(plan) / HOST_BYTES_A_SECOND,
+    )
+
+
+def _attention(shape: ModelShape, rows: Sequence[int]) -> float:
+    """Operations of one causal forward: two products over the lower triangle of each row."""
+    return 2.0 * sum(row * row for row in rows) * shape.query_width * shape.layers
+
+
+def _rollout(plan: Plan, rates: Rates, lengths: Sequence[int], prompt_tokens: int, num_ranks: int) -> float:
+    """As long as the longest response takes, alone, and what every row adds to the steps that it is in."""
+    shape, ranks = plan.job.student, plan.job.rollout_ranks
+    servers, weights = max(1, num_ranks // ranks), plan.job.compute_bytes * shape.num_params
+    alone = max(lengths) * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
+    products = 2.0 * shape.num_params * sum(lengths) / (DECODE_SHARE * rates.operations)
+    key_values = KEY_VALUE_BYTES * 2 * shape.key_width * shape.layers
+    read = key_values * sum(length * (prompt_tokens + length / 2) for length in lengths)
+    on_host = max(lengths) * HOST_STEP_S + sum(lengths) / servers * HOST_ROW_S
+    return max(on_host, alone + (products + read / rates.read_bytes) / (servers * ranks))
+
+
+def _student_share(plan: Plan) -> float:
+    if plan.choice.checkpointing:
+        return CHECKPOINTING_SHARE
+    (low, slow), (high, fast) = STUDENT_SHARES
+    return slow + (fast - slow) * (max(low, plan.choice.activation_share) - low) / (high - low)
+
+
+def _moved_bytes(plan: Plan) -> float:
+    """To the device and back in a step, of one rank."""
+    parts = {name: size for phase in plan.phases for name, size in phase.parts.items()}
+    choice, moved = plan.choice, 0
+    for offloaded, name in (
+        (choice.offload_teacher, "teacher weights"),
+        (choice.offload_params, "student weights"),
+        (choice.offload_optimizer, "optimizer moments"),
+    ):
+        moved += 2 * parts.get(name, 0) if offloaded else 0
+    return moved
+
+
+def render_pace(pace: Pace, rates: Rates, *, num_ranks: int, num_steps: int | None, price: float | None) -> list[str]:
+    """Lines for a terminal.
+
+    Args:
+        num_steps: of the run, where its spec says so.
+        price: of one GPU for an hour, in whatever currency.
+    """
+    parts = (
+        ("rollout", pace.rollout), ("teacher", pace.teacher), ("student", pace.student), ("weights", pace.weight_sync),
+        ("offloaded", pace.moving), ("rest", pace.rest),
+    )  # fmt: skip
+    of = "" if rates.measured else " (by the datasheet, not measured on this GPU)"
+    shown = " + ".join(f"{name} {seconds:.1f}" for name, seconds in parts if seconds)
+    lines = [f"a step: about {pace.step:.1f} s = {shown}{of}"]
+    if num_steps is not None:
+        hours = pace.step * num_steps * num_ranks / 3600
+        cost = "" if price is None else f", {hours * price:,.2f} at {price:g} a GPU-hour"
+        lines.append(
+            f"{num_steps} steps: about {hours:.1f} GPU-hours{cost}, without start, validations and checkpoints"
+        )
+    return lines

@@ -1,0 +1,120 @@
+"""Seconds of a step's parts, against counts by hand for two tiny models and against what one H200 took."""
+
+from dataclasses import replace
+
+import pytest
+from tests.memory.jobs import STUDENT, TEACHER, job
+
+from opd.memory.job import GIB
+from opd.memory.pace import (
+    DECODE_SHARE,
+    HOST_BYTES_A_SECOND,
+    HOST_ROW_S,
+    HOST_STEP_S,
+    LAYER_S,
+    TEACHER_SHARE,
+    Rates,
+    make_pace,
+    product_rates,
+    render_pace,
+    response_lengths,
+)
+from opd.memory.plan import make_plan
+from opd.memory.shapes import ModelShape
+
+UNIT = Rates(operations=1.0, read_bytes=1.0)
+
+
+def test_a_teachers_forward_is_its_layers_products_and_attention():
+    pace = make_pace(make_plan(job()), UNIT, [10, 6], prompt_tokens=2, num_ranks=1)
+    products, attention = 2 * 4 * 2592 * (12 + 8), 2 * (12**2 + 8**2) * 16 * 4
+    assert pace.teacher == pytest.approx((products + attention) / TEACHER_SHARE)
+
+
+def test_a_rollout_is_its_longest_response_alone_and_what_every_row_adds():
+    plan, weights = make_plan(job()), 2 * 2120
+    pace = make_pace(plan, UNIT, [10, 6], prompt_tokens=2, num_ranks=1)
+    alone = 10 * (2 * LAYER_S + weights)
+    products = 2 * 2120 * 16 / DECODE_SHARE
+    read = 2 * 2 * 8 * 2 * (10 * (2 + 5) + 6 * (2 + 3))
+    assert pace.rollout == pytest.approx(alone + products + read)
+    two = make_pace(plan, UNIT, [10, 6], prompt_tokens=2, num_ranks=2)
+    assert two.rollout == pytest.approx(alone + (products + read) / 2), "the longest response is as long on two"
+
+
+def test_many_short_rows_of_a_small_model_wait_for_the_scheduler():
+    fast = Rates(operations=1e18, read_bytes=1e18)
+    pace = make_pace(make_plan(job()), fast, [10] * 100, prompt_tokens=2, num_ranks=1)
+    assert pace.rollout == pytest.approx(10 * HOST_STEP_S + 1000 * HOST_ROW_S)
+
+
+def test_what_is_offloaded_moves_to_the_device_and_back():
+    pace = make_pace(make_plan(job(offload_teacher=True)), UNIT, [10], prompt_tokens=2, num_ranks=1)
+    assert pace.moving == pytest.approx(2 * 2 * TEACHER.num_params / HOST_BYTES_A_SECOND)
+
+
+def test_recomputed_layers_take_longer_than_kept_ones_and_all_of_them_are_the_fastest():
+    rates = [
+        make_pace(make_plan(job(**changes)), UNIT, [10], prompt_tokens=2, num_ranks=1).student
+        for changes in (
+            {"checkpointing": True},
+            {"checkpointing": False, "activation_share": 0.35},
+            {"checkpointing": False, "activation_share": 0.6},
+            {"checkpointing": False, "activation_share": 1.0},
+        )
+    ]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == len(rates)
+
+
+def test_lengths_of_a_mean_are_those_of_a_log_normal_distribution_cut_at_the_longest():
+    assert response_lengths(3, longest=7, mean=None) == [7, 7, 7]
+    lengths = response_lengths(1000, longest=4096, mean=700)
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == 4096
+    assert 670 < sum(lengths) / 1000 < 700
+
+
+def test_hours_and_cost_are_those_of_all_gpus_and_an_unmeasured_gpu_is_said_to_be():
+    pace = replace(make_pace(make_plan(job()), UNIT, [10], prompt_tokens=2, num_ranks=1), rollout=3600.0)
+    pace = replace(pace, teacher=0.0, student=0.0, weight_sync=0.0, moving=0.0, rest=0.0)
+    step, run = render_pace(pace, UNIT, num_ranks=8, num_steps=10, price=2.5)
+    assert step.startswith("a step: about 3600.0 s = rollout 3600.0")
+    assert "not measured" in step
+    assert run.startswith("10 steps: about 80.0 GPU-hours, 200.00 at 2.5 a GPU-hour")
+
+
+def test_an_experts_layer_counts_what_a_token_visits():
+    experts = replace(STUDENT, num_experts=4, experts_per_token=1)
+    assert experts.backbone_params == 2 * (STUDENT.layer_params + 4 * 8), "one expert and the router"
+
+
+def _qwen3(hidden: int, layers: int, intermediate: int, heads: int, *, tied: bool) -> ModelShape:
+    return ModelShape(
+        vocab_rows=151_936, hidden=hidden, layers=layers, intermediate=intermediate, num_heads=heads, num_kv_heads=8,
+        head_dim=128, tied=tied, qk_norm=True,
+    )  # fmt: skip
+
+
+MEASURED = job(
+    student=_qwen3(2048, 28, 6144, 16, tied=True), teacher=_qwen3(4096, 36, 12288, 32, tied=False), row_tokens=2112,
+    response_tokens=2048, rows_per_step=128, mini_rows=128, train_tokens=4 * 2112, score_tokens=4 * 2112,
+    checkpointing=False, activation_share=0.35, compiled=True, workspace_bytes=int(1.1 * GIB), device_bytes=int(139.8 * GIB),
+)  # fmt: skip
+"""The run of tests/benchmarks/gpu/last_step.json."""
+
+
+def test_the_steps_of_an_h200_are_told_within_a_tenth():
+    rates = product_rates("NVIDIA-H200")
+    assert rates is not None
+    pace = make_pace(make_plan(MEASURED), rates, [2048] * 128, prompt_tokens=14, num_ranks=1)
+    assert pace.rollout == pytest.approx(13.9, rel=0.1)
+    assert pace.teacher == pytest.approx(7.31, rel=0.1)
+    assert pace.student == pytest.approx(8.09, rel=0.1)
+    assert pace.step == pytest.approx(29.8, rel=0.1)
+
+
+def test_the_memory_of_an_h200_is_told_within_a_twentieth():
+    plan = make_plan(MEASURED)
+    student = next(phase for phase in plan.phases if phase.name == "student")
+    assert (student.total - student.parts["reserve"]) / GIB == pytest.approx(54.41, rel=0.05)

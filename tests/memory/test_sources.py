@@ -1,0 +1,43 @@
+"""The job of a spec whose teachers read prompts of their own."""
+
+import pytest
+from tests.memory.jobs import STUDENT, TEACHER
+from tests.minimal import MINIMAL
+
+from opd.config import parse_tree
+from opd.memory.sources import MOST_READ_TOKENS, job_from_spec
+
+ROW, LONGER = 2048 + 8192, 4096 + 8192
+
+
+def job_of(**teacher):
+    spec = parse_tree(MINIMAL["opd"] | {"teacher": {"path": "t", **teacher}, "opd": {"read_tokens": 1}}).spec
+    return job_from_spec(spec, STUDENT, TEACHER, device_bytes=None)
+
+
+def test_the_teachers_micro_batch_has_its_own_longer_rows_and_the_students_stays():
+    # A forward without a gradient is never shorter than a row.
+    plain, own = job_of(), job_of(prompt="{prompt}!", max_prompt_length=4096)
+    assert (plain.row_tokens, plain.score_tokens, plain.train_tokens) == (ROW, ROW, 4 * ROW)
+    assert (own.row_tokens, own.score_tokens, own.train_tokens) == (ROW, LONGER, 4 * ROW)
+    assert (plain.teacher_row_tokens, own.teacher_row_tokens) == (ROW, LONGER)
+    assert own.hidden_bytes == plain.hidden_bytes, "hidden states are kept of responses only"
+
+
+@pytest.mark.parametrize(
+    ("actor", "model"),
+    [
+        ({}, {"attn_implementation": "eager"}),
+        ({}, {"attn_implementation": "sdpa"}),
+        ({"use_remove_padding": False}, {"attn_implementation": "sdpa"}),
+    ],
+)
+def test_padded_rows_and_attention_by_a_matrix_keep_their_micro_batches_and_are_checkpointed(actor, model):
+    tree = MINIMAL["opd"] | {"device": "cuda", "actor": actor, "model": MINIMAL["opd"]["model"] | model}
+    packed, other = (
+        job_from_spec(parse_tree(one).spec, STUDENT, TEACHER, device_bytes=None)
+        for one in (MINIMAL["opd"] | {"device": "cuda"}, tree)
+    )
+    assert (packed.score_is_planned, packed.checkpointing) == (True, None)
+    assert (other.score_is_planned, other.checkpointing) == (False, True)
+    assert (packed.score_tokens, other.score_tokens) == (MOST_READ_TOKENS, 4 * ROW)
