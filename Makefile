@@ -141,7 +141,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@
 
-gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, eight runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, ten runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-step: $(VENV)/.gpu.stamp ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
@@ -175,7 +175,7 @@ charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.e
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## the rules of opd.importance compared on a toy task, 215 short runs, about an hour on two cores (STUDY=tip, paced or horizon)
+evidence: setup ## the rules of opd.importance and sparse-to-dense compared on a toy task, 325 short runs, about two hours on two cores (STUDY=tip, paced, horizon or bridge)
 	$(BIN)/python -m tests.evidence $(if $(STUDY),--study $(STUDY)) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply

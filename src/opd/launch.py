@@ -20,6 +20,7 @@ from opd.config import (
     OpdAgentSpec,
     OpdSpec,
     PipelineSpec,
+    SftSpec,
     SpecError,
     dump_spec,
     load_spec,
@@ -34,6 +35,7 @@ from opd.pipeline import run as run_pipeline
 from opd.runs.claim import refuse
 from opd.runs.identity import RUN_FILE
 from opd.runs.result import RESULT_FILE
+from opd.runs.start_times import START
 from opd.store.access import apply_experiment
 
 EXIT_BAD_SPEC = SpecError.exit_code
@@ -71,7 +73,15 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--name", help="name of the run; same as --set name=NAME")
     out.add_argument("--seed", help="seed of the run; same as --set seed=SEED")
     out.add_argument("--dry-run", action="store_true", help="print verl's overrides, one a line, and start nothing")
-    out.add_argument("--plan", action="store_true", help="print what is on a GPU in which phase, and start nothing")
+    out.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what is on a GPU in which phase and the time of a step, and start nothing",
+    )
+    out.add_argument(
+        "--response-tokens", type=float, metavar="N", help="--plan: mean length of a response (default: the longest)"
+    )
+    out.add_argument("--gpu-hour", type=float, metavar="PRICE", help="--plan: price of one GPU for an hour")
     out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -98,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"opd.launch: {begun}", file=sys.stderr)
         return EXIT_BAD_SPEC
     if args.plan:
-        return plan(loaded, is_final=args.no_env)
+        return plan(loaded, args)
     if args.dry_run:
         print_overrides(spec)
         return 0
@@ -119,15 +129,18 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
         print(f"# stage {stage.name}: {planned.kind}, run {planned.name}", flush=True)
         if args.dry_run:
             print_overrides(stage.spec)
-        elif isinstance(planned, OpdSpec | OpdAgentSpec):
-            codes.append(plan(replace(loaded, spec=planned), is_final=args.no_env))
+        elif isinstance(planned, OpdSpec | OpdAgentSpec | SftSpec):
+            codes.append(plan(replace(loaded, spec=planned), args))
+        else:
+            print(f"no plan: kind {planned.kind} has none")
     return max(codes)
 
 
-def plan(loaded: Loaded, *, is_final: bool) -> int:
-    """Print what lies on a GPU in which phase; 2 where it does not fit."""
-    apply_experiment(dump_spec(loaded.spec), is_final=is_final)
-    code: int = importlib.import_module("opd.memory.command").run(loaded)
+def plan(loaded: Loaded, args: argparse.Namespace) -> int:
+    """Print what lies on a GPU in which phase and how long a step takes; 2 where it does not fit."""
+    apply_experiment(dump_spec(loaded.spec), is_final=args.no_env)
+    command = importlib.import_module("opd.memory.command")
+    code: int = command.run(loaded, command.Expected(response_tokens=args.response_tokens, price=args.gpu_hour))
     return code
 
 
@@ -197,7 +210,10 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
         model_path=fetch(spec.model.path, spec.model.revision),
         teacher_paths={key: fetch(teacher.path, teacher.revision) for key, teacher in teachers.items()},
     )
-    code = importlib.import_module("opd.trainer.entry").run(spec, run)
+    START.mark("spec and files")
+    entry = importlib.import_module("opd.trainer.entry")
+    START.mark("imports")
+    code = entry.run(spec, run)
     return code
 
 

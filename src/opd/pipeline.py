@@ -3,24 +3,30 @@
 A stage is a run of its own below the pipeline's folder in the store, and that is all that the pipeline knows of it: a stage
 is finished where its run has a result under the spec that it has now. So whatever ended the last start, this one goes on from
 there, and within a stage as that run resumes. Each process that runs a stage is an attempt of the pipeline's own run, which
-tells others how it stands: its step is the number of finished stages.
+tells others how it stands: its step is the number of finished stages. In a cluster pods know the pipeline's folder alone, and
+ask there for a save: the trainer of the running stage looks there too, and between stages the pipeline itself does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from opd.cluster.supervise import supervised
+from opd.cluster.supervise import EXIT_INTERRUPTED, supervised
 from opd.config import AnySpec, ConvertSpec, PipelineSpec, Problem, SpecError, dump_spec, spec_hash
 from opd.config.defaults import TRAINS
 from opd.config.pipeline import Reference, Stage, of_stage, stages_of
 from opd.config.running import Trainer
+from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.inputs import Inputs, check_inputs
+from opd.pods import stop
 from opd.runs.claim import open_run, refuse
 from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
@@ -51,9 +57,32 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
         0 where all stages are finished, else the exit code of the stage that is not.
     """
     parent, code = os.getpid(), EXIT_NEXT_STAGE
-    while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
-        code = supervised(lambda: _one_stage(spec, start, is_final=is_final, origin=origin), grace_s=grace_s)
+    with _noting_signals() as seen:
+
+        def one_stage() -> int:
+            return EXIT_INTERRUPTED if seen else _one_stage(spec, start, is_final=is_final, origin=origin)
+
+        while code == EXIT_NEXT_STAGE and os.getpid() == parent:  # `supervised` also returns in the child, to end it
+            code = supervised(one_stage, grace_s=grace_s)
     return code
+
+
+@contextlib.contextmanager
+def _noting_signals() -> Iterator[list[int]]:
+    """The signals to stop that come between two stages, when `supervised` does not look; the next one does not begin then."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    parent = os.getpid()
+    try:
+        yield seen
+    finally:
+        if os.getpid() == parent:  # the child's handlers are its own
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str) -> int:
@@ -71,6 +100,9 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 name, resolved = following
                 number = f"{len(finished) + 1} of {len(stages)}"
                 print(f"opd.launch: stage {number}, {name}: run {resolved.name} in {resolved.store.url}", flush=True)
+                PROGRESS.within(f"{name} ({number})")
+                PROGRESS.rest("start")
+                _serve_pods(Path(claimed.handle.local_dir), num_finished=len(finished))
                 if code := start(resolved):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
@@ -99,6 +131,15 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
     return 0
 
 
+def _serve_pods(run_dir: Path, *, num_finished: int) -> None:
+    """Answer pods that asked for a save while no stage ran, and hold still until they are gone; what has finished is stored.
+
+    From now on the running stage answers in the same place.
+    """
+    os.environ[stop.ASKED_IN_VARIABLE] = str(run_dir)
+    stop.serve(run_dir, lambda: num_finished)
+
+
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:
     """The finished stages by name with their specs, in order, and the one behind them; None where there is none.
 
@@ -124,11 +165,28 @@ def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]
     for stage in stages:
         spec = stage.resolved(value_of)
         if _result(spec).get("spec_hash") != spec_hash(spec):
-            for needed in sorted({one.stage for one in stage.references.values() if one.result == "checkpoint"}):
-                verify(needed, finished[needed])  # only what is still to be read: behind it checkpoints may be deleted
+            for reference in sorted(set(stage.references.values()), key=str):  # behind it results may be deleted
+                _see_that_it_is_there(reference, finished[reference.stage], value_of(reference))
             return finished, (stage.name, spec)
         finished[stage.name] = spec
     return finished, None
+
+
+def _see_that_it_is_there(reference: Reference, spec: AnySpec, url: str) -> None:
+    """Look at what the next stage is going to read of a finished one.
+
+    Raises:
+        CheckpointError: it is gone.
+    """
+    if reference.result == "checkpoint":
+        verify(reference.stage, spec)
+        return
+    where, file = (url, KEY_FILE) if reference.result == "model" else url.rsplit("/", 1)
+    if not open_store(where).exists(file):
+        raise CheckpointError(
+            f"stage {reference.stage} ({_store(spec).url}) is finished, but what it left, {url}, is gone: bring it back, or "
+            f"delete the stage's {RESULT_FILE}, and the stage makes it again"
+        )
 
 
 def verify(name: str, spec: AnySpec) -> None:
@@ -138,6 +196,7 @@ def verify(name: str, spec: AnySpec) -> None:
 
     Raises:
         CheckpointError: there is no result, or a stage that saves has no such checkpoint.
+        StoreError: the store does not answer.
     """
     result, where = _result(spec), f"stage {name} ({_store(spec).url})"
     if result.get("spec_hash") != spec_hash(spec):

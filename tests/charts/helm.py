@@ -13,11 +13,15 @@ from typing import Any
 import yaml
 
 from gotools import find
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = ROOT / "charts"
-_SHIPPED = {path.stem: path for path in sorted((ROOT / "manifests/experiments").glob("*.yaml"))}
+_SHIPPED = {
+    path.stem: path
+    for folder in ("experiments", "pipelines")
+    for path in sorted((ROOT / "manifests" / folder).glob("*.yaml"))
+}
 SWEEPS = {name: path for name, path in _SHIPPED.items() if "\nmatrix:" in path.read_text()}
 # Those that a chart takes as they are.
 EXPERIMENTS = {name: path for name, path in _SHIPPED.items() if name not in SWEEPS}
@@ -33,7 +37,7 @@ def kind_of(experiment: str) -> str:
 
 
 # One example of each kind, for tests of what all charts have in common.
-EXAMPLE_OF = {kind: next(name for name in EXPERIMENTS if kind_of(name) == kind) for kind in KINDS}
+EXAMPLE_OF = {kind: next(name for name in EXPERIMENTS if kind_of(name) == kind) for kind in FILE_KINDS}
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:

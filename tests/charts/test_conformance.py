@@ -10,7 +10,7 @@ from tests.minimal import MINIMAL
 
 import kubeschemas
 from gotools import find
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 EVERYTHING = {
     "cluster": {
@@ -47,7 +47,7 @@ def cases():
         for site, path in SITES.items():
             values = yaml.safe_load(path.read_text())  # over the experiment, which has no key in common with a site
             yield f"{name}-{site}", (kind_of(name), IMAGE, values), {"experiment": name}
-    for kind in KINDS:
+    for kind in FILE_KINDS:
         layers = [
             MINIMAL[kind],
             EVERYTHING,
@@ -91,7 +91,7 @@ def test_every_case_was_looked_at_with_all_its_kinds(verdicts):
     by_case = {}
     for case, kind, *_ in verdicts:
         by_case.setdefault(case, set()).add(kind)
-    assert len(by_case) == (2 + len(SITES)) * len(EXPERIMENTS) + len(KINDS)
+    assert len(by_case) == (2 + len(SITES)) * len(EXPERIMENTS) + len(FILE_KINDS)
     for case, kinds in by_case.items():
         assert {"RayJob", "ConfigMap", "ServiceAccount", "NetworkPolicy", "Pod"} <= kinds, case
     assert "PodMonitor" in by_case["opd-everything.yaml"]

@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import RUN, env_of, head, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 SECRETS = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "mlflow": {"secret": "ml", "key": "m"}, "store": "bucket"}  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_a_reference_to_a_secret_is_no_literal():
     assert env_of(head(spec))["HF_TOKEN"] == reference
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_models_from_a_hub_are_cached_on_the_run_s_volume_or_on_a_claim_for_all_runs(kind):
     own = env_of(head(rayjob(kind, {"cluster": {"cache": {"claim": "hub"}}})))
     assert own["HF_HOME"] == "/cache/huggingface"

@@ -12,7 +12,7 @@ from tests.minimal import MINIMAL
 from chartgen.__main__ import drifted, generated
 from chartgen.chart import charts
 from chartgen.constants import constants, locked_version
-from opd.config import KINDS, static_defaults
+from opd.config import FILE_KINDS, static_defaults
 from opd.config.cluster import cluster_defaults, parse_cluster
 from opd.config.errors import SpecError
 from opd.config.reader import read_text
@@ -34,19 +34,19 @@ def test_a_changed_file_is_noticed(tmp_path):
     assert [str(path) for path in drifted(tmp_path)] == ["charts/opd/values.yaml", "charts/eval/README.md"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_values_hold_every_default_that_depends_on_the_kind_alone_and_the_cluster_s(kind):
     values = read_text((CHARTS / kind / "values.yaml").read_text(), origin="values.yaml").tree
     assert {"kind": kind, **values} == {**static_defaults(kind), "cluster": cluster_defaults(kind)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_file_must_say_its_kind_since_the_tool_could_not_read_it_otherwise(kind):
     without = {key: value for key, value in MINIMAL[kind].items() if key != "kind"}
     assert "missing property 'kind'" in refusal(kind, without, experiment="")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_key_stands_in_values_and_readme_with_its_description(kind):
     values = (CHARTS / kind / "values.yaml").read_text()
     table = (CHARTS / kind / "README.md").read_text()
@@ -67,7 +67,7 @@ def objects_with_keys(node, path=""):
         yield from objects_with_keys(node["items"], f"{path}[]")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_section_refuses_unknown_keys(kind):
     schema = json.loads((CHARTS / kind / "values.schema.json").read_text())
     sections = dict(objects_with_keys(schema))
@@ -96,7 +96,7 @@ def test_an_integer_that_json_cannot_carry_exactly_is_refused():
     assert "maximum" in refusal("opd", {"trainer": {"total_steps": 2**53 + 2}})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_least_that_a_chart_needs_is_what_the_spec_needs(kind):
     assert one(objects(kind, MINIMAL[kind], experiment=""), "RayJob")
 
@@ -132,5 +132,5 @@ def test_constants_come_from_the_lock_and_the_spec():
 
 def test_charts_and_kinds_are_the_same():
     folders = {path.name for path in CHARTS.iterdir() if (path / "Chart.yaml").is_file()}
-    assert folders == {*KINDS, "opd-lib"}
-    assert [chart.kind for chart in charts()] == list(KINDS)
+    assert folders == {*FILE_KINDS, "opd-lib"}
+    assert [chart.kind for chart in charts()] == list(FILE_KINDS)

@@ -9,7 +9,7 @@ from tests.charts.helm import EXPERIMENTS, ROOT, SITES, SWEEPS, objects, one, pa
 from tests.charts.test_conformance import EVERYTHING, conform
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -76,7 +76,7 @@ def verbs(role, group, resource):
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_user_may_install_and_remove_everything_that_a_chart_renders(kind, picked):
     role = one(built(picked("progress")), "Role")
     for tree in objects(kind, MINIMAL[kind], EVERYTHING, experiment=""):

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, objects, one, template
 
-from opd.config import KINDS, dump_spec, load_text
+from opd.config import FILE_KINDS, dump_spec, load_text
 
 ODD = {
     "name": "odd",
@@ -48,7 +48,7 @@ def test_numbers_and_strings_arrive_as_they_were_written():
     assert mounted["rollout"]["engine_kwargs"] == ODD["rollout"]["engine_kwargs"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_charts_own_part_is_kept_from_the_trainer(kind):
     tree = json.loads(experiment(kind, {"global": {"x": 1}}))
     assert not {"cluster", "global", "opd-lib", "matrix"} & tree.keys()
@@ -58,7 +58,7 @@ def test_the_experiment_cannot_be_edited_under_a_running_trainer():
     assert one(objects("opd"), "ConfigMap")["immutable"] is True
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
     for tree in objects(
         kind, {"name": "math-3", "cluster": {"labels": {"team": "a"}, "podMonitor": {"enabled": True}}}
@@ -84,7 +84,7 @@ def test_the_rayjob_is_no_hook_and_carries_the_experiment_s_hash():
     assert other != job["metadata"]["annotations"]["opd/experiment-sha256"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_each_template_file_renders_at_most_one_object(kind):
     sources = [line for line in template(kind, IMAGE).stdout.splitlines() if line.startswith("# Source: ")]
     assert len(sources) == len(set(sources))

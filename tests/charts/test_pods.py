@@ -4,10 +4,10 @@ import pytest
 from tests.charts.helm import IMAGE, RUN, containers, env_of, objects, one, pod_templates, rayjob
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 MODES = ("K8sJobMode", "HTTPMode")
-ALL = [(kind, mode) for kind in KINDS for mode in MODES]
+ALL = [(kind, mode) for kind in FILE_KINDS for mode in MODES]
 # With an init container, so that it is looked at too.
 FETCH = {"agent": {"database_dir": "/db"}, "cluster": {"toolDatabase": {"url": "s3://b/db.tar.gz", "sha256": "0" * 64}}}
 
@@ -93,7 +93,7 @@ def test_pull_secrets_are_on_every_pod(kind, mode):
         assert pod["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_labels_of_the_run_reach_every_pod_and_leave_kuberay_s_own_alone(kind):
     for role, pod in pod_templates(objects(kind, {"cluster": {"gitSha": "abc123", "labels": {"team": "math"}}})):
         labels = pod["metadata"]["labels"]

@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import RUN, containers, env_of, objects, one, pod_templates
 from tests.charts.policies import TABLE, of_chart
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 ON = {"cluster": {"progress": {"enabled": True}}}
 NAME = f"{RUN}-progress"
@@ -19,7 +19,7 @@ def tokens(pod):
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_without_it_no_pod_has_a_token_and_the_run_no_right(kind):
     trees = objects(kind)
     assert not {"Role", "RoleBinding"} & {tree["kind"] for tree in trees}
@@ -34,7 +34,7 @@ def test_a_conversion_which_has_no_steps_to_tell_gets_nothing():
 
 
 @pytest.mark.parametrize("mode", ["K8sJobMode", "HTTPMode"])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "convert"])
+@pytest.mark.parametrize("kind", [kind for kind in FILE_KINDS if kind != "convert"])
 def test_the_token_is_in_the_container_of_the_driver_alone_and_nowhere_by_default(kind, mode):
     trees = objects(kind, ON, {"cluster": {"submissionMode": mode}})
     for role, pod in pod_templates(trees):

@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import ROOT, containers, head, objects, pod_templates, rayjob, worker
 
 from chartgen.constants import locked_version
-from opd.config import KINDS, parse_tree
+from opd.config import FILE_KINDS, KINDS, parse_tree
 
 RUNS = [kind for kind in KINDS if kind != "convert"]
 
@@ -22,19 +22,19 @@ def test_there_are_as_many_workers_as_the_trainer_has_nodes_and_never_another_nu
     assert {group["replicas"], group["minReplicas"], group["maxReplicas"]} == {num_nodes}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_cluster_does_not_scale_by_itself_and_keeps_no_state_outside(kind):
     cluster = rayjob(kind)["rayClusterSpec"]
     assert cluster["enableInTreeAutoscaling"] is False
     assert "gcsFaultToleranceOptions" not in cluster
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_head_offers_no_cpu_so_that_no_training_lands_on_it(kind):
     assert rayjob(kind)["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_ray_start_parameters_are_strings_and_no_group_has_resources_beside_them(kind):
     cluster = rayjob(kind)["rayClusterSpec"]
     for group in [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", ())]:
@@ -71,7 +71,7 @@ def test_a_conversion_has_no_workers_and_a_head_that_holds_the_model():
     assert head(spec)["resources"]["requests"]["memory"] == "64Gi"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_shared_memory_is_a_memory_volume_of_its_own_size_that_holds_the_object_store(kind):
     layer = {"cluster": {"head": {"shmGib": 1.5, "objectStoreGib": 0.5}}}
     group = rayjob(kind, layer)["rayClusterSpec"]["headGroupSpec"]
@@ -91,7 +91,7 @@ def test_the_ray_version_is_the_lock_s():
     assert rayjob("opd")["rayClusterSpec"]["rayVersion"] == locked_version(ROOT / "uv.lock", "ray")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_token_guards_ray_unless_it_is_switched_off(kind):
     assert rayjob(kind)["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     off = rayjob(kind, {"cluster": {"auth": {"token": False}}})
@@ -118,7 +118,7 @@ def test_rdma_devices_are_opt_in_and_the_capability_a_second_step():
     assert head(rayjob("opd", {"cluster": {"rdma": {**rdma, "ipcLock": True}}}))["securityContext"]["capabilities"] == {"drop": ["ALL"]}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_ray_pods_ask_for_a_save_before_they_go_and_have_the_time_for_it(kind):
     layer = {"cluster": {"stop": {"saveSeconds": 900, "marginSeconds": 45}}}
     for role, pod in pod_templates(objects(kind, layer)):

@@ -16,12 +16,12 @@ from tests.charts.helm import (
 )
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
-RUNS = [kind for kind in KINDS if kind != "convert"]
+RUNS = [kind for kind in FILE_KINDS if kind != "convert"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_chart_renders_one_rayjob_of_the_stable_api(kind):
     job = one(objects(kind), "RayJob")
     assert job["apiVersion"] == "ray.io/v1"
@@ -47,7 +47,7 @@ def test_an_upgrade_is_refused_because_kuberay_would_ignore_it():
     assert "install under another name" in message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_entrypoint_is_one_fixed_command_without_anything_a_shell_would_touch(kind):
     nasty = {"name": "x", "env": {"A": "$(rm -rf /); `id` 'q' \"d\" && | > <"}}
     entrypoints = {rayjob(kind)["entrypoint"], rayjob(kind, nasty)["entrypoint"]}
@@ -119,9 +119,9 @@ def test_nothing_is_installed_at_run_time():
     assert "runtimeEnvYAML" not in rayjob("opd")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_chart_refuses_another_kind_and_says_which_one_it_takes(kind):
-    other = KINDS[(KINDS.index(kind) + 1) % len(KINDS)]
+    other = FILE_KINDS[(FILE_KINDS.index(kind) + 1) % len(FILE_KINDS)]
     assert f"value must be '{kind}'" in refusal(kind, {"kind": other})
 
 
@@ -143,13 +143,13 @@ def test_a_tag_is_taken_only_for_an_image_that_lies_on_the_nodes():
     assert (head(spec)["image"], head(spec)["imagePullPolicy"]) == ("opd-cpu:dev", "Never")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_helm_lint_finds_nothing(kind):
     done = helm("lint", "--strict", str(CHARTS / kind), "-f", str(EXPERIMENTS[EXAMPLE_OF[kind]]))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_helm_lint_of_a_chart_alone_passes_and_says_what_to_give(kind):
     done = helm("lint", "--strict", str(CHARTS / kind))
     assert done.returncode == 0, done.stdout + done.stderr

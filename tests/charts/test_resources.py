@@ -6,12 +6,12 @@ import pytest
 from tests.charts.helm import head, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS, SpecError, parse_tree
+from opd.config import FILE_KINDS, SpecError, parse_tree
 from opd.config.cluster.resources import resources
 from opd.config.cluster.rules import load_cluster
 from opd.config.needs import needs
 
-RUNS = [kind for kind in KINDS if kind != "convert"]
+RUNS = [kind for kind in FILE_KINDS if kind != "convert"]
 OPD = MINIMAL["opd"]
 SIZES = [
     {},
@@ -41,7 +41,7 @@ def test_workers_ask_for_what_the_spec_s_sizes_need(sizes):
     assert "cpu" not in limits
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_head_asks_for_what_its_processes_need(kind):
     needed = needs(parse_tree(MINIMAL[kind]).spec).head
     requests, limits = asked(head(rayjob(kind, MINIMAL[kind], experiment="")))

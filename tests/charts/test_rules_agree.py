@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from hypothesis import Phase, given, settings
-from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, one, parsed
+from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, kind_of, one, parsed
 from tests.charts.mutations import ERRORS, TREES, edit, mutated
 from tests.config.test_rules import RULES as RULES_OF_THE_SPEC
 from tests.minimal import MINIMAL
@@ -256,7 +256,7 @@ def test_the_launcher_ends_with_exit_2_and_one_message_for_each_class_of_error(l
         assert not any(mark in out.err for mark in TRACES)
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "convert"])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if kind_of(name) not in ("convert", "pipeline")])
 def test_a_run_in_a_ray_cluster_differs_from_a_local_one_by_what_ray_init_would_refuse_only(name):
     spec = load_text(EXPERIMENTS[name].read_text()).spec
     local = set(compute_overrides(spec, run=FACTS))

@@ -4,7 +4,7 @@ import pytest
 from tests.charts.helm import RUN, containers, head, objects, one, pod_templates, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 AGENT = {"experiment": "opd-agent-travel"}
 
@@ -49,7 +49,7 @@ def test_an_ephemeral_run_needs_an_object_store():
     assert volumes(one(trees, "RayJob")["spec"])["checkpoints"]["emptyDir"] == {}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_relative_paths_of_the_spec_lie_on_the_run_s_volume(kind):
     for role, pod in pod_templates(objects(kind)):
         if role in ("head", "worker"):
@@ -57,7 +57,7 @@ def test_relative_paths_of_the_spec_lie_on_the_run_s_volume(kind):
             assert mounts(ray)[ray["workingDir"]]["name"] == "checkpoints"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILE_KINDS)
 def test_ray_writes_to_a_bounded_scratch_volume_and_home_is_writable(kind):
     spec = rayjob(kind, {"cluster": {"head": {"scratchSize": "7Gi"}}})
     assert volumes(spec)["scratch"]["emptyDir"] == {"sizeLimit": "7Gi"}

@@ -39,6 +39,11 @@ def test_verl_still_counts_the_training_data_in_the_call_that_makes_it():
     assert "is_train=True" in source
 
 
+def test_verl_still_gives_both_data_sets_one_config():
+    source = inspect.getsource(trainer_base.PPOTrainer._init_dataloader)
+    assert source.count("create_rl_dataset(") == source.count("            self.config.data,\n") == 2
+
+
 def test_the_ranks_meet_at_the_port_of_the_spec():
     with verl_trainer.rendezvous_at(29501):
         assert trainer_base.RayWorkerGroup.keywords == {"master_port_range": [29501, 29502]}
@@ -69,3 +74,25 @@ def test_requests_go_to_the_least_busy_server_and_a_conversation_stays_where_it_
         return [*names, (await client._acquire_server("z"))[0], (await client._acquire_server("y"))[0]]
 
     assert asyncio.run(route()) == ["a", "b", "a", "a", "b"]
+
+
+def test_verl_sets_up_in_the_order_in_which_a_start_is_told():
+    source = inspect.getsource(trainer_base.PPOTrainer._setup)
+    calls = [
+        "RayWorkerGroup(",
+        "init_model()",
+        "RewardLoopManager(",
+        "LLMServerManager.create(",
+        "CheckpointEngineManager(",
+    ]
+    assert [source.index(call) for call in calls] == sorted(source.index(call) for call in calls)
+
+
+def test_a_start_is_told_part_by_part(monkeypatch):
+    for name in ("RayWorkerGroup", "RewardLoopManager", "CheckpointEngineManager"):
+        monkeypatch.setattr(trainer_base, name, lambda: None)
+    parts = []
+    with verl_trainer.told(parts.append):
+        for name in ("RayWorkerGroup", "RewardLoopManager", "CheckpointEngineManager"):
+            getattr(trainer_base, name)()
+    assert parts == ["tokenizer and data", "worker processes", "models", "rollout server"]

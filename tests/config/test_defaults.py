@@ -45,6 +45,7 @@ ORIGINAL = {
         "data.enable_thinking": True,
         "trainer.val_before_train": False,
         "teacher.offload": "auto",
+        "actor.gradient_checkpointing": "auto",
         "actor.param_offload": "auto",
         "actor.optimizer_offload": "auto",
     },
@@ -64,6 +65,7 @@ ORIGINAL = {
         "data.train_ratio": 0.8,
         "trainer.val_before_train": False,
         "teacher.offload": "auto",
+        "actor.gradient_checkpointing": "auto",
         "actor.param_offload": "auto",
         "actor.optimizer_offload": "auto",
     },
@@ -270,3 +272,19 @@ def test_one_of_several_teachers_in_fp32_takes_attention_of_fp32(minimal):
     assert parse_tree(tree).spec.model.attn_implementation == "varlen"
     tree["teachers"]["b"] = {"path": "u", "dtype": "fp32"}
     assert parse_tree(tree).spec.model.attn_implementation == "sdpa"
+
+
+def test_a_prompt_of_the_teachers_own_may_be_as_long_as_a_row_and_without_one_there_is_no_length(minimal):
+    tree = minimal("opd") | {"teacher": {"path": "t", "prompt": "{prompt}"}}
+    assert parse_tree(tree).spec.teacher.max_prompt_length == 2048 + 8192
+    assert parse_tree(minimal("opd")).spec.teacher.max_prompt_length is None
+    del tree["teacher"]
+    tree |= {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "{prompt}"}}, "route": {"to": {"x": "a"}}}
+    assert [t.max_prompt_length for t in parse_tree(tree).spec.named_teachers.values()] == [None, 10240]
+
+
+def test_the_token_budget_of_a_forward_holds_a_teachers_own_longer_rows(minimal):
+    tree = minimal("opd") | {"teacher": {"path": "t", "prompt": "{prompt}"}}
+    assert parse_tree(tree).spec.actor.log_prob_max_token_len_per_gpu == 3 * 10240
+    tree["teacher"]["max_prompt_length"] = 30000
+    assert parse_tree(tree).spec.actor.log_prob_max_token_len_per_gpu == 30000 + 8192

@@ -24,7 +24,7 @@ def test_a_node_needs_three_cpus_a_rank_two_for_storage_units_and_one_for_the_co
 
 
 def test_the_breakdown_names_every_part_that_takes_cpus():
-    assert worker().cpus_by_part() == "ranks 24, queue storage units 2, queue controllers 1"
+    assert worker().cpus_by_part == "ranks 24, queue storage units 2, queue controllers 1"
 
 
 def test_a_run_on_the_cpu_has_one_storage_unit_however_many_nodes_it_has():
@@ -48,3 +48,19 @@ def test_a_conversion_needs_a_head_alone():
     found = needs(parse_tree({"kind": "convert", "convert": {"checkpoint": "c"}}).spec)
     assert (found.num_nodes, found.worker) == (0, None)
     assert found.head.memory_gib > needs(parse_tree(OPD).spec).head.memory_gib
+
+
+def test_a_pipeline_needs_of_each_resource_what_its_most_demanding_stage_does():
+    stages = {
+        "wide": {**OPD, "actor": {"use_dynamic_bsz": True}, "trainer": {"nnodes": 2, "gpus_per_node": 2}},
+        "deep": {**OPD, "rollout": {"num_agent_workers": 0}, "reward": {"num_workers": 0}},
+        "busy": {**OPD, "trainer": {"gpus_per_node": 1}, "reward": {"num_workers": 300}},
+        "last": {"kind": "convert", "convert": {"checkpoint": "c"}},
+    }
+    found = needs(parse_tree({"kind": "pipeline", "name": "p", "stages": stages}).spec)
+    of = {name: needs(parse_tree(tree).spec) for name, tree in stages.items()}
+    assert found.num_nodes == of["wide"].num_nodes == 2
+    assert (found.worker.gpus, found.worker.cpus) == (of["deep"].worker.gpus, of["deep"].worker.cpus)
+    assert found.worker.cpus_by_part == of["deep"].worker.cpus_by_part
+    assert found.worker.memory_gib == of["busy"].worker.memory_gib > of["deep"].worker.memory_gib
+    assert found.head == of["last"].head

@@ -43,6 +43,12 @@ def spec_of(*sets: str) -> PipelineSpec:
     return found
 
 
+def controls_of(path: Path) -> dict[str, list[str]]:
+    """The `--set`s of each control that a shipped file's head names."""
+    lines = [line for line in path.read_text().splitlines() if line.startswith("#   ")]
+    return {name.strip("# "): [one.strip() for one in sets] for name, *sets in (line.split("--set ") for line in lines)}
+
+
 def stages(*sets: str) -> dict[str, Stage]:
     return {stage.name: stage for stage in stages_of(spec_of(*sets))}
 
@@ -134,6 +140,11 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
         ("stages.warmup.cluster={}", "stages.warmup.cluster", "at the top"),
         ("stages.more={kind: pipeline}", "stages.more.kind", "no pipeline"),
         ("stages.warmup.actor.learning_rat=1", "stages.warmup.actor.learning_rat", "learning_rate"),
+        (
+            "stages.own={kind: convert, convert: {checkpoint: '${stages.warmup.checkpoint}', dtype: bf16}}",
+            "stages.own.convert.target",
+            "warmup-model writes the same folder",
+        ),
         ("stages.warmup_model={kind: convert, convert: {checkpoint: c}}", "stages.warmup_model", "rename"),
     ],
 )  # fmt: skip
@@ -146,10 +157,102 @@ def test_what_cannot_work_is_said_before_any_stage_runs_under_the_key_of_the_pip
 @pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_shipped_pipeline_is_whole_and_so_are_its_controls(path):
     assert load_spec(path).spec.kind == "pipeline"
-    controls = [line.split("--set ")[1] for line in path.read_text().splitlines() if line.startswith("#   ")]
-    assert controls
-    for control in controls:
-        load_spec(path, sets=[control])
+    assert controls_of(path)
+    for sets in controls_of(path).values():
+        load_spec(path, sets=sets)
+
+
+SPARSE_TO_DENSE = sorted(PIPELINES.glob("sparse-to-dense-*.yaml"))
+RUN = {
+    "": "teacher_rl answers warmup distil",
+    "raw teacher": "answers warmup distil",
+    "SFT'd teacher": "teacher_sft answers warmup distil",
+    "RL'd teacher": "teacher_rl answers warmup distil",
+    "no warm-up": "teacher_rl distil",
+    "no OPD, forward KL": "teacher_rl answers warmup",
+    "no OPD, hard SFT": "teacher_rl answers hard_sft",
+    "stage 3 on new labels": "teacher_rl answers warmup distil student_rl",
+    "replay, stage 3 on 1H": "teacher_rl answers warmup distil student_rl",
+    "GRPO of the student alone": "student_rl",
+}
+
+
+@pytest.mark.parametrize("control", RUN)
+@pytest.mark.parametrize("path", SPARSE_TO_DENSE, ids=lambda path: path.stem)
+def test_each_control_of_sparse_to_dense_runs_its_stages_and_measures_the_last_student(path, control):
+    sets = controls_of(path).get(control, [])
+    assert bool(sets) == bool(control)
+    spec = load_spec(path, sets=sets).spec
+    assert isinstance(spec, PipelineSpec)
+    found = {stage.name: stage for stage in stages_of(spec)}
+    assert [name for name in found if not name.endswith("-model") and name != "final"] == RUN[control].split()
+    *_, last = RUN[control].split()
+    [measured] = found["final"].references.values()
+    assert measured == Reference(f"{last}-model", "model")
+    labels = {name: found[name].spec.data.split for name in found.keys() & {"teacher_sft", "teacher_rl", "student_rl"}}
+    on_new = control == "stage 3 on new labels"
+    assert {name: split.part for name, split in labels.items()} == {
+        name: 2 if on_new and name == "student_rl" else 1 for name in labels
+    }
+    assert len({(split.of, split.seed) for split in labels.values()}) <= 1
+    for name in found.keys() & {"warmup", "distil"}:
+        [teacher] = [one for (key, _), one in found[name].references.items() if key == "teacher.path"] or [None]
+        trained = [stage for stage in ("teacher_sft", "teacher_rl") if stage in found]
+        assert teacher == (Reference(f"{trained[-1]}-model", "model") if trained else None)
+
+
+def test_the_warm_up_is_forward_kl_on_the_answers_of_the_teacher_that_it_distils():
+    for path in SPARSE_TO_DENSE:
+        spec = load_spec(path).spec
+        assert isinstance(spec, PipelineSpec)
+        found = {stage.name: stage for stage in stages_of(spec)}
+        [only] = found["warmup"].spec.opd.stages
+        assert (only.loss_type, only.rollouts) == ("forward_kl", "teacher")
+        assert Reference("answers", "generations") in found["warmup"].references.values()
+        assert set(found["answers"].references.values()) == {Reference("teacher_rl-model", "model")}
+        assert found["answers"].spec.data.split == found["warmup"].spec.data.split
+
+
+SKIP = "stages.warmup.skip=true"
+
+
+def test_who_takes_the_model_of_a_skipped_stage_gets_the_one_that_it_would_have_begun_with():
+    assert list(stages(SKIP)) == ["answers", "distil"]
+    assert stages(SKIP)["distil"].spec.model.path == "small"
+    pinned = stages(SKIP, "stages.warmup.model.revision=abc")["distil"].spec.model
+    assert (pinned.path, pinned.revision) == ("small", "abc")
+    by_model = stages(SKIP, "stages.distil.teacher.path='${stages.warmup.model}'")["distil"].spec.teacher
+    assert by_model.path == "small"
+    several = "stages.distil={kind: opd, model: {path: m}, teachers: {own: {path: '${stages.warmup.checkpoint}'}}, route: {to: {a: own}}}"
+    assert stages(SKIP, several)["distil"].spec.teachers["own"].path == "small"
+
+
+def test_a_chain_of_skipped_stages_leaves_what_the_first_would_have_begun_with_or_what_runs_before_it():
+    more = "stages.last={kind: grpo, model: {path: '${stages.distil.checkpoint}'}}"
+    assert stages(more, SKIP, "stages.distil.skip=true")["last"].spec.model.path == "small"
+    found = stages(more, "stages.distil.skip=true")
+    assert list(found) == ["answers", "warmup", "warmup-model", "last"]
+    assert set(found["last"].references.values()) == {Reference("warmup-model", "model")}
+
+
+@pytest.mark.parametrize(
+    ("sets", "path", "words"),
+    [
+        (["stages.answers.skip=true"], "stages.warmup.sft.teacher_answers", "stage answers is skipped"),
+        ([SKIP, "stages.warmup.kind=convert"], "stages.distil.model.path", "stage warmup is skipped"),
+        ([SKIP, "stages.answers={kind: eval, model: {path: m}, eval: {checkpoint: '${stages.warmup.checkpoint}'}}"],
+         "stages.answers.eval.checkpoint", "stage warmup is skipped"),
+        ([SKIP, "stages.distil.skip=true", "stages.answers.skip=true"], "stages", "all of them are skipped"),
+        ([SKIP, "stages.distil.skip=true", "stages.warmup.model.path='${stages.distil.checkpoint}'",
+          "stages.answers.model.path='${stages.warmup.checkpoint}'"], "stages", "warmup -> distil -> warmup wait"),
+        (["stages.warmup.skip=maybe"], "stages.warmup.skip", "true or false"),
+    ],
+)  # fmt: skip
+def test_what_a_skipped_stage_cannot_leave_is_said_before_any_stage_runs(sets, path, words):
+    with pytest.raises(SpecError) as caught:
+        spec_of(*sets)
+    found = {problem.path: problem.rule for problem in caught.value.problems}
+    assert words in found[path]
 
 
 def test_a_stages_name_is_one_that_a_reference_can_carry():

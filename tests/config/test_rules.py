@@ -33,6 +33,7 @@ SEVERAL = {
 
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
+    ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
     ("opd", SEVERAL | {"teacher": {"path": "t"}}, "teachers", "each has one of several", {"teacher": None}),
     ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
     (
@@ -56,6 +57,65 @@ RULES = [
         "opd.vocab_parallel_size",
         "share the heads",
         {"opd.vocab_parallel_size": 1},
+    ),
+    (
+        "opd",
+        {"teacher.refresh_every": 5},
+        "teacher.refresh_every",
+        "gets the student's weights",
+        {"teacher.path": "Qwen/Qwen3-1.7B", "model.path": "Qwen/Qwen3-1.7B"},
+    ),
+    (
+        "opd",
+        {"teacher.refresh_every": 5, "teacher.path": "m", "model.path": "m", "model.revision": "1"},
+        "teacher.refresh_every",
+        "and its revision where it has one",
+        {"teacher.revision": "1"},
+    ),
+    (
+        "opd-agent",
+        SEVERAL | {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "refresh_every": 1}}},
+        "teachers.b.refresh_every",
+        "gets the student's weights",
+        {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "refresh_every": 0}}},
+    ),
+    (
+        "opd",
+        {"teacher.max_prompt_length": 64},
+        "teacher.max_prompt_length",
+        "reads the student's prompts",
+        {"teacher.prompt": "{prompt} {data_source}"},
+    ),
+    (
+        "opd",
+        SEVERAL | {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "max_prompt_length": 8}}},
+        "teachers.b.max_prompt_length",
+        "reads the student's prompts",
+        {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "max_prompt_length": 8, "prompt": "{prompt}"}}},
+    ),
+    (
+        "opd",
+        {
+            "teacher.prompt": "{prompt}",
+            "teacher.max_prompt_length": 30000,
+            "actor.use_dynamic_bsz": True,
+            "actor.log_prob_max_token_len_per_gpu": 30720,
+        },
+        "teacher.max_prompt_length",
+        "must hold the teacher's longest row",
+        {"actor.log_prob_max_token_len_per_gpu": 38192},
+    ),
+    (
+        "opd",
+        SEVERAL
+        | {
+            "teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "{prompt}", "max_prompt_length": 30000}},
+            "actor.use_dynamic_bsz": True,
+            "actor.log_prob_max_token_len_per_gpu": 30720,
+        },
+        "teachers.b.max_prompt_length",
+        "must hold the teacher's longest row",
+        {"actor.log_prob_max_token_len_per_gpu": 38192},
     ),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
     ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),

@@ -103,7 +103,7 @@ def edit(build, name, old, new):
 def test_a_whole_run_keeps_every_promise_and_verifies(build, capsys):
     assert broken(build) == []
     assert verify(build) == 0
-    assert "10 promises of 1 of 14 scenarios: kept" in capsys.readouterr().out
+    assert "10 promises of 1 of 15 scenarios: kept" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,62 @@ def test_a_fault_that_did_not_happen_as_claimed_breaks_its_promise(tmp_path, fil
 def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
     [promise] = lost_worker(tmp_path, [1, 2, 3], [4, 5, 6], shown)
     assert promise.startswith("kubelet killed: opdctl logs -f")
+
+
+def beheaded_pipeline(tmp_path, **changed):
+    """Two pipelines, of which one has lost its head behind its first stage and inside the last; `changed` by file."""
+    done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
+    heads = [
+        {"metadata": {"name": f"h{number}", "labels": {"app.kubernetes.io/component": "head"}}} for number in range(3)
+    ]
+    job = {"status": {"rayClusterName": "pipeline-killed-a"}}
+    files = {
+        "played.txt": "100",
+        "status.txt": "attempts 1 distil (3 of 3): rollout\n at step 3, 2 s ago\n",
+        "models.json": {run: {"/step-huggingface": "5f"} for run in ("pipeline-whole", "pipeline-killed")},
+        "killed.jsonl": "".join(
+            json.dumps({"pod": f"pipeline-killed-h{number}", "num_processes": 9, "time": MIDNIGHT + second}) + "\n"
+            for number, second in enumerate((31, 61))
+        ),
+        "pipeline-killed.pods.watch": "".join(json.dumps({"object": pod}) for pod in heads),
+        "pipeline-killed.rayjobs.watch": json.dumps({"object": job}),
+    }
+    started = {"warmup": (20,), "warmup-model": (40,), "distil": (50, 70)}
+    for run in ("pipeline-whole", "pipeline-killed"):
+        files[f"{run}.rayjob.yaml"] = yaml.safe_dump(done)
+        files[f"{run}.store/result.json"] = {"steps": 3, "stages": dict.fromkeys(started, run)}
+        for stage, seconds in started.items():
+            folder = f"{run}.store/stages/{run}-{stage}"
+            files[f"{folder}/result.json"] = {"finished_at_s": MIDNIGHT + seconds[-1] + 10}
+            for number, second in enumerate(seconds if run == "pipeline-killed" else seconds[:1], start=1):
+                owner = {"attempt": number, "started_at_s": MIDNIGHT + second}
+                files[f"{folder}/attempts/{number:04}/owner.json"] = owner
+        for stage in ("warmup", "distil"):
+            files[f"{run}.store/stages/{run}-{stage}/attempts/0001/metrics.jsonl"] = metrics(1, 2)
+    write(tmp_path / "pipeline", files | changed)
+    return broken(tmp_path, "pipeline")
+
+
+def test_a_pipeline_that_ends_as_the_one_left_alone_keeps_its_promises(tmp_path):
+    assert beheaded_pipeline(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "promise"),
+    [
+        ("pipeline-killed.store/stages/pipeline-killed-warmup-model/attempts/0001/owner.json", {"started_at_s": MIDNIGHT + 30}, "the head is lost between"),
+        ("pipeline-killed.store/stages/pipeline-killed-distil/attempts/0001/owner.json", {"started_at_s": MIDNIGHT + 62}, "the head is lost inside"),
+        ("pipeline-killed.store/stages/pipeline-killed-warmup/attempts/0002/owner.json", {"started_at_s": MIDNIGHT}, "no finished stage"),
+        ("pipeline-killed.store/stages/pipeline-killed-distil/attempts/0001/metrics.jsonl", metrics(1), "both pipelines: every step"),
+        ("pipeline-killed.store/result.json", {"steps": 2, "stages": {}}, "both pipelines: all stages"),
+        ("models.json", {"pipeline-whole": {"/m": "5f"}, "pipeline-killed": {"/m": "60"}}, "both pipelines: the model"),
+        ("pipeline-killed.rayjobs.watch", "{}", "three heads"),
+        ("status.txt", "rollout at step 3", "opdctl status names"),
+    ],
+)  # fmt: skip
+def test_evidence_of_another_pipeline_breaks_its_promise(tmp_path, file, content, promise):
+    [found] = beheaded_pipeline(tmp_path, **{file: content})
+    assert found.startswith(promise)
 
 
 def test_every_scenario_promises_something_that_missing_evidence_breaks(tmp_path):

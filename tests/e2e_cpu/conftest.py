@@ -51,4 +51,14 @@ def pytest_sessionfinish(session):
     for report in _reports:
         name = report.nodeid.split("::", 1)[1].removeprefix("test_").replace("_", " ")
         lines.append(f"| {name} | {report.outcome} | {report.duration:.0f} |")
+    kills = [str(value) for report in _reports for name, value in report.user_properties if name == "kill"]
+    if kills:
+        lines += [
+            "",
+            "Where the pipeline was killed:",
+            "",
+            "| kill | when | runs that were finished |",
+            "| --- | --- | --- |",
+        ]
+        lines += [f"| {kill} |" for kill in kills]
     target.write_text("\n".join(lines) + "\n")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,18 +108,40 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
     return Outcome(returncode=returncode, output=output, run_dir=folder / "out" / spec)
 
 
-def run_and_kill(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float = 200.0) -> None:
-    """Start and, once the file `at` is there, SIGKILL; a run that does not come so far is ended all the same."""
+def run_and_kill(
+    at: Path | Sequence[Path], folder: Path, spec: str, *sets: str, timeout_s: float = 200.0, after_s: float = 0.0
+) -> Path:
+    """Start and, `after_s` seconds after the file `at`, or one of several, is there, SIGKILL; which file it was.
+
+    A run that does not come so far is ended all the same, and fails the test.
+    """
+    files = [at] if isinstance(at, Path) else at
     process = start(folder, spec, *sets)
     deadline_s = time.monotonic() + timeout_s
     try:
-        while not at.exists() and process.poll() is None and time.monotonic() < deadline_s:
+        while not any(file.exists() for file in files) and process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        assert at.exists(), (folder / "run.log").read_text()[-4000:]
+        seen = next((file for file in files if file.exists()), None)
+        assert seen is not None, (folder / "run.log").read_text()[-4000:]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=after_s)
     finally:
         if process.poll() is None:
             kill_all(process.pid)
         process.wait(timeout=30)
+    return seen
+
+
+def run_and_end(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float = TIMEOUT_S) -> Outcome:
+    """Start and, once the file `at` is there, ask to end by SIGTERM, as a pod's deletion does."""
+    process = start(folder, spec, *sets)
+    deadline_s = time.monotonic() + timeout_s
+    while not at.exists() and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    process.terminate()
+    outcome = finish(process, folder, spec)
+    assert at.exists(), outcome.output[-4000:]
+    return outcome
 
 
 def run(folder: Path, spec: str, *sets: str) -> Outcome:

@@ -12,7 +12,7 @@ from tests.fast_tier.tier import ROOT
 from tests.ports import free_ports
 
 import gotools
-from opd.config import KINDS
+from opd.config import FILE_KINDS
 
 NAMESPACE = "registry"
 
@@ -36,7 +36,7 @@ def test_pushed_charts_install_without_a_clone(tier, registry, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout + done.stderr
-    assert said.count("Digest: sha256:") == len(KINDS)
+    assert said.count("Digest: sha256:") == len(FILE_KINDS)
     (tmp_path / "image.json").write_text(json.dumps(IMAGE))
     values = ["-f", EXPERIMENTS["quickstart"], "-f", tmp_path / "image.json"]
     done = tier.helm(NAMESPACE, "install", "pulled", f"{registry}/opd", "--plain-http", *values)

@@ -34,6 +34,13 @@ PLACES = {
     "passrate": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "sft": {"head": (1, UNTAINTED), "worker": (1, GPUS & UNTAINTED), "submitter": (1, UNTAINTED)},
     "convert": {"head": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+    "warmup-distil-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+    "sparse-to-dense-toy": {"head": (1, UNTAINTED), "worker": (1, UNTAINTED), "submitter": (1, UNTAINTED)},
+    "sparse-to-dense-qwen3-8b-to-1.7b": {
+        "head": (1, UNTAINTED),
+        "worker": (1, GPUS & UNTAINTED),
+        "submitter": (1, UNTAINTED),
+    },
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gotools import find
-from opd.config import KINDS, ConvertSpec
+from opd.config import FILE_KINDS, KINDS, ConvertSpec, PipelineSpec
 from opd.config.reader import read_text
 from opd.config.verl import RunFacts, compute_overrides
 from opdctl.chart import helm
@@ -40,7 +40,7 @@ def manifests(folder: Path) -> None:
     """Writes what `opdctl render` prints for every experiment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(helm.HELM_VARIABLE, str(find("helm")))
-        _write(folder, {kind: _experiments(kind) for kind in KINDS}, _manifests_of)
+        _write(folder, {kind: _experiments(kind) for kind in FILE_KINDS}, _manifests_of)
 
 
 def check(generate: Callable[[Path], None], folder: Path, scratch: Path) -> None:
@@ -60,7 +60,7 @@ def _experiments(kind: str) -> dict[str, tuple[Experiment, bool]]:
     """
     written = read_text((GOLDEN / "experiments.yaml").read_text(), origin="experiments.yaml").tree
     shipped = {path.stem: read_text(path.read_text(), origin=path.name).tree
-               for path in sorted((MANIFESTS / "experiments").glob("*.yaml"))}  # fmt: skip
+               for folder in ("experiments", "pipelines") for path in sorted((MANIFESTS / folder).glob("*.yaml"))}  # fmt: skip
     found: dict[str, tuple[Experiment, bool]] = {}
     for name, tree in {**written, **shipped}.items():
         if tree["kind"] == kind:
@@ -80,7 +80,7 @@ def _load(tree: dict[str, Any], site: str | None) -> list[Experiment]:
 
 def _overrides_of(experiment: Experiment, is_fetched: bool) -> list[str]:
     spec = experiment.spec
-    assert not isinstance(spec, ConvertSpec)
+    assert not isinstance(spec, ConvertSpec | PipelineSpec)
     paths = {"model_path": "/hub/model", "teacher_paths": {"teacher": "/hub/teacher"}} if is_fetched else {}
     facts = RunFacts(run_id=spec.name, run_dir=f"outputs/{spec.name}", in_ray_cluster=spec.trainer.nnodes > 1, **paths)
     return compute_overrides(spec, run=facts)

@@ -1,5 +1,6 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, the toy task, GRPO, conversations with tools, an evaluation.
+chosen ones, the toy task, GRPO, conversations with tools, an evaluation, two stages with weighted prompts, a pipeline of a warm-up
+and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -20,10 +21,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from tests.gpu.facts import machine
-from tests.gpu_smoke.promises import Promise, agent_promises, choice_promises, eval_promises, promises, step_parts
+from tests.gpu_smoke.promises import (
+    Promise,
+    agent_promises,
+    choice_promises,
+    eval_promises,
+    promises,
+    sft_promises,
+    start_parts,
+    step_parts,
+    weight_promises,
+)
 
 from opd.config import load_spec
+from opd.config.pipeline import FOLDER as STAGES
+from opd.config.pipeline import stages_of
+from opd.data.toy.task import write_parquet
+from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
@@ -36,6 +52,8 @@ SPECS = {
     "grpo": HERE / "specs/grpo.yaml",
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
     "eval": HERE / "specs/eval.yaml",
+    "weighted": HERE / "specs/weighted.yaml",
+    "pipeline": HERE / "specs/pipeline.yaml",
 }
 # The first run on chosen tokens: chosen among all of a step, within micro-batches, and by the student alone.
 CHOICES = {
@@ -43,6 +61,7 @@ CHOICES = {
     "soft-or-micro": ("score=soft_or", "ratio=0.2", "normalize=micro"),
     "entropy": ("score=entropy", "ratio=0.5"),
 }
+PASS_RATES = "assets/pass_rates.parquet"
 SPECS |= dict.fromkeys(CHOICES, SPECS["opd"])
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
 QUICKSTARTS = ("toy", "agent")
@@ -76,10 +95,19 @@ class Outcome:
             "returncode": self.returncode,
             "seconds": self.seconds,
             "first_step_s": self.first_step_s,
+            "start_parts_s": start_parts(self.rows),
             "promises": [promise._asdict() for promise in self.promises],
             "step_parts_s": self.parts,
             "rows": self.rows,
         }
+
+
+def write_equal_rates(path: Path) -> None:
+    """A pass rate of 1/2 for every training prompt of the toy task."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    train, _ = write_parquet(path.parent / "toy", seed=1)
+    prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
+    write_pass_rates(path, [PassRate(prompt_id(*prompt), 0.5, 8, "nobody") for prompt in prompts])
 
 
 def environment() -> dict[str, str]:
@@ -94,6 +122,8 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
     sets = [*(ON_A_GPU if name in QUICKSTARTS else ()), f"name={name}", *extra]
     sets += [f"opd.importance.tokens.{item}" for item in CHOICES.get(name, ())]
+    if name == "weighted":
+        write_equal_rates(folder / PASS_RATES)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
@@ -118,7 +148,9 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
                 process.wait()
     seconds = time.monotonic() - started
     run_dir = folder / "out" / name
-    rows = [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
+    rows = metrics_of(run_dir)
+    if spec.kind == "pipeline":  # its own rows are its stages' ends
+        rows = [row for stage in stages_of(spec) for row in metrics_of(run_dir / STAGES / stage.spec.name)]
     steps = [row for row in rows if "training/global_step" in row]
     kept = list(_kept(name, spec, rows, run_dir, log))
     return Outcome(
@@ -127,9 +159,14 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         seconds=seconds,
         first_step_s=steps[0]["time"] - wall if steps else None,
         promises=kept,
-        parts=step_parts(rows) if len(steps) > 2 else {},
+        parts=step_parts(rows) if len(steps) > 2 and spec.kind != "pipeline" else {},
         rows=rows,
     )
+
+
+def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows that a run has written; none where it never began."""
+    return [dict(row) for row in read_metrics(LocalStore(run_dir)).rows] if run_dir.exists() else []
 
 
 def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: Path) -> Iterator[Promise]:
@@ -140,11 +177,25 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         if result.exists():
             yield from eval_promises(run_dir, json.loads(result.read_text()), log.read_text(errors="replace"))
         return
+    if spec.kind == "pipeline":
+        for stage in stages_of(spec):
+            run = stage.spec.name
+            result = run_dir.parent / "store" / name / STAGES / run / RESULT_FILE
+            yield Promise(f"stage {stage.name} finished", result.name if result.exists() else "none", result.exists())
+            of_stage = metrics_of(run_dir / STAGES / run)
+            if of_stage and stage.spec.kind != "convert":
+                yield from _kept(name, stage.spec, of_stage, run_dir / STAGES / run, log)
+        return
     if not any("training/global_step" in row for row in rows):
         yield Promise("at least one step", "none", False)
         return
+    if spec.kind == "sft":
+        yield from sft_promises(rows, num_steps=spec.trainer.total_steps)
+        return
     yield from promises(name, spec.kind, rows, num_steps=spec.trainer.total_steps)
-    if name in CHOICES:
+    if name == "weighted":
+        yield from weight_promises(rows, run_dir)
+    if name in (*CHOICES, "weighted"):
         yield from choice_promises(rows, spec.opd.importance.tokens.ratio)
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
@@ -154,6 +205,8 @@ def show(outcome: Outcome, log: Path) -> None:
     """The run's part of the table; the end of its log where it failed."""
     first = "-" if outcome.first_step_s is None else f"{outcome.first_step_s:.0f} s"
     print(f"\n{outcome.name}: exit {outcome.returncode}, {outcome.seconds:.0f} s, first step after {first}")
+    for part, seconds in start_parts(outcome.rows).items():
+        print(f"  start: {part:24s} {seconds:8.1f} s")
     for promise in outcome.promises:
         print(f"  {'kept  ' if promise.kept else 'BROKEN'}  {promise.name:48s} {promise.observed}")
     whole = outcome.parts.get("step", 0.0)

@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.inputs.files import prompt_rows, write_rows
 
+from opd.config.sections import Split
 from opd.data.rows import SCHEMA
+from opd.data.split import part_of
 from opd.inputs.data import DataSet, data_problems
 
 
@@ -49,6 +51,43 @@ def test_the_samples_that_are_used_count_and_not_those_that_are_there(tmp_path):
     assert faults([path], batch_size=16, max_samples=16) == []
     assert faults([path], batch_size=16, max_samples=-1) == []
     assert "has 8 (of 32, by data.max_train_samples)" in only([path], batch_size=16, max_samples=8).rule
+
+
+def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
+    path = write_rows(tmp_path / "a.parquet", prompt_rows(32))
+    in_first = sum(part_of(row["prompt"], of=2, seed=3) == 1 for row in prompt_rows(32))
+    assert 2 < in_first < 32
+    split = Split(part=1, seed=3)
+    assert faults([path], batch_size=in_first, split=split) == []
+    assert f"has {in_first} (of 32, by data.split)" in only([path], batch_size=in_first + 1, split=split).rule
+    both = only([path], batch_size=16, split=split, max_samples=2).rule
+    assert "has 2 (of 32, by data.split and data.max_train_samples)" in both
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("hint", "there is no column 'hint' in"),
+        ("reward_model.hint", "there is no column 'reward_model.hint' in"),
+        ("data_source.x", "there is no column 'data_source.x' in"),
+        ("reward_model", "the column 'reward_model' is struct<"),
+    ],
+)
+def test_a_column_that_a_template_reads_must_be_there_and_be_no_group(tmp_path, name, rule):
+    path = write_rows(tmp_path / "a.parquet", prompt_rows(3))
+    [problem] = faults([path], columns=(("teacher.prompt", name),))
+    assert (problem.path, problem.value) == ("teacher.prompt", name)
+    assert problem.rule.startswith(rule)
+    assert "it has data_source, prompt" in problem.rule
+    assert "COLUMN.FIELD" in problem.fix
+
+
+def test_columns_and_fields_that_are_there_are_no_fault(tmp_path):
+    path = write_rows(tmp_path / "a.parquet", prompt_rows(3))
+    columns = tuple(
+        ("teacher.prompt", name) for name in ("data_source", "reward_model.ground_truth", "extra_info.index")
+    )
+    assert faults([path, "toy://train"], columns=columns) == []
 
 
 def test_a_file_named_twice_counts_twice(tmp_path):

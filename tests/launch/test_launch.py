@@ -211,6 +211,50 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
     assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
 
 
+def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
+    config = SHAPE | {"hidden_size": 1536, "intermediate_size": 6144}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "sft.yaml"
+    file.write_text(
+        f"kind: sft\nmodel: {{path: {tmp_path}}}\ndata: {{train: t.parquet, val: v.parquet}}\ncluster: {{gpu: {{type: NVIDIA-A100-SXM4-40GB}}}}\n"
+        "actor: {param_offload: false, optimizer_offload: false, ppo_micro_batch_size_per_gpu: 1}\n"
+    )
+    fits = launch(file, "--plan")
+    assert (fits.returncode, fits.stderr) == (0, "")
+    header, *lines = fits.stdout.splitlines()
+    assert header.split("  ")[-2:] == ["student", "optimizer step"]
+    # A row's 2,048 + 8,192 tokens over 151,936 entries, three times in bf16: 8.69 GiB.
+    assert [line.split()[-1] for line in lines if line.startswith("logits ") and "GPU" not in line] == ["8.69"]
+    assert "teacher" not in fits.stdout
+    refused = launch(file, "--plan", "--set", "actor.ppo_micro_batch_size_per_gpu=8")
+    assert refused.returncode == 2
+    assert "helps: actor.ppo_micro_batch_size_per_gpu" in refused.stdout
+
+
+def test_a_plan_tells_the_time_of_a_step_and_what_the_run_costs(tmp_path):
+    for role, hidden in (("student", 2048), ("teacher", 4096)):
+        sizes = {
+            "hidden_size": hidden,
+            "num_hidden_layers": 28,
+            "intermediate_size": 3 * hidden,
+            "num_attention_heads": 16,
+        }
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 151936, **sizes}))
+    spec = {
+        "kind": "opd", "model": {"path": str(tmp_path / "student")}, "teacher": {"path": str(tmp_path / "teacher")},
+        "cluster": {"gpu": {"type": "NVIDIA-H200"}}, "trainer": {"total_steps": 100, "gpus_per_node": 1},
+    }  # fmt: skip
+    (tmp_path / "exp.yaml").write_text(json.dumps(spec))
+    words = (tmp_path / "exp.yaml", "--plan", "--no-env", "--response-tokens")
+    short, long = (launch(*words, tokens, "--gpu-hour", "2.5").stdout.splitlines()[-2:] for tokens in ("500", "4000"))
+    seconds = [float(lines[0].split("about ")[1].split()[0]) for lines in (short, long)]
+    assert seconds[0] < seconds[1]
+    hours = float(short[1].split("about ")[1].split()[0])
+    assert hours == pytest.approx(seconds[0] * 100 / 3600, abs=0.05)
+    assert "at 2.5 a GPU-hour" in short[1]
+
+
 def test_a_plan_loads_nothing_heavy(plan):
     code = (
         "import sys; from opd.launch import main; code = main();"

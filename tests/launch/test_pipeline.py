@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from opd.config import SpecError, load_spec
+from opd.config import load_spec
 from opd.config.pipeline import stages_of
-from opd.errors import CheckpointError
+from opd.errors import CheckpointError, StoreError
 from opd.pipeline import look, verify
+from opd.pods import stop
 from opd.runs.claim import open_run
 from opdctl.chart.values import load_experiments
 from opdctl.cli import app
@@ -35,11 +36,14 @@ stages:
 """
 # Each stage is a run of its own that does nothing but end as the file `STAGE.code` says: an exit code, or `wait`.
 PROGRAM = """
-import sys, time
+import os, sys, time
 from pathlib import Path
+from opd import pipeline
+from opd.cluster import supervise
 from opd.config import SpecError, load_spec
 from opd.errors import RunError
 from opd.pipeline import run
+from opd.pods import stop
 from opd.runs.claim import open_run
 
 def start(spec):
@@ -50,13 +54,29 @@ def start(spec):
             print(f"running {spec.name}", flush=True)
             if told == "wait":
                 time.sleep(600)
+            if told == "saves":
+                while not stop.serve(stop.asked_in(Path(claimed.handle.local_dir)), lambda: 12):
+                    time.sleep(0.05)
+                told = "0"
             if told != "0":
                 return int(told)
+            for answers in spec.sft.teacher_answers if spec.kind == "sft" else ():
+                assert Path(answers).read_bytes() == b"answers"
+            if spec.kind == "eval":
+                claimed.stores[0].put("eval/generations.parquet", b"answers")
             claimed.finish({"steps": 1})
     except RunError as error:
         print(error)
         return error.exit_code
     return 0
+
+if Path("between.signal").exists():  # one that comes as soon as a stage's process has ended
+    def signalled(one_stage, *, grace_s):
+        parent, code = os.getpid(), supervise.supervised(one_stage, grace_s=grace_s)
+        if os.getpid() == parent:
+            os.kill(parent, int(Path("between.signal").read_text()))
+        return code
+    pipeline.supervised = signalled
 
 spec = load_spec("pipe.yaml", sets=sys.argv[1:]).spec
 sys.exit(run(spec, start, is_final=True, origin="pipe.yaml", grace_s=20))
@@ -146,6 +166,77 @@ def test_a_signal_ends_the_stage_and_the_pipeline_and_no_stage_follows(folder):
         assert record["outcome"] == "stopped", run
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_between_two_stages_ends_the_pipeline_before_the_next_begins(folder, number):
+    (folder / "between.signal").write_text(str(int(number)))
+    code, output = ended(folder)
+    assert (code, started(output)) == (130, ["pipe-ask"])
+    assert not (folder / "store" / "pipe" / "stages" / "pipe-learn").exists()
+
+    (folder / "between.signal").unlink()
+    assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
+
+
+def test_pods_that_ask_for_a_save_between_stages_are_answered_before_the_next_begins(folder):
+    request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=0)
+    code, output = ended(folder)
+    assert code == 0
+    assert stop.wait(folder / "out" / "pipe", request, 1) == 0, "no stage had finished"
+    assert output.index("asked to save by") < output.index("running pipe-ask")
+
+
+def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_runs(folder):
+    (folder / "pipe-ask.code").write_text("saves")
+    running = process(folder)
+    for line in running.stdout:
+        if line.startswith("running"):
+            break
+    stop.sign_of_life(folder / "out" / "pipe")  # as `opd.pods.start` gives it beside the trainer
+    request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=120)
+    assert stop.wait(folder / "out" / "pipe", request, 60) == 12
+    running.terminate()  # the stage holds still until its pods are gone
+    output, _ = running.communicate(timeout=60)
+    assert (running.returncode, started(output)) == (130, [])
+
+
+def test_what_a_finished_stage_left_and_the_next_one_reads_is_made_again_where_it_is_gone(folder):
+    (folder / "pipe-learn.code").write_text("1")
+    ended(folder)
+    (folder / "pipe-learn.code").unlink()
+    stage = folder / "store" / "pipe" / "stages" / "pipe-ask"
+    (stage / "eval" / "generations.parquet").unlink()
+    code, output = ended(folder)
+    assert (code, started(output)) == (1, [])
+    assert "stage ask" in output
+    assert "generations.parquet, is gone: bring it back, or delete the stage's result.json" in output
+
+    (stage / "result.json").unlink()
+    assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-ask", "pipe-learn"])
+
+
+def test_a_store_may_move_between_two_starts(folder):
+    (folder / "pipe-learn.code").write_text("1")
+    ended(folder)
+    (folder / "pipe-learn.code").unlink()
+    (folder / "store").rename(folder / "moved")
+    (folder / "out").rename(folder / "gone")
+    code, output = ended(folder, f"store.url={folder}/moved")
+    assert (code, started(output)) == (0, ["pipe-learn"])
+
+
+def test_a_store_that_is_away_is_not_read_as_one_without_the_checkpoint(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    spec = load_spec("pipe.yaml", sets=["stages.learn.trainer.save_freq=1"]).spec
+    learn = next(stage for stage in stages_of(spec) if stage.name == "learn").spec
+    with open_run(learn) as claimed:
+        claimed.finish({"steps": 4})
+    complete = folder / "store/pipe/stages/pipe-learn/checkpoints/global_step_4/COMPLETE"
+    complete.parent.mkdir(parents=True)
+    complete.symlink_to(complete)  # no such file can be read, or found not to be there
+    with pytest.raises(StoreError, match="COMPLETE"):
+        verify("learn", learn)
+
+
 def test_the_data_of_all_stages_are_looked_at_before_the_first_runs(folder):
     code, output = ended(folder, "stages.learn.data.val=nowhere.parquet")
     assert (code, started(output)) == (2, [])
@@ -193,9 +284,15 @@ def test_a_dry_run_and_a_plan_show_every_stage_and_start_nothing(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert [line.split(",")[0] for line in done.stdout.splitlines() if line.startswith("#")] == headers
         assert words in done.stdout.partition(headers[-1])[2]
+    warmup, _, rest = done.stdout.partition(headers[1])
+    assert "optimizer moments" in warmup
+    assert "no plan: kind convert has none" in rest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_not_rendered_for_a_cluster_and_the_tool_says_so(folder):
-    with pytest.raises(SpecError, match="no chart yet"):
-        load_experiments(folder / "pipe.yaml", env={})
+def test_a_sweep_may_vary_a_key_of_a_stage(folder):
+    file = folder / "pipe.yaml"
+    file.write_text(file.read_text() + "matrix: {stages.learn.actor.learning_rate: [1.0e-6, 3.0e-6]}\n")
+    cells = [item.spec for item in load_experiments(file, env={})]
+    assert [spec.stages["learn"]["actor"]["learning_rate"] for spec in cells] == [1e-6, 3e-6]
+    assert [spec.name for spec in cells] == ["pipe-learning-rate-1e-06", "pipe-learning-rate-3e-06"]

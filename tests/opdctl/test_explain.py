@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from opd.config import KINDS, SPEC_CLASSES, VARIABLES, json_schema
+from opd.config import FILE_KINDS, SPEC_CLASSES, VARIABLES, json_schema
 from opd.config.cluster import cluster_schema
 from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.keys import cluster_keys, spec_keys
@@ -48,7 +48,7 @@ def test_a_word_less_explain_tells_every_section_with_what_it_holds_and_every_ke
     told = dict(line.split("  ", 1) for line in overview(width=10_000))
     assert told["store"] == "url, endpoint, region, addressing"
     assert told["seed"] == spec_keys("opd")["seed"].says
-    assert set(told) == {key.partition(".")[0] for kind in KINDS for key in (*spec_keys(kind), *cluster_keys())}
+    assert set(told) == {key.partition(".")[0] for kind in FILE_KINDS for key in (*spec_keys(kind), *cluster_keys())}
 
 
 def test_what_is_unknown_is_a_usage_error_that_names_the_nearest_key():
@@ -60,7 +60,7 @@ def test_what_is_unknown_is_a_usage_error_that_names_the_nearest_key():
 
 
 def test_every_key_is_explained_with_a_value_that_the_schema_takes():
-    schema_of = {kind: (json_schema(kind), spec_keys(kind)) for kind in KINDS}
+    schema_of = {kind: (json_schema(kind), spec_keys(kind)) for kind in FILE_KINDS}
     schema_of["cluster"] = ({"properties": {"cluster": cluster_schema("opd")}}, cluster_keys())
     for schema, keys in schema_of.values():
         validator = jsonschema.Draft202012Validator(schema)
@@ -70,7 +70,7 @@ def test_every_key_is_explained_with_a_value_that_the_schema_takes():
 
 
 def test_every_variable_of_the_original_is_found_at_its_key():
-    known = {path for kind in KINDS for path in spec_keys(kind)}
+    known = {path for kind in FILE_KINDS for path in spec_keys(kind)}
     assert {variable.path for variable in VARIABLES} <= known
 
 

@@ -53,6 +53,21 @@ def test_status_says_for_how_long_a_run_has_made_no_progress(
     assert "(rollout at step 7); ended after 3 h" in text
 
 
+def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
+    call: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = Standing(phase="rollout", step=7, progress_at_s=time.monotonic(), limit_s=None, stage="distil (2 of 3)")
+    for module in ("run", "reporter"):
+        monkeypatch.setattr(f"opd.runs.{module}.PROGRESS", SimpleNamespace(read=lambda: standing))
+    run = Run.open(run_id="bridge", local_root=tmp_path / "local", spec={"kind": "pipeline"}, spec_hash="h",
+                   store_url=str(store), tee=False)  # fmt: skip
+    with run:
+        run.claim.beat(progress_record())
+        run.summary(run.reporter.snapshot())
+        assert "distil (2 of 3): rollout at step 7" in call("status", "bridge", "--store", store).stdout
+        assert "distil (2 of 3), step 7" in call("list", "--store", store).stdout
+
+
 def test_status_says_why_an_attempt_failed(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:
     run = Run.open(run_id="broken", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip

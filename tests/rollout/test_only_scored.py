@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu
 from opd.config import parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.rollout.seeds import PASS_RATES, TRAIN, request_seed
-from opd.rollout.worker import ONLY_SCORED, RolloutWorker
+from opd.rollout.worker import ONLY_SCORED, RolloutReport, RolloutWorker
 
 ROLLOUT = {"n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": -1, "val_kwargs": {"n": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1}}  # fmt: skip
 
@@ -99,6 +99,43 @@ def test_answers_are_reported_with_their_scores_and_stored_nowhere(worker):
     came = {place: acc for place, acc in right.items() if place != (5, 1)}
     assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
     assert (report.num_trajectories, report.num_failed) == (4, 1)
+
+
+def _cut_once_row_6_is_asked(worker: RolloutWorker, batch: TensorDict) -> RolloutReport:
+    """The report of a batch that is cut when the answers to data row 6 still have to come, and those to row 5 have."""
+
+    class Hanging(_Loop):
+        async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:
+            if int(index) == 6:
+                is_asked.set()
+                await may_answer.wait()
+            return await super().run(sampling, session_id=session_id, index=index, **fields)
+
+    async def answered() -> RolloutReport:
+        answering = asyncio.create_task(worker.generate(batch))
+        await is_asked.wait()
+        while worker.num_finished < 2:
+            await asyncio.sleep(0)
+        await worker.cut()
+        may_answer.set()
+        return await answering
+
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    worker._agent_loop = lambda name, client: Hanging(client, worker.asked)
+    return asyncio.run(answered())
+
+
+def test_a_cut_batch_reports_the_answers_that_came_and_neither_waits_for_the_others_nor_calls_them_failed(worker):
+    batch = _batch(**{"global_steps": 7, "__rollout_n__": 2, ONLY_SCORED: True})
+    report = _cut_once_row_6_is_asked(worker, batch)
+    assert [(sample.problem_index, sample.sample_index) for sample in report.samples] == [(5, 0)]
+    assert (report.num_trajectories, report.num_failed, report.num_cut) == (4, 1, 2)
+
+
+def test_a_training_batch_is_not_cut(worker):
+    report = _cut_once_row_6_is_asked(worker, _batch(global_steps=7))
+    assert worker.stored == [TRAIN]
+    assert (report.num_trajectories, report.num_failed, report.num_cut) == (6, 1, 0)
 
 
 def test_a_training_batch_is_stored_and_its_answers_have_other_seeds(worker):

@@ -141,8 +141,29 @@ def test_what_says_nothing_new_is_not_written_again_nor_is_a_failed_write_hurrie
 
 def test_numbers_are_written_as_numbers_and_what_is_unknown_is_taken_out() -> None:
     assert fields(Snapshot(attempt=1, phase="start", step=0)) == {
-        "attempt": "1", "phase": "start", "step": "0", "totalSteps": None, "etaSeconds": None, "score": None, "scoreIsShare": None, "loss": None
+        "attempt": "1", "stage": None, "phase": "start", "step": "0", "totalSteps": None, "etaSeconds": None, "score": None, "scoreIsShare": None, "loss": None
     }  # fmt: skip
+
+
+def test_a_stage_is_told_beside_what_its_run_says() -> None:
+    said = fields(Snapshot(attempt=1, phase="rollout", step=7, stage="distil (2 of 3)", stage_step=7))
+    assert (said["stage"], said["phase"], said["step"]) == ("distil (2 of 3)", "rollout", "7")
+
+
+def test_a_pipeline_leaves_its_object_to_the_stage_that_runs(
+    open_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("opd.runs.run.ProgressConfigMap.of", lambda environment: lambda snapshot: told.append("told"))
+    with open_run(run_id="pipe", tells_cluster=False):
+        assert told == []
+        with open_run(run_id="stage"):
+            pass
+    assert set(told) == {"told"}
+    told.clear()
+    with open_run(run_id="again", tells_cluster=False) as run:
+        run.finish({"steps": 1})
+    assert told == []
 
 
 def test_a_pod_without_the_chart_s_object_writes_nothing() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from opd.errors import CorruptRecord, Overtaken, StoreUnavailable
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S
+from opd.runs.progress import Standing
 from opd.runs.run import Run
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.local import LocalStore
@@ -49,6 +51,20 @@ def test_a_run_that_is_done_says_so_with_the_last_value_of_each_metric_of_its_he
     assert found.latest[SCORE] == 0.5
     assert math.isnan(found.latest["actor/pg_loss"])
     assert "actor/kl" not in found.latest
+
+
+@pytest.mark.parametrize(("kind", "told"), [("pipeline", "distil (2 of 3), step 7"), ("opd", "")])
+def test_a_pipeline_s_summary_names_the_stage_that_runs_and_its_step(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch, kind: str, told: str
+) -> None:
+    standing = Standing(phase="rollout", step=7, progress_at_s=0.0, limit_s=None, stage="distil (2 of 3)")
+    # Before the run is open: its reporter's thread writes the summary too, and may be within a write.
+    monkeypatch.setattr("opd.runs.reporter.PROGRESS", SimpleNamespace(read=lambda: standing))
+    with open_run(spec={**SPEC, "kind": kind}) as run:
+        run.summary(run.reporter.snapshot())
+        assert stored(run).stage == told
+        run.finish({"steps": 3})
+    assert stored(run).stage == ""
 
 
 def test_an_attempt_knows_what_the_earlier_ones_have_logged_where_it_has_not(open_run: Callable) -> None:

@@ -9,15 +9,19 @@ import pytest
 from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from opd.cluster.shutdown import GracefulStop
 from opd.config import parse_tree
 from opd.evaluation.pass_rates import PassRate
 from opd.evaluation.problems import Problem
 from opd.evaluation.samples import Sample, read_generations, write_generations
+from opd.pods import stop
 from opd.rollout.worker import RolloutReport
+from opd.runs.run import EXIT_TERMINATED
 from opd.store.local import LocalStore
 from opd.trainer import evaluation
 from opd.trainer.evaluation import EvalTrainer
 from opd.trainer.trainer import OrderedTrainer
+from opd.worker.nonfinite import SkippedUpdates
 
 SPEC = {"kind": "passrate", "model": {"path": "hub/m"}, "rollout": {"val": {"num_samples": 2}}}
 RIGHT = {0: [1.0, 0.0], 1: [1.0, 1.0], 2: [0.0, 0.0]}  # of each data row's two answers
@@ -68,8 +72,11 @@ def attempt(monkeypatch, tmp_path):
         trainer.ours = SimpleNamespace(spec=parse_tree(SPEC | {"eval": eval_keys}).spec)
         local, remote = (LocalStore(tmp_path / name) for name in (f"disk {number}", "store"))
         handle = SimpleNamespace(attempt=number, local_dir=str(local.root), run_id="r")
-        trainer.run = SimpleNamespace(handle=handle, stores=(remote, local), remote=remote)
-        trainer._not_uploaded = set()
+        claim = SimpleNamespace(end=lambda state, why: None, prefix=f"attempts/{number:04d}")
+        trainer.run = SimpleNamespace(handle=handle, stores=(remote, local), remote=remote, claim=claim)
+        trainer._not_uploaded, trainer._unsealed_step, trainer._stop = set(), None, GracefulStop()
+        trainer.global_steps, trainer.total_training_steps = 0, 1
+        trainer._skipped = SkippedUpdates(0)
         trainer._init_dataloader()
         return trainer
 
@@ -122,6 +129,34 @@ def test_answers_in_a_file_that_cannot_be_read_are_asked_for_again(attempt, tmp_
     _answer(attempt(1), [0, 1])
     (tmp_path / "store" / "eval" / "generations.parquet").write_bytes(b"PAR1")
     assert _asked(attempt(2)) == [0, 1, 2]
+
+
+def test_an_attempt_that_is_asked_to_end_does_so_after_its_batch_and_the_next_asks_the_others(attempt, capsys):
+    trainer = attempt(1)
+    trainer._stop.requested = True
+    with pytest.raises(SystemExit) as ended:
+        trainer._on_report(RolloutReport(num_trajectories=4, num_cut=1, samples=[*_answers(2), *_answers(1)[:1]]))
+    assert ended.value.code == EXIT_TERMINATED
+    assert "stored 3 answers; the same command goes on from here" in capsys.readouterr().out
+    assert _asked(attempt(2)) == [0, 1]
+
+
+def test_an_attempt_that_is_asked_to_end_when_all_is_answered_comes_to_its_end(attempt):
+    trainer = attempt(1)
+    trainer._stop.requested = True
+    trainer._on_report(
+        RolloutReport(num_trajectories=6, samples=[answer for row in range(3) for answer in _answers(row)])
+    )
+    trainer.on_step_logged()
+
+
+def test_a_pod_that_has_to_go_hears_that_the_answers_are_stored(attempt, tmp_path):
+    trainer = attempt(1)
+    folder = tmp_path / "disk 1"
+    asked = stop.ask(folder, reason="test", hold_s=0)
+    trainer._on_report(RolloutReport(num_trajectories=2, samples=_answers(0)))
+    stop.sign_of_life(folder)
+    assert stop.wait(folder, asked, timeout_s=5) == 0
 
 
 @pytest.mark.parametrize(("keeps", "text"), [(True, "!"), (False, "")])

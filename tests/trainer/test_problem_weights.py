@@ -29,12 +29,13 @@ from opd.importance import Schedule
 from opd.pods import stop
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import ONLY_SCORED, RolloutReport
+from opd.runs.manifest import FileEntry, Manifest
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED
 from opd.store.local import LocalStore
 from opd.trainer import trainer as trainers
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.measured_rates import measure_pass_rates
+from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
 from opd.trainer.stages import Stages
 
@@ -169,6 +170,20 @@ def test_a_run_keeps_rates_and_weights_of_all_prompts_for_its_report(dataset, tm
     assert kept["weight"] == pytest.approx([0, 12 / 7, 16 / 7, 0])
 
 
+def _spec(*, num_samples: int, batch_size: int):
+    recompute = {"every": 3, "num_samples": num_samples}
+    problems = {"weights": "competence", "pass_rates": "p.parquet", "drop": False, "recompute": recompute}
+    tree = {
+        "kind": "opd",
+        "model": {"path": "m"},
+        "teacher": {"path": "t"},
+        "data": {"train_batch_size": batch_size},
+        "actor": {"ppo_mini_batch_size": 1, "use_dynamic_bsz": True},
+        "trainer": {"gpus_per_node": 1},
+    }
+    return parse_tree(tree | {"opd": {"importance": {"problems": problems}}}).spec
+
+
 class _Manager:
     """Answers each prompt as often as it is asked to; the sum's last digit says how many of the answers are right."""
 
@@ -196,14 +211,97 @@ class _Manager:
 
 def test_measuring_asks_every_prompt_and_draws_nothing_from_the_global_generators(dataset):
     manager, before = _Manager(), torch.get_rng_state()
-    asked = {"step": 7, "num_samples": 4, "batch_size": 3, "checkpoint": "run/global_step_6", "between": lambda: None}
-    found, failed_share = measure_pass_rates(dataset, cast(RolloutManager, manager), **asked)
+    measuring = Measuring(_spec(num_samples=4, batch_size=3), dataset, step=7)
+    measuring.measure(cast(RolloutManager, manager), between=lambda: None)
+    found = measuring.rates("run/global_step_6")
     assert manager.asked == [[0, 1], [2, 3]]
-    assert failed_share == 0.25
+    assert measuring.failed_share == 0.25
     assert [rate.pass_rate for rate in found.values()] == [0.0, 0.25, 0.5, 0.75]
     assert list(found) == dataset.prompt_ids()
     assert {(rate.k, rate.checkpoint) for rate in found.values()} == {(4, "run/global_step_6")}
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class _Cut(_Manager):
+    """Of its second batch only the first prompt gets its answers, all four, and the other one half of them."""
+
+    def take_report(self) -> RolloutReport:
+        rows = self.asked[-1]
+        samples = [
+            Sample(
+                run_id="r", step=7, data_source="toy_add", problem_index=row, sample_index=number, prompt="", response="",
+                pred="", ground_truth="9", score=1.0, acc=1.0 if number < row else 0.5, failed=False, num_tokens=1,
+                truncated=False,
+            )
+            for row in rows
+            for number in range(2 if row == 3 else 4)
+        ]  # fmt: skip
+        return RolloutReport(samples=samples, num_cut=2 if 3 in rows else 0)
+
+
+def _attempt(folder, *, attempt: int, step: int = 6) -> SimpleNamespace:
+    """A run on a disk of its own, whose weights are the checkpoint of a step as an attempt saved it."""
+    entry = FileEntry(path="data.pt", size=1, sha256="0" * 64, rank=-1)
+    current = Manifest(step=step, attempt=attempt, spec_hash="s", files=(entry,))
+    return SimpleNamespace(
+        local=LocalStore(folder), remote=None, stores=[LocalStore(folder)], checkpoints=SimpleNamespace(current=current),
+        handle=SimpleNamespace(local_dir=str(folder)),
+    )  # fmt: skip
+
+
+def _saved_when_cut(dataset, tmp_path) -> None:
+    """A measuring before step 7 that is asked to end in its second batch."""
+
+    def save() -> None:
+        if manager.asked[-1] == [2, 3]:
+            measuring.save()
+            raise SystemExit
+
+    manager = _Cut()
+    measuring = Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, attempt=1))
+    with pytest.raises(SystemExit):
+        measuring.measure(cast(RolloutManager, manager), between=save)
+
+
+def test_a_measuring_that_was_asked_to_end_goes_on_with_the_prompts_that_lack_answers(dataset, tmp_path, capsys):
+    _saved_when_cut(dataset, tmp_path)
+    resumed = Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, attempt=1))
+    manager = _Manager()
+    resumed.measure(cast(RolloutManager, manager), between=lambda: None)
+    assert manager.asked == [[3]]
+    assert "pass rates of 3 of 4 prompts are of an earlier attempt" in capsys.readouterr().out
+    assert [rate.pass_rate for rate in resumed.rates("m").values()] == [0.0, 0.25, 0.5, 0.75]
+    assert resumed.failed_share == 1 / 16, "of the last prompt's answers one did not come"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"attempt": 2}, {"attempt": 1, "step": 5}], ids=["another save of the step", "other weights"]
+)
+def test_what_was_measured_with_other_weights_is_measured_again(dataset, tmp_path, changed):
+    _saved_when_cut(dataset, tmp_path)
+    manager = _Manager()
+    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=_attempt(tmp_path, **changed)).measure(
+        cast(RolloutManager, manager), between=lambda: None
+    )
+    assert manager.asked == [[0, 1], [2, 3]]
+
+
+def test_a_damaged_file_of_what_was_measured_is_measured_again(dataset, tmp_path, caplog):
+    _saved_when_cut(dataset, tmp_path)
+    (tmp_path / UNFINISHED_KEY).write_text('{"weights"')
+    manager = _Manager()
+    run = _attempt(tmp_path, attempt=1)
+    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=run).measure(
+        cast(RolloutManager, manager), between=lambda: None
+    )
+    assert manager.asked == [[0, 1], [2, 3]]
+    assert f"{UNFINISHED_KEY} of " in caplog.text
+
+
+def test_what_was_measured_is_not_saved_without_the_checkpoint_of_its_weights(dataset, tmp_path):
+    run = _attempt(tmp_path, attempt=1, step=3)
+    Measuring(_spec(num_samples=4, batch_size=2), dataset, step=7, run=run).save()
+    assert not (tmp_path / UNFINISHED_KEY).exists()
 
 
 class _Interrupted:
@@ -223,16 +321,7 @@ class _Interrupted:
 
 def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> trainers.OPDTrainer:
     """A trainer that measures before this step; `saved` is which steps it has saved, `claim` what it said of its attempt."""
-    problems = {"weights": "competence", "pass_rates": "p.parquet", "drop": False, "recompute": {"every": 3}}
-    tree = {
-        "kind": "opd",
-        "model": {"path": "m"},
-        "teacher": {"path": "t"},
-        "data": {"train_batch_size": 1},
-        "actor": {"ppo_mini_batch_size": 1, "use_dynamic_bsz": True},
-        "trainer": {"gpus_per_node": 1},
-    }
-    spec = parse_tree(tree | {"opd": {"importance": {"problems": problems}}}).spec
+    spec = _spec(num_samples=8, batch_size=1)
     monkeypatch.setattr(trainers.OPDTrainer, "_spec", spec)
     trainer = object.__new__(trainers.OPDTrainer)
     trainer.ours = SimpleNamespace(spec=spec, checkpoint=spec.checkpoint, run=SimpleNamespace(run_id="r"))
@@ -240,6 +329,7 @@ def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> t
     trainer.saved, trainer.claim = [], []
     claim = SimpleNamespace(end=lambda state, why: trainer.claim.append(state), prefix="attempts/0001")
     trainer.run = SimpleNamespace(
+        checkpoints=SimpleNamespace(current=None),
         local=LocalStore(tmp_path), remote=None, stores=[LocalStore(tmp_path)], claim=claim,
         handle=SimpleNamespace(local_dir=str(tmp_path), attempt=1),
     )  # fmt: skip
@@ -328,6 +418,7 @@ def _weigh_step(monkeypatch, dataset, problems, reward_beta) -> tuple[torch.Tens
     monkeypatch.setattr(trainer_base, "create_rl_dataset", lambda *args, is_train=True, **kwargs: dataset)
     trainer = object.__new__(trainers.OPDTrainer)
     trainer.run, trainer.tokenizer, trainer.processor, trainer.trainer_mode = None, dataset.tokenizer, None, "sync"
+    trainer.ours = SimpleNamespace(spec=spec)
     trainer.config, trainer.parameter_sync_step = OmegaConf.create(LOADERS), 1
     trainer._init_dataloader()  # the second data set is not weighed: it would lose rows again
     assert trainer._stages.schedule.num_tokens(1) == 3, "the same call makes the schedule of the steps"

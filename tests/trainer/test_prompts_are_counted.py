@@ -12,7 +12,8 @@ from transformers import AutoTokenizer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from opd.config import SpecError
+from opd.config import SpecError, parse_tree
+from opd.config.run_config import RunConfig, RunFacts
 from opd.data.toy import STUDENT_DIR
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.trainer import OrderedTrainer
@@ -118,12 +119,15 @@ def test_fewer_prompts_than_a_batch_after_the_overlong_ones_are_dropped_are_a_fa
     )  # verl's: the data set, and loaders over it
     trainer = object.__new__(OrderedTrainer)
     trainer.run = None
+    tree = {"kind": "grpo", "model": {"path": "m"}, "data": {"split": {"part": 1}}}
+    trainer.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
     trainer.train_dataset = _dataset([_file(tmp_path / "a.parquet", [_SHORT, _LONG, _SHORT, _LONG, _LONG])])
     trainer.config = OmegaConf.create({"data": {"train_batch_size": 2, "max_prompt_length": 16}, "trainer": {}})
     trainer._init_dataloader()
     trainer.config.data.train_batch_size = 3
     with pytest.raises(
-        SpecError, match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16"
+        SpecError,
+        match=r"2 are left of the training data: 3 are longer than data\.max_prompt_length=16 tokens, and only part 1 of 2",
     ):
         trainer._init_dataloader()
     trainer.config.trainer.val_only = True

@@ -8,12 +8,15 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from opd.config import SpecError
+from opd.config import SpecError, parse_tree
+from opd.config.run_config import RunConfig, RunFacts
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.samples import Sample, write_generations
 from opd.trainer.dataset import PromptDataset
+from opd.trainer.sft import SftTrainer
 from opd.trainer.teacher_answers import TeacherAnswers
+from opd.trainer.trainer import OrderedTrainer
 
 NUM_PROMPTS = 6
 KEY = "opd.teacher_answers"
@@ -106,3 +109,25 @@ def test_a_file_with_other_columns_is_refused(tmp_path, dataset, tokenizer):
     for path in (tmp_path / "a.parquet", prompts):
         with pytest.raises(SpecError, match="the file cannot be read"):
             TeacherAnswers([str(path)], dataset, tokenizer, seed=1, key=KEY)
+
+
+@pytest.mark.parametrize(("test_freq", "before", "is_needed"), [(-1, False, False), (5, False, True), (-1, True, True)])
+def test_a_run_that_never_validates_needs_no_answers_to_its_validation_prompts(
+    tmp_path, dataset, tokenizer, monkeypatch, test_freq, before, is_needed
+):
+    _, held_out = write_parquet(tmp_path, seed=3)
+    trainer = object.__new__(SftTrainer)
+    tree = {
+        "kind": "sft", "model": {"path": "m"}, "data": {"train": "t.parquet", "val": "v.parquet"},
+        "sft": {"teacher_answers": stored(tmp_path / "a.parquet", answers(1))},
+        "trainer": {"test_freq": test_freq, "val_before_train": before},
+    }  # fmt: skip
+    trainer.ours = RunConfig(spec=parse_tree(tree).spec, run=RunFacts(run_id="r", run_dir=None))
+    trainer.tokenizer, trainer.train_dataset = tokenizer, dataset
+    trainer.val_dataset = PromptDataset([str(held_out)], tokenizer, dataset.config)
+    monkeypatch.setattr(OrderedTrainer, "_init_dataloader", lambda self: None)  # has made the data sets
+    if not is_needed:
+        trainer._init_dataloader()
+        return
+    with pytest.raises(SpecError, match=r"477 of 477 prompts have no answer"):
+        trainer._init_dataloader()

@@ -52,7 +52,10 @@ DYNAMIC = [
 MODEL = "actor_rollout_ref.model"
 CHECKPOINTING = [f"{MODEL}.enable_gradient_checkpointing=True"]
 PER_ROW = ["seq-mean-token-mean", "seq-mean-token-sum"]
-LEFT_TO_THE_PLAN = ["teacher.offload=auto", "actor.param_offload=auto", "actor.optimizer_offload=auto"]
+LEFT_TO_THE_PLAN = [
+    *(f"{key}=auto" for key in ("teacher.offload", "actor.param_offload", "actor.optimizer_offload")),
+    "actor.gradient_checkpointing=auto",
+]
 ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
 
 
@@ -84,6 +87,7 @@ def one_rank(folders) -> dict[str, dict]:
         "gradient checkpointing": _case(folders, rows=uneven_rows(), overrides=CHECKPOINTING),
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(folders, rows=uneven_rows(), sets=[*LEFT_TO_THE_PLAN, "opd.activation_budget=0.5"]),
+        "read by tokens": _case(folders, rows=uneven_rows(), sets=["opd.read_tokens=1"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
         "second step": _case(folders, rows=uneven_rows(), num_steps=2),
@@ -118,6 +122,7 @@ def two_ranks(folders) -> dict[str, dict]:
         "empty rank": _case(folders, rows=empty, micro_batch=1),
         "empty rank, shared vocabulary": _case(folders, rows=empty, micro_batch=1, overrides=SHARED),
         "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
+        "read by tokens": _case(folders, rows=uneven_rows(), micro_batch=1, sets=["opd.read_tokens=1"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
     } | _not_finite(folders)
     cases |= {
@@ -278,6 +283,10 @@ def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folde
     _same(two_ranks["empty rank, shared vocabulary"], alone)
 
 
+def test_ranks_read_by_the_longest_row_of_all_where_the_budget_holds_none(one_rank, two_ranks):
+    _same(two_ranks["read by tokens"], one_rank["heads untied-untied"])
+
+
 @pytest.mark.parametrize(
     "mode",
     ["sequence untied-untied", "sequence, other cuts", "sequence, teacher cut otherwise", "sequence and vocabulary"],
@@ -409,6 +418,15 @@ def test_the_worker_follows_its_plan(one_rank):
 
 def test_a_rank_keeps_the_share_of_activations_that_its_settings_name(one_rank):
     assert (one_rank["left to the plan"]["activation_budget"], one_rank["offload"]["activation_budget"]) == (0.5, 1.0)
+
+
+def test_layers_left_to_the_plan_are_recomputed_only_where_it_says_so(one_rank):
+    assert one_rank["gradient checkpointing"]["checkpointing"]
+    assert not one_rank["left to the plan"]["checkpointing"]
+
+
+def test_forwards_without_a_gradient_cut_by_tokens_read_the_same(one_rank):
+    _same(one_rank["read by tokens"], one_rank["8 micro-batches"])
 
 
 def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):

@@ -77,6 +77,10 @@ class Case:
     """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
     teachers: dict[str, str] = field(default_factory=dict)
     """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
+    saves_to: str = ""
+    """Folder `global_step_N` of a checkpoint that is saved before the last step."""
+    resumes_from: str = ""
+    """Such a folder: only the last step is made, from there."""
     nan_teacher: bool = False
     """The teacher answers nan for the rows of the last rank."""
 
@@ -96,8 +100,12 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
     responses = [torch.tensor(r["response"]) for r in rows]
     masks = [torch.tensor(r["mask"]) for r in rows]
     inputs = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    own = {}
+    if any("teacher_prompt" in r for r in rows):
+        own["teacher_prompts"] = nested([torch.tensor(r.get("teacher_prompt", r["prompt"])) for r in rows])
     return TensorDict(
-        {
+        own
+        | {
             "prompts": nested(prompts),
             "responses": nested(responses),
             "response_mask": nested(masks),
@@ -196,9 +204,13 @@ def run_case(case: Case) -> dict[str, Any]:
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     tu.assign_non_tensor(data, shown_rows=case.shown)
     gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
-    for number in range(case.num_steps - 1):
+    if case.resumes_from:
+        worker.load_checkpoint(f"{case.resumes_from}/actor")
+    for number in range(0 if case.resumes_from else case.num_steps - 1):
         _tell_step(data, case, number)
         worker.update_opd(data.clone())
+    if case.saves_to:
+        worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
     _tell_step(data, case, case.num_steps - 1)
     before = _weights(worker)
     with Collectives() as collectives, _nan_from_teacher(case):
@@ -214,12 +226,14 @@ def run_case(case: Case) -> dict[str, Any]:
     return metrics | {
         "weights": weights,
         "weights_before": before,
+        "teacher_weights": _weights(worker, worker.teacher_engine),
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
         "nonfinite_rows": nonfinite_rows,
         "seen": Seen.of_ranks(seen),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
         "activation_budget": functorch.activation_memory_budget,
+        "checkpointing": worker.student_engine.module.is_gradient_checkpointing,
         "collectives": dict(collectives.counts),
         "choice": None if worker.plan is None else dataclasses.asdict(worker.plan.choice),
     }
@@ -249,10 +263,11 @@ def _tell_step(data: TensorDict, case: Case, number: int) -> None:
         tu.assign_non_tensor(data, training_step=case.first_step + number)
 
 
-def _weights(worker) -> dict[str, torch.Tensor]:
+def _weights(worker, engine=None) -> dict[str, torch.Tensor]:
+    """Of the student, or of another engine of the worker's."""
     return {
         name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().cpu().clone()
-        for name, p in worker.student_engine.module.state_dict().items()
+        for name, p in (engine or worker.student_engine).module.state_dict().items()
     }
 
 

@@ -6,8 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config import KINDS, Kind, json_schema, static_defaults
+from opd.config import FILE_KINDS, KINDS, Kind, json_schema, static_defaults
 from opd.config.cluster import cluster_defaults, cluster_schema
+from opd.config.pipeline import PIPELINES_OWN, SKIP
 from opd.config.reader import MAX_INTEGER
 
 LIBRARY = "opd-lib"
@@ -31,12 +32,14 @@ class Chart:
 
 def charts() -> list[Chart]:
     """Every chart, one a kind."""
-    return [_chart(kind) for kind in KINDS]
+    return [_chart(kind) for kind in FILE_KINDS]
 
 
 def _chart(kind: Kind) -> Chart:
     schema = copy.deepcopy(json_schema(kind))
     properties = schema["properties"]
+    if kind == "pipeline":
+        _describe_stages(properties["stages"])
     properties["cluster"] = {**cluster_schema(kind), "description": "How the run meets the cluster."}
     properties["global"] = {"type": "object", "description": "Helm's own; not used."}
     # Helm writes this key into the values of every chart that depends on the library.
@@ -51,6 +54,50 @@ def _chart(kind: Kind) -> Chart:
     _require_defaults(schema, defaults)
     _bound_integers(schema)
     return Chart(kind=kind, schema=schema, defaults=defaults)
+
+
+def stage_defaults() -> dict[Kind, dict[str, Any]]:
+    """What a chart's values.yaml holds of each kind, for the stages of a pipeline; without what is the whole pipeline's."""
+    return {
+        kind: {key: value for key, value in static_defaults(kind).items() if key not in (*PIPELINES_OWN, "seed")}
+        for kind in KINDS
+    }
+
+
+def _describe_stages(stages: dict[str, Any]) -> None:
+    """A stage has the keys of its kind."""
+    [pattern] = stages["patternProperties"]
+    stages["patternProperties"] = {
+        pattern: {
+            "type": "object",
+            "properties": {"kind": {"enum": list(KINDS)}},
+            "required": ["kind"],
+            "allOf": [
+                {"if": {"properties": {"kind": {"const": kind}}}, "then": _stage_schema(json_schema(kind))}
+                for kind in KINDS
+            ],
+        }
+    }
+
+
+def _stage_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """An experiment's schema without what a pipeline has for all stages, and without what it says to people elsewhere."""
+    properties = {key: node for key, node in schema["properties"].items() if key not in PIPELINES_OWN}
+    required = [key for key in schema.get("required", ()) if key in properties]
+    kept = {key: value for key, value in schema.items() if key in ("type", "additionalProperties", "if", "then")}
+    stated = {key: _unsaid(node) for key, node in properties.items()}
+    return {**kept, "required": required, "properties": {**stated, SKIP: {"type": "boolean"}}}
+
+
+def _unsaid(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_unsaid(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out = {key: _unsaid(value) for key, value in node.items() if key not in ("description", "default", "examples")}
+    if "properties" in node:  # a key may be called so itself
+        out["properties"] = {key: _unsaid(value) for key, value in node["properties"].items()}
+    return out
 
 
 def values_schema(chart: Chart) -> dict[str, Any]:

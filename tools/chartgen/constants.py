@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from chartgen.chart import stage_defaults
 from chartgen.layout import layout
 from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
 from opd.config.cluster import podspec
@@ -77,6 +78,7 @@ def constants(lock: Path) -> dict[str, Any]:
             role: [_part(part) for part in parts]
             for role, parts in (("worker", WORKER_PARTS), ("head", HEAD_PARTS), ("convert", CONVERT_PARTS))
         },
+        "stageDefaults": stage_defaults(),
     }
 
 

@@ -16,6 +16,7 @@ PURPOSE = {
     "eval": "validation only: every data set, several answers a problem",
     "passrate": "the share of right answers to every training prompt, by which distillation may weigh them",
     "convert": "FSDP shards of a checkpoint to a Hugging Face folder",
+    "pipeline": "stages of the other kinds, one after another in one Ray cluster, each going on from what earlier ones left",
 }
 TEXT = """\
 # {kind}
@@ -29,7 +30,7 @@ helm install my-run charts/{kind} --namespace opd -f {example} \\
 
 The release name is the run id: it names the RayJob, its claim and the prefix in the store. A run is not upgraded: install
 another release, or uninstall this one and install it again under the same name: a kind that trains resumes from its newest checkpoint.
-
+{beside}
 ## Values
 
 An experiment file is this chart's values file. Keys with `-` as default are left out unless given; those that follow from
@@ -38,6 +39,21 @@ how the run meets Kubernetes, are the same for every kind: [charts/opd-lib](../o
 by `make schema`.
 
 """
+BESIDE = {
+    "pipeline": """\
+
+All stages run in one RayJob and one Ray cluster, one after another, as [the experiment file](../../src/opd/config/README.md#pipelines)
+says. `cluster` is the whole pipeline's: claims, Secrets, ways out and store serve every stage. Its pods hold the most that any
+stage needs of each resource: as many workers as the largest `trainer.nnodes`, each with the largest `trainer.gpus_per_node`, and the CPUs
+and memory of the stage that needs most of them; the head has a conversion's memory where a stage converts or refers to a model that
+another one trains. GPUs are held from the first stage to the last. A conversion of a small model needs less than
+that default: give `cluster.head.requests.memory`. Tools' data (`cluster.toolDatabase`) are mounted at each stage's `agent.database_dir`.
+
+A stage is checked as an experiment of its kind: keys, types, ranges, and the rules between keys, under `stages.NAME`. What
+only the tool and the trainer check: that a reference names a stage and something that it leaves, that stages do not wait for each other, that a
+stage keeps what a later one reads, and that no two runs have one name.
+""",
+}
 CLUSTER_TEXT = """\
 # opd-lib
 
@@ -63,12 +79,15 @@ EXAMPLES = {
     "eval": "manifests/experiments/eval-math.yaml",
     "passrate": "manifests/experiments/passrate.yaml",
     "convert": "manifests/experiments/convert.yaml",
+    "pipeline": "manifests/pipelines/warmup-distil-toy.yaml",
 }
 
 
 def readme(chart: Chart) -> str:
     """The file's text."""
-    head = TEXT.format(kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind])
+    head = TEXT.format(
+        kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind], beside=BESIDE.get(chart.kind, "")
+    )
     properties = {name: node for name, node in chart.schema["properties"].items() if name not in ("cluster", *HIDDEN)}
     return head + _table({**chart.schema, "properties": properties}, chart.defaults, "")
 

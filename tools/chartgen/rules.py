@@ -23,10 +23,13 @@ TEXT = """\
 {{- toJson $v -}}
 {{- end -}}
 
-{{- /* The rules between keys, word for word those of the tool and the trainer. */ -}}
+{{- /* The rules between keys, word for word those of the tool and the trainer: of each run, then of the cluster's part. */ -}}
 {{- define "opd.checkRules" -}}
+{{- range include "opd.runs" . | fromJsonArray -}}
 {{- $v := include "opd.filled" . | fromJson -}}
-{{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
+%s
+{{- end -}}
+{{- $v := include "opd.whole" . | fromJson -}}
 %s
 {{- end -}}
 """
@@ -39,8 +42,8 @@ def rules_tpl() -> str:
         _only(kinds, [_fill(default) for default in needed if default.kinds == kinds]) for kinds in (RUNS, SAMPLES)
     ]
     filled = [*chain(*fills), *_only(RUNS, list(map(_name, SIZES)))]
-    checks = [*_only(RUNS, _grouped(RULES)), *_grouped(CLUSTER_RULES)]
-    return TEXT % ("\n".join(filled), "\n".join(checks))
+    of_run = _only(RUNS, _grouped(RULES, under="$v.under"))
+    return TEXT % tuple("\n".join(lines) for lines in (filled, of_run, _grouped(CLUSTER_RULES)))
 
 
 def _action(text: str) -> str:
@@ -57,12 +60,12 @@ def _name(name: str) -> str:
     return _action(f'$_ := set $v "{name}" {go(parse(SIZES[name]))}')
 
 
-def _grouped(rules: tuple[Rule, ...]) -> list[str]:
-    """The checks of a table, those of the same kinds together."""
+def _grouped(rules: tuple[Rule, ...], under: str = "") -> list[str]:
+    """The checks of a table, those of the same kinds together; `under` is what stands before their keys."""
     return [
         line
         for kinds in dict.fromkeys(rule.kinds for rule in rules)
-        for line in _only(kinds, [line for rule in rules if rule.kinds == kinds for line in _check(rule)])
+        for line in _only(kinds, [line for rule in rules if rule.kinds == kinds for line in _check(rule, under)])
     ]
 
 
@@ -72,10 +75,13 @@ def _only(kinds: tuple[Kind, ...], lines: list[str]) -> list[str]:
     return [_action(f"if has $v.kind (list {' '.join(map(json.dumps, kinds))})"), *lines, _action("end")]
 
 
-def _check(rule: Rule) -> list[str]:
+def _check(rule: Rule, under: str) -> list[str]:
     key, sentence, fix = (go(parse_message(text)) for text in (rule.key, rule.rule, rule.fix))
     value = go(parse(rule.key if rule.value is None else rule.value))
-    refuse = _action(f'include "opd.refuse" (dict "key" {key} "value" {value}\n  "rule" {sentence}\n  "fix" {fix})')
+    above = f'"under" {under} ' if under else ""
+    refuse = _action(
+        f'include "opd.refuse" (dict {above}"key" {key} "value" {value}\n  "rule" {sentence}\n  "fix" {fix})'
+    )
     lines = [_action(f"if {bare(parse(rule.when))}"), refuse, _action("end")]
     if rule.each is None:
         return lines

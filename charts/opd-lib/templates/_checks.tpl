@@ -4,7 +4,7 @@
 {{- /* Fields that podSpec leaves alone, of every group. */ -}}
 {{- define "opd.checkPodSpecs" -}}
 {{- $known := (include "opd.constants" . | fromJson).podSpec -}}
-{{- range $name := eq .Chart.Name "convert" | ternary (list "head" "submitter") (list "head" "submitter" "worker") -}}
+{{- range $name := append (include "opd.rayRoles" . | fromJsonArray) "submitter" -}}
 {{- $unset := include "opd.unset" (list $ $name) | fromJsonArray -}}
 {{- if not $.Values.cluster.podSecurity.acceptUnrestricted -}}
 {{- $key := printf "cluster.%s.podSpec" $name -}}
@@ -76,8 +76,7 @@
 {{- /* Tools without a tool database of their own read it from a mounted volume. */ -}}
 {{- define "opd.checkToolVolume" -}}
 {{- $cluster := .Values.cluster -}}
-{{- if hasKey .Values "agent" -}}
-{{- $path := .Values.agent.database_dir -}}
+{{- range $path := include "opd.databases" . | fromJsonArray -}}
 {{- $mounted := list -}}
 {{- if not $cluster.checkpoints.ephemeral -}}{{- $mounted = append $mounted $cluster.checkpoints.path -}}{{- end -}}
 {{- range $cluster.mounts -}}{{- $mounted = append $mounted .path -}}{{- end -}}
@@ -95,17 +94,19 @@
 {{- /* Raw overrides are read by the trainer; what it refuses by name, the chart refuses too. */ -}}
 {{- define "opd.checkOverrides" -}}
 {{- $constants := include "opd.constants" . | fromJson -}}
-{{- range $index, $text := .Values.overrides -}}
+{{- range $run := include "opd.runs" . | fromJsonArray -}}
+{{- range $index, $text := $run.Values.overrides -}}
 {{- $key := regexReplaceAll "^[+~]*([^=]*)(?s:=.*)?$" $text "${1}" -}}
 {{- $value := regexReplaceAll "^[^=]*=?" $text "" | trimAll "'\"" | lower -}}
 {{- if or (regexMatch $constants.secretInText $text) (regexMatch $constants.urlCredentials $text) -}}
-{{- include "opd.refuse" (dict "key" (printf "overrides.%d" $index) "value" "<redacted>"
+{{- include "opd.refuse" (dict "under" $run.Values.under "key" (printf "overrides.%d" $index) "value" "<redacted>"
   "rule" "a secret is never written into an override"
   "fix" "refer to an existing Secret (cluster.secrets, cluster.envFrom)") -}}
 {{- end -}}
 {{- range $constants.refused -}}
 {{- if and (regexMatch .pattern $key) (not (has $value .harmless)) (not (hasPrefix "~" $text)) -}}
-{{- include "opd.refuse" (dict "key" (printf "overrides.%d" $index) "value" $text "rule" .rule "fix" "remove the override") -}}
+{{- include "opd.refuse" (dict "under" $run.Values.under "key" (printf "overrides.%d" $index) "value" $text "rule" .rule "fix" "remove the override") -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -9,7 +9,7 @@ kind: PodDisruptionBudget
 metadata:
   {{- include "opd.metadata" . | nindent 2 }}
 spec:
-  minAvailable: {{ if include "opd.hasWorkers" . }}{{ add 1 (int64 .Values.trainer.nnodes) }}{{ else }}1{{ end }}
+  minAvailable: {{ if include "opd.hasWorkers" . }}{{ add 1 ((include "opd.workers" . | fromJson).count | int64) }}{{ else }}1{{ end }}
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     {{- include "opd.selector" (list . "head" "worker") | nindent 4 }}

@@ -25,7 +25,7 @@
 {{- $_ := set $env "OPD_PRE_RUNNING_DEADLINE_SECONDS" (dict "value" ($cluster.deadlines.preRunningSeconds | int64 | toString)) -}}
 {{- end -}}
 {{- if has "wandb" (dig "trainer" "loggers" list (omit .Values "cluster")) -}}
-{{- /* One W&B run over all attempts: the run id is its id. */ -}}
+{{- /* One W&B run over all attempts: the run id is its id. A pipeline's stages are runs, and each sets its own. */ -}}
 {{- $_ := set $env "WANDB_RUN_ID" (dict "value" .Release.Name) -}}
 {{- $_ := set $env "WANDB_RESUME" (dict "value" "allow") -}}
 {{- end -}}

@@ -52,13 +52,3 @@ labels:
 {{- define "opd.rayVersion" -}}
 {{- .Values.cluster.rayVersion | default (include "opd.constants" . | fromJson).rayVersion -}}
 {{- end -}}
-
-{{- /* Pods that run Ray beside the head exist for every kind but convert. */ -}}
-{{- define "opd.hasWorkers" -}}
-{{- if ne .Chart.Name "convert" }}true{{ end -}}
-{{- end -}}
-
-{{- /* Ranks on a node: the spec's, else its default by device. */ -}}
-{{- define "opd.gpusPerNode" -}}
-{{- (include "opd.filled" . | fromJson).trainer.gpus_per_node | int64 -}}
-{{- end -}}

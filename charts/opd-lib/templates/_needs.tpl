@@ -18,14 +18,30 @@
 {{- toJson $counts -}}
 {{- end -}}
 
-{{- /* (list $ "head"): CPUs, GiB of memory at least and with room, and the CPUs by part. */ -}}
+{{- /* (list $ "head"): CPUs, GiB of memory at least and with room, and the CPUs by part: of each the most that a run needs. */ -}}
 {{- define "opd.needs" -}}
-{{- $root := index . 0 -}}{{- $role := index . 1 -}}
-{{- $table := (include "opd.constants" $root | fromJson).needs -}}
+{{- $role := index . 1 -}}
+{{- $most := dict "cpus" 0.0 "leastGib" 0.0 "memoryGib" 0.0 "byPart" "" -}}
+{{- range include "opd.runs" (index . 0) | fromJsonArray -}}
+{{- if or (eq $role "head") (ne .Chart.Name "convert") -}}
+{{- $needs := include "opd.needsOfRun" (list . $role) | fromJson -}}
+{{- if gt $needs.cpus $most.cpus -}}{{- $_ := set $most "byPart" $needs.byPart -}}{{- end -}}
+{{- range $name := list "cpus" "leastGib" "memoryGib" -}}
+{{- $_ := set $most $name (maxf (index $most $name) (index $needs $name)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $most -}}
+{{- end -}}
+
+{{- /* (list run "head"), as opd.needs. */ -}}
+{{- define "opd.needsOfRun" -}}
+{{- $run := index . 0 -}}{{- $role := index . 1 -}}
+{{- $table := (include "opd.constants" $run | fromJson).needs -}}
 {{- $counts := dict "node" 1 -}}
-{{- if eq $role "worker" -}}{{- $counts = include "opd.counts" $root | fromJson -}}{{- end -}}
+{{- if eq $role "worker" -}}{{- $counts = include "opd.counts" $run | fromJson -}}{{- end -}}
 {{- $cpus := int64 0 -}}{{- $least := 0.0 -}}{{- $room := 0.0 -}}{{- $byPart := list -}}
-{{- range index $table (eq $root.Values.kind "convert" | ternary "convert" $role) -}}
+{{- range index $table (eq $run.Chart.Name "convert" | ternary "convert" $role) -}}
 {{- $count := index $counts .per | int64 -}}
 {{- $least = addf $least (mulf .leastGib $count) -}}
 {{- $room = addf $room (mulf .roomGib $count) -}}
@@ -51,10 +67,12 @@
 
 {{- /* What the rules call `pods`: each group's requests and limits as they will be, and what its processes need. */ -}}
 {{- define "opd.pods" -}}
-{{- $pods := dict "submitter" (pick .Values.cluster.submitter "requests" "limits") -}}
-{{- range $role := eq .Chart.Name "convert" | ternary (list "head") (list "head" "worker") -}}
+{{- $pods := dict "submitter" (pick .Values.cluster.submitter "requests" "limits") "databases" (include "opd.databases" . | fromJsonArray) -}}
+{{- range $role := include "opd.rayRoles" . | fromJsonArray -}}
 {{- $group := include "opd.rayPods" (list $ $role) | fromJson -}}
-{{- $_ := set $pods $role (merge (pick $group "requests" "limits") (include "opd.needs" (list $ $role) | fromJson)) -}}
+{{- $pod := merge (pick $group "requests" "limits") (include "opd.needs" (list $ $role) | fromJson) -}}
+{{- if eq $role "worker" -}}{{- $pod = merge $pod (include "opd.workers" $ | fromJson) -}}{{- end -}}
+{{- $_ := set $pods $role $pod -}}
 {{- end -}}
 {{- toJson $pods -}}
 {{- end -}}

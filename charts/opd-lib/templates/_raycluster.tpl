@@ -1,4 +1,4 @@
-{{- /* Owns the Ray cluster of a run: the head, where the driver runs, and `trainer.nnodes` equal workers. */ -}}
+{{- /* The Ray cluster of a run, or of a pipeline's stages: the head, where the driver runs, and `trainer.nnodes` equal workers. */ -}}
 
 {{- define "opd.rayCluster" -}}
 {{- $head := include "opd.rayPods" (list . "head") | fromJson -}}
@@ -23,11 +23,11 @@ workerGroupSpecs:
 {{- define "opd.workerGroup" -}}
 {{- $cluster := .Values.cluster -}}
 {{- $worker := include "opd.rayPods" (list . "worker") | fromJson -}}
-{{- $gpus := include "opd.gpusPerNode" . -}}
-{{- $own := dict "num-gpus" $gpus -}}
+{{- $workers := include "opd.workers" . | fromJson -}}
+{{- $own := dict "num-gpus" ($workers.ranks | int64 | toString) -}}
 {{- $limits := dict -}}
-{{- if eq .Values.device "cuda" -}}
-{{- $_ := set $limits $cluster.gpu.resource ($gpus | int64) -}}
+{{- if $workers.onGpu -}}
+{{- $_ := set $limits $cluster.gpu.resource ($workers.ranks | int64) -}}
 {{- with $cluster.gpu.type -}}
 {{- $worker = merge (dict "nodeSelector" (merge (dict $cluster.gpu.typeLabel .) $worker.nodeSelector)) (omit $worker "nodeSelector") -}}
 {{- end -}}
@@ -35,15 +35,15 @@ workerGroupSpecs:
 {{- /* No device: Ray's slots are logical, one GPU a rank and as many CPUs as it asks for, however many there are. */ -}}
 {{- $_ := set $own "num-cpus" ((include "opd.needs" (list . "worker") | fromJson).cpus | int64 | toString) -}}
 {{- end -}}
-{{- $hasRdma := and $cluster.rdma.enabled (eq .Values.device "cuda") -}}
+{{- $hasRdma := and $cluster.rdma.enabled $workers.onGpu -}}
 {{- if $hasRdma -}}
 {{- $_ := set $limits $cluster.rdma.resource ($cluster.rdma.count | int64) -}}
 {{- end -}}
 {{- $worker = merge (dict "limits" (merge (deepCopy $limits) $worker.limits) "requests" (merge (deepCopy $limits) $worker.requests)) (omit $worker "limits" "requests") -}}
 - groupName: worker
-  replicas: {{ int64 .Values.trainer.nnodes }}
-  minReplicas: {{ int64 .Values.trainer.nnodes }}
-  maxReplicas: {{ int64 .Values.trainer.nnodes }}
+  replicas: {{ int64 $workers.count }}
+  minReplicas: {{ int64 $workers.count }}
+  maxReplicas: {{ int64 $workers.count }}
   rayStartParams:
     {{- include "opd.rayStartParams" (list $worker $own) | nindent 4 }}
   template:

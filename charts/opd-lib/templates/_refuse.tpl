@@ -1,9 +1,10 @@
 {{- /* How a chart refuses values: what, by which rule, how to mend it; nothing is rendered then. */ -}}
 
-{{- /* (dict "key" "cluster.image.ref" "value" ... "rule" "..." "fix" "..."); a key without a value has no such line. */ -}}
+{{- /* (dict "key" "cluster.image.ref" "value" ... "rule" "..." "fix" "..."); a key without a value has no such line. `under` is the
+     stage, `stages.NAME.`, whose key it is. */ -}}
 {{- define "opd.refuse" -}}
 {{- $value := kindIs "invalid" .value | ternary "" (printf "    value: %s\n" (kindIs "string" .value | ternary (quote .value) (toJson .value))) -}}
-{{- fail (printf "\n\n  %s\n%s    rule:  %s\n    fix:   %s\n" .key $value .rule .fix) -}}
+{{- fail (printf "\n\n  %s%s\n%s    rule:  %s\n    fix:   %s\n" (.under | default "") .key $value .rule .fix) -}}
 {{- end -}}
 
 {{- /* A value in a message: text bare, all else as JSON. */ -}}

@@ -8,7 +8,6 @@
 {{- if kindIs "invalid" ($v.actor).log_prob_micro_batch_size_per_gpu -}}{{- $_ := set $v.actor "log_prob_micro_batch_size_per_gpu" ($v.actor).ppo_micro_batch_size_per_gpu -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_dynamic_bsz -}}{{- $_ := set $v.actor "use_dynamic_bsz" (and (eq (toString $v.kind) "grpo") (eq (toString $v.recipe) "grpo")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_remove_padding -}}{{- $_ := set $v.actor "use_remove_padding" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
-{{- if kindIs "invalid" ($v.actor).gradient_checkpointing -}}{{- $_ := set $v.actor "gradient_checkpointing" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).torch_compile -}}{{- $_ := set $v.actor "torch_compile" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).dtype -}}{{- $_ := set $v.actor "dtype" (ternary "fp32" "bf16" (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.trainer).gpus_per_node -}}{{- $_ := set $v.trainer "gpus_per_node" (ternary 1 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
@@ -30,248 +29,289 @@
 {{- toJson $v -}}
 {{- end -}}
 
-{{- /* The rules between keys, word for word those of the tool and the trainer. */ -}}
+{{- /* The rules between keys, word for word those of the tool and the trainer: of each run, then of the cluster's part. */ -}}
 {{- define "opd.checkRules" -}}
+{{- range include "opd.runs" . | fromJsonArray -}}
 {{- $v := include "opd.filled" . | fromJson -}}
-{{- $_ := set $v "pods" (include "opd.pods" . | fromJson) -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if and (eq (toString $v.device) "cpu") (not (kindIs "invalid" ($v.rollout).name)) (ne (toString ($v.rollout).name) "cpu") -}}
-{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.name" "value" ($v.rollout).name
   "rule" "device cpu samples with the rollout server `cpu`; vLLM has no build that syncs weights on a CPU"
   "fix" "remove rollout.name, or set device: cuda") -}}
 {{- end -}}
 {{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.rollout).name) "cpu") -}}
-{{- include "opd.refuse" (dict "key" "rollout.name" "value" ($v.rollout).name
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.name" "value" ($v.rollout).name
   "rule" "the rollout server `cpu` belongs to device cpu"
   "fix" "set device: cpu, or rollout.name: vllm") -}}
 {{- end -}}
 {{- if and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen")) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+{{- include "opd.refuse" (dict "under" $v.under "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "flash attention needs a CUDA device"
   "fix" "use sdpa") -}}
 {{- end -}}
 {{- if and (eq (toString $v.device) "cuda") (eq (toString ($v.model).attn_implementation) "varlen") (not ($v.actor).use_remove_padding) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+{{- include "opd.refuse" (dict "under" $v.under "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "varlen takes packed rows, and actor.use_remove_padding is false"
   "fix" "use sdpa, or actor.use_remove_padding: true") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
 {{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
-{{- include "opd.refuse" (dict "key" "data.truncation" "value" ($v.data).truncation
+{{- include "opd.refuse" (dict "under" $v.under "key" "data.truncation" "value" ($v.data).truncation
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
   "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
 {{- end -}}
+{{- if and (not (kindIs "invalid" (($v.data).split).part)) (gt (float64 (($v.data).split).part) (float64 (($v.data).split).of)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "data.split.part" "value" (($v.data).split).part
+  "rule" (printf "there are %s parts (data.split.of), counted from 1" (include "opd.text" (($v.data).split).of))
+  "fix" (printf "use at most %s, or a larger data.split.of" (include "opd.text" (($v.data).split).of))) -}}
+{{- end -}}
 {{- if mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
   "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
   "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
 {{- end -}}
 {{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
 {{- if and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding) -}}
-{{- include "opd.refuse" (dict "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) take slices of packed rows"
   "fix" "set it to true, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
 {{- if and (gt (float64 $v.num_sharing) 1.0) (not (and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding))) (not (kindIs "invalid" ($v.model).attn_implementation)) (not (has (toString ($v.model).attn_implementation) (list "varlen" "sdpa"))) -}}
-{{- include "opd.refuse" (dict "key" "model.attn_implementation" "value" ($v.model).attn_implementation
+{{- include "opd.refuse" (dict "under" $v.under "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only varlen and sdpa can"
   "fix" "use varlen or sdpa, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
 {{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
-{{- include "opd.refuse" (dict "key" "reward.path" "value" ($v.reward).path
+{{- include "opd.refuse" (dict "under" $v.under "key" "reward.path" "value" ($v.reward).path
   "rule" "a custom reward function needs its file"
   "fix" "set reward.path: FILE.py") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
-{{- include "opd.refuse" (dict "key" "reward.function" "value" ($v.reward).function
+{{- include "opd.refuse" (dict "under" $v.under "key" "reward.function" "value" ($v.reward).function
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
 {{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
   "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
   "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
 {{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
   "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
   "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
 {{- if mod $v.mini_rows $v.num_groups -}}
-{{- include "opd.refuse" (dict "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
   "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
   "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
 {{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
 {{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
-{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
-{{- include "opd.refuse" (dict "key" "teachers" "value" (keys $v.teachers | sortAlpha)
+{{- include "opd.refuse" (dict "under" $v.under "key" "teachers" "value" (keys $v.teachers | sortAlpha)
   "rule" "all rows have the one teacher, or each has one of several"
   "fix" "remove teacher (TEACHER_MODEL_PATH sets it too), or give it a name under teachers too; or remove teachers and route") -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) -}}
-{{- include "opd.refuse" (dict "key" "route.to" "value" ($v.route).to
+{{- include "opd.refuse" (dict "under" $v.under "key" "route.to" "value" ($v.route).to
   "rule" "there are several teachers, and nothing says which one reads a row"
   "fix" (printf "give the name of a teacher for each value in the data's column %s: to: {VALUE: NAME}" (include "opd.text" ($v.route).by))) -}}
 {{- end -}}
 {{- range $index, $item := keys ($v.route).to | sortAlpha -}}
 {{- if not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha)) -}}
-{{- include "opd.refuse" (dict "key" (printf "route.to.%s" (include "opd.text" $item)) "value" (index ($v.route).to $item)
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "route.to.%s" (include "opd.text" $item)) "value" (index ($v.route).to $item)
   "rule" "there is no teacher of that name under teachers"
   "fix" "name one that is there, or add it") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.actor).ulysses_sequence_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" "ranks that share a sequence read one teacher's hidden states for all their tokens, and there are several teachers"
   "fix" "set it to 1, or use one teacher") -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
   "rule" "ranks that share the heads read one teacher's hidden states for all their tokens, and there are several teachers"
   "fix" "set it to 1, or use one teacher") -}}
 {{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).refresh_every)) (gt (float64 ($v.teacher).refresh_every) 0.0) (or (ne ($v.teacher).path ($v.model).path) (ne ($v.teacher).revision ($v.model).revision)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "teacher.refresh_every" "value" ($v.teacher).refresh_every
+  "rule" "a teacher that is refreshed gets the student's weights, so it is the student: model.path, and its revision where it has one"
+  "fix" "give it the student's path and revision, or remove the key") -}}
+{{- end -}}
+{{- range $index, $item := keys $v.teachers | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "refresh_every"))) (gt (float64 (index (index $v.teachers $item) "refresh_every")) 0.0) (or (ne (index (index $v.teachers $item) "path") ($v.model).path) (ne (index (index $v.teachers $item) "revision") ($v.model).revision)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.refresh_every" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "refresh_every")
+  "rule" "a teacher that is refreshed gets the student's weights, so it is the student: model.path, and its revision where it has one"
+  "fix" "give it the student's path and revision, or remove the key") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (kindIs "invalid" ($v.teacher).prompt) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "teacher.max_prompt_length" "value" ($v.teacher).max_prompt_length
+  "rule" "this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length"
+  "fix" "give it a prompt, or remove the key") -}}
+{{- end -}}
+{{- range $index, $item := keys $v.teachers | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "max_prompt_length"))) (kindIs "invalid" (index (index $v.teachers $item) "prompt")) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.max_prompt_length" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "max_prompt_length")
+  "rule" "this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length"
+  "fix" "give it a prompt, or remove the key") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf ($v.teacher).max_prompt_length ($v.data).max_response_length))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "teacher.max_prompt_length" "value" ($v.teacher).max_prompt_length
+  "rule" (printf "the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size %s) must hold the teacher's longest row, its own prompt and max_response_length" (include "opd.text" $v.num_sharing))
+  "fix" "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length") -}}
+{{- end -}}
+{{- range $index, $item := keys $v.teachers | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "max_prompt_length"))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf (index (index $v.teachers $item) "max_prompt_length") ($v.data).max_response_length))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.max_prompt_length" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "max_prompt_length")
+  "rule" (printf "the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size %s) must hold the teacher's longest row, its own prompt and max_response_length" (include "opd.text" $v.num_sharing))
+  "fix" "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" ($v.opd).max_length)) (lt (float64 ($v.opd).max_length) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "key" "opd.max_length" "value" ($v.opd).max_length
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.max_length" "value" ($v.opd).max_length
   "rule" (printf "it must hold max_prompt_length + max_response_length = %s: a smaller value would cut rows silently" (include "opd.text" $v.row_length))
   "fix" (printf "use %s, or remove the key" (include "opd.text" $v.row_length))) -}}
 {{- end -}}
 {{- if and (eq (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) (not (and (lt 0.0 (float64 ($v.opd).beta)) (lt (float64 ($v.opd).beta) 1.0))) -}}
-{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.beta" "value" ($v.opd).beta
   "rule" "jsd needs 0 < beta < 1"
   "fix" "use 0.5, or remove the key") -}}
 {{- end -}}
 {{- if and (ne (toString ($v.opd).loss_type) "jsd") (not (kindIs "invalid" ($v.opd).beta)) -}}
-{{- include "opd.refuse" (dict "key" "opd.beta" "value" ($v.opd).beta
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.beta" "value" ($v.opd).beta
   "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
   "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
 {{- end -}}
 {{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
   "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
   "fix" "use scope: rollout, or normalize: global") -}}
 {{- end -}}
 {{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (gt (float64 $v.num_sharing) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
   "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
   "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
 {{- if and (ne (toString ((($v.opd).importance).problems).weights) "none") (kindIs "invalid" ((($v.opd).importance).problems).pass_rates) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
   "rule" (printf "weights %s follow from the prompts' pass rates" (include "opd.text" ((($v.opd).importance).problems).weights))
   "fix" "name the file: `pass_rates.parquet` of a run of kind passrate") -}}
 {{- end -}}
 {{- if and (eq (toString ((($v.opd).importance).problems).weights) "none") (not (kindIs "invalid" ((($v.opd).importance).problems).pass_rates)) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
   "rule" "pass rates are read for weights only, and opd.importance.problems.weights is none"
   "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
 {{- end -}}
 {{- if and (ne (toString ((($v.opd).importance).problems).weights) "competence") (ne (float64 ((($v.opd).importance).problems).alpha) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.alpha" "value" ((($v.opd).importance).problems).alpha
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.alpha" "value" ((($v.opd).importance).problems).alpha
   "rule" (printf "an exponent is given for weights: competence only; they are %s" (include "opd.text" ((($v.opd).importance).problems).weights))
   "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
 {{- end -}}
 {{- if and (ne (toString ((($v.opd).importance).problems).weights) "competence") (ne (float64 ((($v.opd).importance).problems).beta) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.beta" "value" ((($v.opd).importance).problems).beta
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.beta" "value" ((($v.opd).importance).problems).beta
   "rule" (printf "an exponent is given for weights: competence only; they are %s" (include "opd.text" ((($v.opd).importance).problems).weights))
   "fix" "set opd.importance.problems.weights: competence, or remove the key") -}}
 {{- end -}}
 {{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (eq (toString ((($v.opd).importance).problems).weights) "none") -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.weights" "value" ((($v.opd).importance).problems).weights
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.weights" "value" ((($v.opd).importance).problems).weights
   "rule" "pass rates are measured again for weights only"
   "fix" "set opd.importance.problems.weights: competence, or remove opd.importance.problems.recompute") -}}
 {{- end -}}
 {{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) ((($v.opd).importance).problems).drop -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.drop" "value" ((($v.opd).importance).problems).drop
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.drop" "value" ((($v.opd).importance).problems).drop
   "rule" "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
   "fix" "set drop: false, or remove opd.importance.problems.recompute") -}}
 {{- end -}}
 {{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (ne (toString ((($v.opd).importance).problems).weights) "moment_matched") (lt (float64 (((($v.opd).importance).problems).recompute).num_samples) 2.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
   "rule" "no weight could follow from pass rates of so few answers"
   "fix" "set opd.importance.problems.recompute.num_samples: 8, or at least 2") -}}
 {{- end -}}
 {{- if and (or (not (kindIs "invalid" (((($v.opd).importance).problems).recompute).every)) (((($v.opd).importance).problems).recompute).at_stages) (eq (toString ((($v.opd).importance).problems).weights) "moment_matched") (lt (float64 (((($v.opd).importance).problems).recompute).num_samples) 3.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.recompute.num_samples" "value" (((($v.opd).importance).problems).recompute).num_samples
   "rule" "no weight could follow from pass rates of so few answers"
   "fix" "set opd.importance.problems.recompute.num_samples: 8, or at least 3") -}}
 {{- end -}}
 {{- if and (((($v.opd).importance).problems).recompute).at_stages (lt (float64 (len ($v.opd).stages)) 2.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.importance.problems.recompute.at_stages" "value" (((($v.opd).importance).problems).recompute).at_stages
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.recompute.at_stages" "value" (((($v.opd).importance).problems).recompute).at_stages
   "rule" "the run has no second stage"
   "fix" "give opd.stages, or use opd.importance.problems.recompute.every") -}}
 {{- end -}}
 {{- range $index, $item := ($v.opd).stages -}}
 {{- if and (kindIs "invalid" ($item).until) (lt (float64 (addf $index 1)) (float64 (len ($v.opd).stages))) -}}
-{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
   "rule" "a stage that another follows has an end"
   "fix" "give its last step, or below 1 the share of the run's steps: until: 0.5") -}}
 {{- end -}}
 {{- end -}}
 {{- range $index, $item := ($v.opd).stages -}}
 {{- if and (not (kindIs "invalid" ($item).until)) (ge (float64 (addf $index 1)) (float64 (len ($v.opd).stages))) -}}
-{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.until" (include "opd.text" $index)) "value" ($item).until
   "rule" "the last stage ends with the run"
   "fix" "remove the key, or add the stage that follows") -}}
 {{- end -}}
 {{- end -}}
 {{- range $index, $item := ($v.opd).stages -}}
 {{- if ne (not (kindIs "invalid" ($item).beta)) (eq (toString ($item).loss_type) "jsd") -}}
-{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.beta" (include "opd.text" $index)) "value" ($item).beta
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.beta" (include "opd.text" $index)) "value" ($item).beta
   "rule" "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
   "fix" "set beta: 0.5 with loss_type: jsd, and none with another") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq (toString (($v.opd).horizon).applies) "generate") (eq (toString (($v.opd).horizon).part) "last") -}}
-{{- include "opd.refuse" (dict "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
   "rule" "the last tokens of a response are known once it has been generated whole"
   "fix" "use part: first, or applies: train") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" (($v.opd).horizon).grow_until)) (kindIs "invalid" (($v.opd).horizon).tokens) -}}
-{{- include "opd.refuse" (dict "key" "opd.horizon.grow_until" "value" (($v.opd).horizon).grow_until
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.grow_until" "value" (($v.opd).horizon).grow_until
   "rule" "a horizon grows from its tokens in the first step"
   "fix" "set opd.horizon.tokens, or remove the key") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
-{{- include "opd.refuse" (dict "key" "opd.reward_beta" "value" ($v.opd).reward_beta
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
 {{- if eq (toString ($v.actor).param_offload) "auto" -}}
-{{- include "opd.refuse" (dict "key" "actor.param_offload" "value" ($v.actor).param_offload
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.param_offload" "value" ($v.actor).param_offload
   "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
   "fix" "use true or false") -}}
 {{- end -}}
 {{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
-{{- include "opd.refuse" (dict "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
   "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
   "fix" "use true or false") -}}
 {{- end -}}
@@ -279,7 +319,7 @@
 {{- if has $v.kind (list "opd") -}}
 {{- range $index, $item := ($v.opd).stages -}}
 {{- if and (eq (toString ($item).rollouts) "teacher") (kindIs "invalid" ($v.opd).teacher_answers) -}}
-{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
   "rule" "the teacher's answers are read from files, nothing samples them in the run"
   "fix" "set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train") -}}
 {{- end -}}
@@ -288,18 +328,20 @@
 {{- if has $v.kind (list "opd-agent") -}}
 {{- range $index, $item := ($v.opd).stages -}}
 {{- if eq (toString ($item).rollouts) "teacher" -}}
-{{- include "opd.refuse" (dict "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
   "rule" "a file of answers holds no conversations with tools"
   "fix" "use rollouts: student, or kind: opd") -}}
 {{- end -}}
 {{- end -}}
 {{- if eq (toString (($v.opd).horizon).applies) "generate" -}}
-{{- include "opd.refuse" (dict "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
   "rule" "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"
   "fix" "use applies: train") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $v := include "opd.whole" . | fromJson -}}
 {{- if not (($v.cluster).image).ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "the image is required and has no default"
@@ -443,9 +485,9 @@
   "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
-{{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 ($v.trainer).nnodes) 1.0) -}}
+{{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 (($v.pods).worker).count) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
-  "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" ($v.trainer).nnodes))
+  "rule" (printf "all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is %s" (include "opd.text" (($v.pods).worker).count))
   "fix" "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url)) -}}
@@ -458,12 +500,14 @@
   "rule" "a fetched database is verified: url and sha256 belong together"
   "fix" "give both") -}}
 {{- end -}}
-{{- if and (not (kindIs "invalid" $v.agent)) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString ($v.agent).database_dir))) -}}
-{{- include "opd.refuse" (dict "key" "agent.database_dir" "value" ($v.agent).database_dir
+{{- range $index, $item := ($v.pods).databases -}}
+{{- if and (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) (not (hasPrefix "/" (toString $item))) -}}
+{{- include "opd.refuse" (dict "key" "agent.database_dir" "value" $item
   "rule" "the tool database is mounted there, so it is an absolute path"
   "fix" "use /databases/NAME") -}}
 {{- end -}}
-{{- if and (kindIs "invalid" $v.agent) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
+{{- end -}}
+{{- if and (eq (float64 (len ($v.pods).databases)) 0.0) (or (not (kindIs "invalid" (($v.cluster).toolDatabase).claim)) (not (kindIs "invalid" (($v.cluster).toolDatabase).url))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.toolDatabase" "value" (ternary (($v.cluster).toolDatabase).url (($v.cluster).toolDatabase).claim (kindIs "invalid" (($v.cluster).toolDatabase).claim))
   "rule" "no tool uses it: the spec has no `agent`"
   "fix" "remove it, or add agent.database_dir") -}}
@@ -509,7 +553,7 @@
   "fix" (printf "lower it, or raise cluster.worker.limits.%s" (include "opd.text" $item))) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq (toString $v.device) "cuda") (lt (float64 (ceil (include "opd.quantity" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))))) (float64 (($v.pods).worker).cpus)) -}}
+{{- if and (($v.pods).worker).onGpu (lt (float64 (ceil (include "opd.quantity" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))))) (float64 (($v.pods).worker).cpus)) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.worker.%s.cpu" (include "opd.text" (ternary "requests" "limits" (kindIs "invalid" ((($v.pods).worker).limits).cpu)))) "value" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))
   "rule" (printf "Ray places a run by CPUs, and a node of this one needs %s (%s): with fewer it would hold its GPUs and wait for ever" (include "opd.text" (($v.pods).worker).cpus) (include "opd.text" (($v.pods).worker).byPart))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (($v.pods).worker).cpus))) -}}

@@ -90,12 +90,14 @@
   {{- end }}
 {{- end }}
 {{- if include "opd.usesToolDatabase" . }}
+{{- range include "opd.databases" . | fromJsonArray }}
 - name: tool-database
-  mountPath: {{ .Values.agent.database_dir | quote }}
+  mountPath: {{ . | quote }}
   readOnly: true
   {{- with $cluster.toolDatabase.subPath }}
   subPath: {{ . | quote }}
   {{- end }}
+{{- end }}
 {{- end }}
 {{- with $cluster.extraVolumeMounts }}
 {{ toYaml . }}

@@ -1,6 +1,7 @@
 """Rollouts to distillation batches: packed rows, the positions that predict their responses, and the padded view."""
 
 from opd.batch.builder import (
+    TEACHER_PROMPTS,
     OpdBatch,
     build_opd_batch,
     build_opd_batch_from_verl_batch,
@@ -12,6 +13,7 @@ from opd.batch.rows import RolloutRows
 from opd.batch.sources import rows_from_batch, rows_from_messages
 
 __all__ = [
+    "TEACHER_PROMPTS",
     "LossPositions",
     "OpdBatch",
     "RolloutRows",

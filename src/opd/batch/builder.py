@@ -14,40 +14,55 @@ from torch import Tensor
 from opd.batch.rows import RolloutRows
 from opd.batch.sources import Batch, has_field, rows_from_batch, rows_from_messages
 
+TEACHER_PROMPTS = "teacher_prompts"
+"""The field of a batch with prompts of the teacher's own."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpdBatch:
     """Rows to distil on."""
 
     rows: RolloutRows
+    """As the student reads them."""
+    teacher_rows: RolloutRows | None = None
+    """The same responses behind prompts of the teacher's own; None: it reads `rows`. Loss positions of both name the same
+    response tokens in the same order, each at its own places."""
 
     def padded(self, *, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
         """The padded view, each [B, max_length], right padded.
 
         Keys: `{teacher,student}_{input_ids,attention_mask,position_ids}` int64, `_loss_mask` int64 (1 on the trained
         response tokens themselves, not on their predictors), `valid_row_mask` [B] bool (False: nothing to train on)
-        and, if the batch has them, `sample_weights` [B]. Teacher and student read the same tokens, so their keys name
-        the same tensors.
+        and, if the batch has them, `sample_weights` [B]. Where teacher and student read the same tokens, their keys name
+        the same tensors; else `_teacher_loss_mask` is the mask at the teacher's places.
         """
         rows = self.rows
-        longest = int(rows.lens.max()) if rows.num_rows else 0
-        if longest > max_length:
-            raise ValueError(f"max_length={max_length}: the longest row has {longest} tokens; the view cuts nothing")
-        place = (torch.repeat_interleave(rows.lens), rows.position_ids)
-        blank = torch.zeros(rows.num_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
-        is_trained = (rows.position_ids >= torch.repeat_interleave(rows.prompt_lens, rows.lens)).long()
-        is_trained[is_trained.bool()] = rows.response_mask.long()
-        shared = {
-            "input_ids": torch.full_like(blank, pad_token_id).index_put_(place, rows.input_ids),
-            "attention_mask": blank.index_put(place, torch.ones_like(rows.input_ids)),
-            "position_ids": blank.index_put(place, rows.position_ids),
-        }
-        view = {f"{side}_{name}": tensor for side in ("teacher", "student") for name, tensor in shared.items()}
-        view["_loss_mask"] = blank.index_put(place, is_trained)
-        view["valid_row_mask"] = rows.num_trained_tokens > 0
+        student = _padded(rows, max_length, pad_token_id)
+        teacher = student if self.teacher_rows is None else _padded(self.teacher_rows, max_length, pad_token_id)
+        view = {"_loss_mask": student["loss_mask"], "valid_row_mask": rows.num_trained_tokens > 0}
+        if teacher is not student:
+            view["_teacher_loss_mask"] = teacher["loss_mask"]
+        for side, of_side in (("teacher", teacher), ("student", student)):
+            view |= {f"{side}_{name}": tensor for name, tensor in of_side.items() if name != "loss_mask"}
         if rows.sample_weights is not None:
             view["sample_weights"] = rows.sample_weights
         return view
+
+
+def _padded(rows: RolloutRows, max_length: int, pad_token_id: int) -> dict[str, Tensor]:
+    longest = int(rows.lens.max()) if rows.num_rows else 0
+    if longest > max_length:
+        raise ValueError(f"max_length={max_length}: the longest row has {longest} tokens; the view cuts nothing")
+    place = (torch.repeat_interleave(rows.lens), rows.position_ids)
+    blank = torch.zeros(rows.num_rows, max_length, dtype=torch.int64, device=rows.input_ids.device)
+    is_trained = (rows.position_ids >= torch.repeat_interleave(rows.prompt_lens, rows.lens)).long()
+    is_trained[is_trained.bool()] = rows.response_mask.long()
+    return {
+        "input_ids": torch.full_like(blank, pad_token_id).index_put_(place, rows.input_ids),
+        "attention_mask": blank.index_put(place, torch.ones_like(rows.input_ids)),
+        "position_ids": blank.index_put(place, rows.position_ids),
+        "loss_mask": blank.index_put(place, is_trained),
+    }
 
 
 def build_opd_batch(
@@ -63,8 +78,9 @@ def build_opd_batch(
 
     Args:
         batch: a TensorDict or mapping with `responses`, `response_mask` and either `prompts` (nested or padded, see
-            `rows_from_batch`) or `raw_prompt` (messages of each row).
-        max_length: most tokens, prompt + response, that a row may have. A row is never cut.
+            `rows_from_batch`) or `raw_prompt` (messages of each row). `teacher_prompts` [B, j] nested, where it is there, is what
+            the teacher reads in the place of the prompts.
+        max_length: most tokens, prompt + response, that a row may have as the student reads it. A row is never cut.
         sample_weights: [B] weight of each source row (`opd.losses.reward_weights`).
         tokenizer, chat_template_kwargs, tools: read only for a batch without `prompts`.
 
@@ -86,7 +102,16 @@ def build_opd_batch(
             f"{num_overlong} of {rows.num_rows} rows exceed max_length={max_length} tokens (prompt + response), the longest "
             f"has {int(rows.lens.max())}: raise opd.max_length to data.max_prompt_length + data.max_response_length"
         )
-    return OpdBatch(rows=rows)
+    return OpdBatch(rows=rows, teacher_rows=_teacher_rows(batch, rows))
+
+
+def _teacher_rows(batch: Batch, rows: RolloutRows) -> RolloutRows | None:
+    if not has_field(batch, TEACHER_PROMPTS):
+        return None
+    read = {"prompts": batch[TEACHER_PROMPTS]} | {name: batch[name] for name in ("responses", "response_mask")}
+    if not all(tensor.is_nested for tensor in read.values()):
+        raise ValueError(f"{TEACHER_PROMPTS}: these, responses and response_mask must be nested tensors, a row each")
+    return replace(rows_from_batch(read), sample_weights=rows.sample_weights)
 
 
 def build_opd_batch_multiturn(batch: Batch, *, max_length: int, **options: Any) -> OpdBatch:

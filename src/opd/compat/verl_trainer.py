@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from verl.experimental.reward_loop import reward_loop
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import hf_tokenizer as _hf_tokenizer
@@ -111,6 +111,29 @@ class RewardWorker(reward_loop.RewardLoopWorker):
             super()._init_reward_fn()
 
 
+def told(mark: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._setup` runs: `mark` gets the name of each of its parts that has ended, in their order."""
+
+    def marked(name: str, *, before: str = "", after: str = "") -> Callable[..., Any]:
+        call = getattr(trainer_base, name)
+
+        def marking(*args: Any, **kwargs: Any) -> Any:
+            if before:
+                mark(before)
+            made = call(*args, **kwargs)
+            if after:
+                mark(after)
+            return made
+
+        return marking
+
+    return _replaced(
+        RayWorkerGroup=marked("RayWorkerGroup", before="tokenizer and data", after="worker processes"),
+        RewardLoopManager=marked("RewardLoopManager", before="models"),
+        CheckpointEngineManager=marked("CheckpointEngineManager", before="rollout server"),
+    )
+
+
 def reward_workers() -> contextlib.AbstractContextManager[None]:
     """While `PPOTrainer._setup` runs: its reward actors are `RewardWorker`s."""
     return _replaced(reward_loop, RewardLoopWorker=RewardWorker)
@@ -135,6 +158,22 @@ def training_data(see: Callable[[Any], None]) -> contextlib.AbstractContextManag
         return dataset
 
     return _replaced(create_rl_dataset=seen)
+
+
+def data_settings(settings: Callable[[bool], Mapping[str, Any]]) -> contextlib.AbstractContextManager[None]:
+    """While `PPOTrainer._init_dataloader` runs: the data sets' configs have more keys, by whether it is the training's.
+
+    verl 0.9.1 gives both the same config.
+    """
+    create = trainer_base.create_rl_dataset
+
+    def told(paths: Any, config: DictConfig, *args: Any, is_train: bool = True, **kwargs: Any) -> Any:
+        config = config.copy()
+        with open_dict(config):
+            config.update(settings(is_train))
+        return create(paths, config, *args, is_train=is_train, **kwargs)
+
+    return _replaced(create_rl_dataset=told)
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

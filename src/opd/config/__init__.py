@@ -4,7 +4,7 @@ loaded = load_spec("exp.yaml", env=os.environ, sets=["seed=7"])
 loaded.spec.data.train_batch_size
 """
 
-from opd.config.base import KINDS, Kind, Recipe
+from opd.config.base import FILE_KINDS, KINDS, Kind, Recipe
 from opd.config.canonical import canonical_json, dump_spec, identity, spec_hash
 from opd.config.environment import VARIABLES, Applied, Variable
 from opd.config.errors import Problem, SpecError
@@ -16,6 +16,7 @@ from opd.config.kinds import (
     BaseSpec,
     ConvertSpec,
     EvalSpec,
+    FileSpec,
     GrpoSpec,
     OpdAgentSpec,
     OpdSpec,
@@ -30,6 +31,7 @@ from opd.config.parse import Parsed, parse_tree
 from opd.config.schema import json_schema, static_defaults
 
 __all__ = [
+    "FILE_KINDS",
     "KINDS",
     "SPEC_CLASSES",
     "VARIABLES",
@@ -40,6 +42,7 @@ __all__ = [
     "BaseSpec",
     "ConvertSpec",
     "EvalSpec",
+    "FileSpec",
     "GrpoSpec",
     "Kind",
     "Loaded",

@@ -41,7 +41,10 @@ class Actor(Section):
     ppo_max_token_len_per_gpu: Count = Field(description="Token budget of a forward and backward on a rank.")
     log_prob_max_token_len_per_gpu: Count = Field(description="Token budget of a forward without gradient on a rank.")
     use_remove_padding: bool = Field(description="Compute on packed tokens instead of padded rows.")
-    gradient_checkpointing: bool = Field(description="Recompute activations in the backward to save memory.")
+    gradient_checkpointing: Offload = Field(
+        description="Recompute activations in the backward to save memory; `auto` (distillation): where the plan has no room "
+        "for them."
+    )
     param_offload: Offload = Field(
         description="Move weights to host memory outside the update; `auto` (distillation): where the plan has no room."
     )
@@ -77,6 +80,7 @@ class Grpo(Section):
 Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
 Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
+Position = Literal["first", "last"]
 _NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
 _NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
 NEED_STUDENT = tuple(dict.fromkeys((*_NEED_ENTROPY, *_NEED_DIVERGENCE)))
@@ -101,7 +105,7 @@ class TokenImportance(Section):
     scope: Scope = Field(
         default="rollout", description="What the share is taken of: each response, or all of a step together."
     )
-    position: Literal["first", "last"] = Field(
+    position: Position = Field(
         default="first", description="End of a response that `position` and `entropy_length` keep."
     )
     normalize: Literal["global", "micro"] = Field(
@@ -275,12 +279,17 @@ class Opd(Section):
     vocab_parallel_size: Count = Field(
         default=1, description="Ranks that share the two output heads by vocabulary, and each other's tokens."
     )
-    activation_budget: float = Field(
-        default=1.0,
+    activation_budget: float | None = Field(
+        default=None,
         gt=0,
         le=1,
-        description="Share of a compiled layer's activations that its backward finds again instead of recomputing; for "
-        "`actor.gradient_checkpointing: false`.",
+        description="Share of a compiled layer's activations that its backward finds again instead of recomputing, without "
+        "gradient checkpointing; unset: what the memory plan has room for, from all to a third.",
+    )
+    read_tokens: Count | None = Field(
+        default=None,
+        description="Tokens that a GPU reads in one forward without a gradient (the teacher's, and the student's that scores "
+        "tokens); unset: 32,768, or fewer where the memory plan has no room. On a CPU it is actor.log_prob_* if this is unset.",
     )
     max_unshared_mass: float = Field(
         default=0.05,
@@ -328,7 +337,7 @@ class Sft(Section):
 
     teacher_answers: Paths | None = Field(
         default=None,
-        description="Parquet files of a teacher's answers to the prompts of data.train and data.val, "
+        description="Parquet files of a teacher's answers to the prompts of data.train, and of data.val where the run validates, "
         "`eval/generations.parquet` of its evaluation; unset: the data are conversations (column `messages`).",
     )
 

@@ -17,7 +17,9 @@ Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 Dtype = Literal["bf16", "fp16", "fp32"]
 Offload = bool | Literal["auto"]
 KINDS: tuple[Kind, ...] = ("grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert")
-"""The kinds that are one run, each with a chart; `pipeline` is made of runs."""
+"""The kinds that are one run."""
+FILE_KINDS: tuple[Kind, ...] = (*KINDS, "pipeline")
+"""Every kind that a file may be of, each with a chart; `pipeline` is made of runs."""
 
 
 class Section(BaseModel):

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from opd.config.kinds import BaseSpec
+from opd.config.pipeline import FOLDER
 from opd.config.tree import drop_path, get_path
 
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
@@ -42,6 +43,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.cache_gib",
     "opd.workspace_gib",
     "opd.activation_budget",
+    "opd.read_tokens",
     "opd.gpu_memory_gib",
     "opd.vocab_parallel_size",
     "opd.max_unshared_mass",
@@ -90,6 +92,9 @@ ADDED_SINCE: dict[str, Any] = {
     "teachers": {},
     "route.by": "data_source",
     "route.to": {},
+    "data.split.of": 2,
+    "data.split.seed": 42,
+    "teacher.refresh_every": 0,
 }
 
 
@@ -107,16 +112,32 @@ def canonical_json(value: Any) -> str:
 
 
 def identity(spec: BaseSpec) -> dict[str, Any]:
-    """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff."""
+    """The part of the spec that makes two runs the same experiment, for hashing and for a readable diff.
+
+    What a stage of a pipeline reads of earlier ones is named by its place in the pipeline's store, which may move.
+    """
     tree = dump_spec(spec)
+    if (store := f"{spec.store.url.rstrip('/')}/").endswith(f"/{FOLDER}/"):
+        tree = _named_within(store, tree)
     for path in NOT_IDENTITY:
         drop_path(tree, path)
     for teacher in tree.get("teachers", {}).values():
         drop_path(teacher, "offload")
+        if teacher["refresh_every"] == ADDED_SINCE["teacher.refresh_every"]:
+            drop_path(teacher, "refresh_every")
     for path, as_before in ADDED_SINCE.items():
         if get_path(tree, path) == as_before:
             drop_path(tree, path, emptied=True)
     return tree
+
+
+def _named_within(store: str, value: Any) -> Any:
+    """A copy of a tree with what lies in the store named by its place there."""
+    if isinstance(value, dict):
+        return {key: _named_within(store, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_named_within(store, item) for item in value]
+    return f"{FOLDER}:{value[len(store) :]}" if isinstance(value, str) and value.startswith(store) else value
 
 
 def spec_hash(spec: BaseSpec) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
-from opd.config.base import KINDS, Kind, Section
+from opd.config.base import FILE_KINDS, KINDS, Kind, Section
 from opd.config.expressions import evaluate, parse
 from opd.config.naming import joined
 from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
@@ -78,7 +78,8 @@ class Lookup:
 class Default:
     """One computed default: `value(lookup)` for the kinds that have the path, `says` for people.
 
-    `text` is the value as an expression, where the charts need it too.
+    `text` is the value as an expression, where the charts need it too. `beside` is a key of the same section without
+    which there is no default.
     """
 
     path: str
@@ -87,6 +88,7 @@ class Default:
     says: str
     by_kind: dict[Kind, Any] | None = None
     text: str = ""
+    beside: str = ""
 
 
 def _per_kind(path: str, **values: Any) -> Default:
@@ -178,13 +180,21 @@ def _run_name(look: Lookup) -> str:
     return joined([look.kind, look.get("model.name", str), look.get(algorithm, str)])
 
 
-def _places(path: str, tree: dict[str, Any]) -> list[str]:
-    """Where a default goes: that of a key of `teacher` also into each of several `teachers`."""
+def _places(path: str, tree: dict[str, Any], *, beside: str = "") -> list[str]:
+    """Where a default goes: that of a key of `teacher` also into each of several `teachers`.
+
+    Args:
+        beside: only into those sections that have this key.
+    """
     section, _, key = path.partition(".")
     several = tree.get("teachers")
     if section != "teacher" or not several or not isinstance(several, dict):
-        return [path]
-    return [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
+        places = [path]
+    else:
+        places = [f"teachers.{name}.{key}" for name in several] + [path] * ("teacher" in tree)
+    if not beside:
+        return places
+    return [place for place in places if get_path(tree, f"{place.rpartition('.')[0]}.{beside}") is not MISSING]
 
 
 def _offload(look: Lookup) -> bool | str:
@@ -199,6 +209,13 @@ def _val_temperature(look: Lookup) -> float:
     if look.kind == "passrate":
         return 1.0
     return 0.6 if look.kind in DISTILS and look.get("data.enable_thinking", bool) else 0.7
+
+
+def _score_budget(look: Lookup) -> int:
+    """A teacher's own prompts are at most as long as a row unless it is given a length."""
+    given = [get_path(look.tree, path) for path in _places("teacher.max_prompt_length", look.tree)]
+    longest = max((length for length in given if isinstance(length, int)), default=0)
+    return max(3 * look.row_length, longest + look.get("data.max_response_length", int))
 
 
 _OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
@@ -250,15 +267,27 @@ DEFAULTS: tuple[Default, ...] = (
     ),
     _expression("actor.use_dynamic_bsz", 'kind == "grpo" and recipe == "grpo"', "true for the recipe grpo, else false"),
     Default("actor.ppo_max_token_len_per_gpu", RUNS, lambda look: 2 * look.row_length, "2 x (prompt + response)"),
-    Default("actor.log_prob_max_token_len_per_gpu", RUNS, lambda look: 3 * look.row_length, "3 x (prompt + response)"),
+    Default(
+        "actor.log_prob_max_token_len_per_gpu",
+        RUNS,
+        _score_budget,
+        "3 x (prompt + response), or the longest row of a teacher with prompts of its own where that is more",
+    ),
     _per_device("actor.use_remove_padding", True, False),
-    _per_device("actor.gradient_checkpointing", True, False),
+    Default("actor.gradient_checkpointing", RUNS, _offload, _OFFLOAD_SAYS),
     Default("actor.param_offload", RUNS, _offload, _OFFLOAD_SAYS),
     Default("actor.optimizer_offload", RUNS, _offload, _OFFLOAD_SAYS),
     _per_device("actor.torch_compile", True, False),
     _per_device("actor.dtype", "bf16", "fp32"),
     _per_device("teacher.dtype", "bf16", "fp32", DISTILS),
     Default("teacher.offload", DISTILS, _offload, "cuda: auto, cpu: false"),
+    Default(
+        "teacher.max_prompt_length",
+        DISTILS,
+        lambda look: look.row_length,
+        "data.max_prompt_length + max_response_length, where there is a `prompt`",
+        beside="prompt",
+    ),
     Default(
         "model.attn_implementation",
         RUNS,
@@ -283,7 +312,7 @@ DEFAULTS: tuple[Default, ...] = (
     Default("name", KINDS, _run_name, "kind, model.name and recipe, opd.loss_type or eval.instruction_variant"),
     Default(
         "store.url",
-        (*KINDS, "pipeline"),
+        FILE_KINDS,
         lambda look: f"{look.get('output.root', str).rstrip('/')}/store",
         "output.root/store",
     ),
@@ -312,7 +341,7 @@ def fill_defaults(kind: Kind, cls: type[Section], tree: dict[str, Any]) -> set[s
     for default in DEFAULTS:
         if kind not in default.kinds:
             continue
-        for path in _places(default.path, tree):
+        for path in _places(default.path, tree, beside=default.beside):
             if look.has(path):
                 continue
             try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opd.config.base import KINDS, Kind, Section
+from opd.config.base import FILE_KINDS, Kind, Section
 from opd.config.coerce import parse_value
 from opd.config.defaults import ASKS, DISTILS, RUNS, SAMPLES, TRAINS
 from opd.config.errors import Problem
@@ -61,8 +61,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VAL_TEMPERATURE", "rollout.val.temperature", SAMPLES),
     Variable("VAL_TOP_P", "rollout.val.top_p", SAMPLES),
     Variable("VAL_TOP_K", "rollout.val.top_k", SAMPLES),
-    Variable("RUN_ID", "name", (*KINDS, "pipeline")),
-    Variable("OUTPUT_ROOT", "output.root", (*KINDS, "pipeline")),
+    Variable("RUN_ID", "name", FILE_KINDS),
+    Variable("OUTPUT_ROOT", "output.root", FILE_KINDS),
     Variable("MASTER_PORT", "trainer.master_port", RUNS),
     Variable("KL_LOSS_COEF", "grpo.kl_loss_coef", _GRPO),
     Variable("KL_LOSS_TYPE", "grpo.kl_loss_type", _GRPO),

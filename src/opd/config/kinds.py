@@ -8,6 +8,7 @@ from pydantic import Field
 
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
 from opd.config.base import ENV_PATTERN, KEY_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
+from opd.config.prompt_template import column_names
 from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
 from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher
@@ -91,10 +92,10 @@ class GrpoSpec(SamplingSpec):
 class DistillationSpec(SamplingSpec):
     """What every kind has that distils."""
 
-    teacher: Teacher | None = Field(default=None, description="The frozen teacher of all rows.")
+    teacher: Teacher | None = Field(default=None, description="The teacher of all rows.")
     teachers: dict[TeacherName, Teacher] = Field(
         default_factory=dict,
-        description="Several frozen teachers in its place: a name for each, with the keys of `teacher`.",
+        description="Several teachers in its place: a name for each, with the keys of `teacher`.",
     )
     route: Route = Field(default_factory=Route, description="Which of several teachers reads a row.")
     opd: Opd = Field(description="The divergence.")
@@ -107,6 +108,12 @@ class DistillationSpec(SamplingSpec):
         if self.teacher is not None:
             return {"teacher": self.teacher}
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
+
+    @property
+    def prompt_columns(self) -> tuple[tuple[str, str], ...]:
+        """(key of the template, column) of what the teachers' own prompts read of the training data."""
+        templates = {f"{key}.prompt": teacher.prompt for key, teacher in self.named_teachers.items()}
+        return tuple((key, name) for key, text in templates.items() if text is not None for name in column_names(text))
 
 
 class OpdSpec(DistillationSpec):
@@ -149,8 +156,9 @@ class PipelineSpec(BaseSpec):
     kind: Literal["pipeline"] = Field(description="Kind of experiment.")
     stages: dict[StageName, dict[str, Any]] = Field(
         min_length=1,
+        examples=[{"ask": {"kind": "eval", "model": {"path": "Qwen/Qwen3-1.7B"}}}],
         description="Experiments by name, of any other kind, without name, store, output and env, which are the pipeline's; "
-        "${stages.NAME.RESULT} stands for what an earlier stage left.",
+        "${stages.NAME.RESULT} stands for what an earlier stage left; with `skip: true` a stage does not run.",
     )
 
 

@@ -7,11 +7,12 @@ and, in the charts' defaults, room beside it (`room_gib`): nobody knows the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, SftSpec
+from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, SftSpec
+from opd.config.pipeline import runs_of
 from opd.config.raw import parse_raw
 
 # verl's ResourcePoolManager.max_colocate_count: CPUs of a rank's bundle in its node's placement group.
@@ -94,42 +95,46 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNeeds:
-    """What one node needs; `parts` are (part, how many)."""
+    """What one node needs.
+
+    Attributes:
+        gpus: ranks, each with a GPU, or with a logical one on the CPU.
+        on_gpu: whether they are real GPUs.
+        cpus: CPUs, whole ones as Ray counts them.
+        cpus_by_part: `ranks 24, queue storage units 2, queue controllers 1`.
+        least_gib: GiB of memory below which its processes do not fit.
+        memory_gib: GiB of memory with room for models and rows.
+    """
 
     gpus: int
-    parts: tuple[tuple[Part, int], ...]
-
-    @property
-    def cpus(self) -> int:
-        """CPUs, whole ones as Ray counts them."""
-        return sum(part.cpus * count for part, count in self.parts)
-
-    @property
-    def least_gib(self) -> float:
-        """GiB of memory below which its processes do not fit."""
-        return sum(part.least_gib * count for part, count in self.parts)
-
-    @property
-    def memory_gib(self) -> float:
-        """GiB of memory with room for models and rows."""
-        return self.least_gib + sum(part.room_gib * count for part, count in self.parts)
-
-    def cpus_by_part(self) -> str:
-        """`ranks 24, queue storage units 2, queue controllers 1`"""
-        return ", ".join(f"{part.name} {part.cpus * count}" for part, count in self.parts if part.cpus * count)
+    on_gpu: bool
+    cpus: int
+    cpus_by_part: str
+    least_gib: float
+    memory_gib: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a run needs: `worker` on each of `num_nodes` nodes (None for a conversion), `head` on the head."""
+    """What a run, or a pipeline, needs: `worker` on each of `num_nodes` nodes (None for a conversion), `head` on the head."""
 
     num_nodes: int
     worker: NodeNeeds | None
     head: NodeNeeds
 
 
-def needs(spec: AnySpec) -> Needs:
-    """What a run of the spec needs of the nodes of its Ray cluster."""
+def needs(spec: FileSpec) -> Needs:
+    """What a run of the spec needs of the nodes of its Ray cluster; a pipeline, of each what its most demanding stage does."""
+    found = [_needs_of_run(run) for run in runs_of(spec)]
+    workers = [each.worker for each in found if each.worker is not None]
+    return Needs(
+        num_nodes=max(each.num_nodes for each in found),
+        worker=_greatest(workers) if workers else None,
+        head=_greatest([each.head for each in found]),
+    )
+
+
+def _needs_of_run(spec: AnySpec) -> Needs:
     if isinstance(spec, ConvertSpec):
         return Needs(num_nodes=0, worker=None, head=_on_one_node(CONVERT_PARTS))
     sizes = sizes_of(spec)
@@ -138,7 +143,7 @@ def needs(spec: AnySpec) -> Needs:
 
 def worker_needs(sizes: Sizes) -> NodeNeeds:
     """What each of the nodes that train needs."""
-    return NodeNeeds(gpus=sizes.gpus_per_node, parts=tuple((part, sizes.counts[part.per]) for part in WORKER_PARTS))
+    return _sum(WORKER_PARTS, sizes.counts, gpus=sizes.gpus_per_node, on_gpu=sizes.device == "cuda")
 
 
 def sizes_of(spec: AnyRunSpec) -> Sizes:
@@ -168,4 +173,30 @@ def _given_storage_units(overrides: Iterable[str]) -> int | None:
 
 
 def _on_one_node(parts: tuple[Part, ...]) -> NodeNeeds:
-    return NodeNeeds(gpus=0, parts=tuple((part, 1) for part in parts))
+    return _sum(parts, {"node": 1}, gpus=0, on_gpu=False)
+
+
+def _sum(parts: Sequence[Part], counts: Mapping[str, int], *, gpus: int, on_gpu: bool) -> NodeNeeds:
+    cpus = {part.name: part.cpus * counts[part.per] for part in parts}
+    least_gib = sum(part.least_gib * counts[part.per] for part in parts)
+    return NodeNeeds(
+        gpus=gpus,
+        on_gpu=on_gpu,
+        cpus=sum(cpus.values()),
+        cpus_by_part=", ".join(f"{name} {number}" for name, number in cpus.items() if number),
+        least_gib=least_gib,
+        memory_gib=least_gib + sum(part.room_gib * counts[part.per] for part in parts),
+    )
+
+
+def _greatest(found: Sequence[NodeNeeds]) -> NodeNeeds:
+    """The most of each: they run one after another."""
+    widest = max(found, key=lambda each: each.cpus)
+    return NodeNeeds(
+        gpus=max(each.gpus for each in found),
+        on_gpu=any(each.on_gpu for each in found),
+        cpus=widest.cpus,
+        cpus_by_part=widest.cpus_by_part,
+        least_gib=max(each.least_gib for each in found),
+        memory_gib=max(each.memory_gib for each in found),
+    )

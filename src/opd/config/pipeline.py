@@ -8,14 +8,15 @@
     pass_rates   the pass rates of an evaluation (eval, passrate), Parquet
 
 A key that takes a model (`model.path`, `teacher.path`, `teachers.NAME.path`) gets the converted folder also where it names the checkpoint. A
-conversion that is so asked for is a stage of its own, NAME-model. Stages run in the order of their references, and by name
+conversion that is so asked for is a stage of its own, NAME-model. A stage with `skip: true` does not run: a key that
+takes the model of such a training stage gets the one that it would have begun with. Stages run in the order of their references, and by name
 where those leave it open: Helm does not keep the order of a map.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
@@ -24,7 +25,7 @@ from opd.config.algorithm import Eval
 from opd.config.base import Kind
 from opd.config.defaults import ASKS, TRAINS
 from opd.config.errors import Problem, SpecError, nearest
-from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
+from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
 from opd.config.naming import joined
 from opd.config.parse import CHART_KEYS, parse_tree
 from opd.config.running import Trainer
@@ -36,11 +37,14 @@ RESULTS: dict[str, tuple[Kind, ...]] = {
     "pass_rates": ASKS,
 }
 """What a stage leaves, and the kinds that leave it."""
+SKIP = "skip"
+"""The one key that a stage has beside those of its experiment."""
 FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
 _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
-_PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
+PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
+"""Keys that no stage has."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,10 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
     """
     problems: list[Problem] = []
     trees: dict[str, dict[str, Any]] = {}
-    for name, given in spec.stages.items():
+    for name, given in _that_run(spec.stages, problems).items():
         problems += [
             Problem(path=f"stages.{name}.{key}", rule=f"`{key}` is the whole pipeline's", fix=f"set {key} at the top")
-            for key in _PIPELINES_OWN
+            for key in PIPELINES_OWN
             if key in given
         ]
         if given.get("kind") == "pipeline":
@@ -102,15 +106,15 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
             problems.append(
                 Problem(path=f"stages.{name}.kind", value="pipeline", rule=rule, fix="name its stages here")
             )
-        trees[name] = {**given, **_shared(spec, name), "seed": given.get("seed", spec.seed)}
+        trees[name] = {**_with_target(given), **_shared(spec, name), "seed": given.get("seed", spec.seed)}
     if problems:
         raise SpecError(problems)
-    references = {name: _references(name, tree, trees, problems) for name, tree in trees.items()}
+    skipped = spec.stages.keys() - trees.keys()
+    references = {name: _references(name, tree, trees, skipped, problems) for name, tree in trees.items()}
     for name in sorted({ref.stage for found in references.values() for ref in found.values()} - trees.keys()):
-        checkpoint = f"${{stages.{name.removesuffix('-model')}.checkpoint}}"
-        convert = {"checkpoint": checkpoint, "target": f"{checkpoint}-huggingface"}
-        trees[name] = {"kind": "convert", "convert": convert, **_shared(spec, name)}
-        references[name] = _references(name, trees[name], trees, problems)
+        convert = {"checkpoint": f"${{stages.{name.removesuffix('-model')}.checkpoint}}"}
+        trees[name] = {**_with_target({"kind": "convert", "convert": convert}), **_shared(spec, name)}
+        references[name] = _references(name, trees[name], trees, skipped, problems)
     found: list[Stage] = []
     for name in _in_order(references, problems):
         try:
@@ -130,9 +134,15 @@ def stages_of(spec: PipelineSpec) -> tuple[Stage, ...]:
         for s in found
         if by_run[s.spec.name] != s.name
     ]
+    problems += _written_twice(found)
     if problems:
         raise SpecError(problems)
     return tuple(found)
+
+
+def runs_of(spec: FileSpec) -> tuple[AnySpec, ...]:
+    """The runs that a file makes, before anything has run: itself, or its stages."""
+    return tuple(stage.spec for stage in stages_of(spec)) if isinstance(spec, PipelineSpec) else (spec,)
 
 
 def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
@@ -166,8 +176,61 @@ def _shared(spec: PipelineSpec, stage: str) -> dict[str, Any]:
     }
 
 
+def _that_run(stages: Mapping[str, Mapping[str, Any]], problems: list[Problem]) -> dict[str, dict[str, Any]]:
+    """The stages that are not skipped, each with the models that skipped ones would have begun with in their place."""
+    skipped = {name for name, tree in stages.items() if tree.get(SKIP, False) is True}
+    problems += [
+        Problem(path=f"stages.{name}.{SKIP}", value=tree[SKIP], rule="it is true or false", fix="true, or no such key")
+        for name, tree in stages.items()
+        if not isinstance(tree.get(SKIP, False), bool)
+    ]
+    if skipped == stages.keys():
+        problems.append(Problem(path="stages", rule="all of them are skipped", fix="take skip out of one"))
+
+    def begun(model: Any, *, behind: tuple[str, ...] = ()) -> Any:
+        """A model section, or what stands there, without references to skipped stages that train."""
+        path = model.get("path") if isinstance(model, Mapping) else None
+        match = _REFERENCE.fullmatch(path) if isinstance(path, str) else None
+        stage, _, result = match[1].partition(".") if match else ("", "", "")
+        if stage not in skipped or result not in ("checkpoint", "model") or stages[stage].get("kind") not in TRAINS:
+            return model
+        if stage in behind:
+            rule = f"the stages {' -> '.join((*behind, stage))} wait for each other"
+            problems.append(Problem(path="stages", rule=rule, fix="take one of these references out"))
+            return model
+        before = begun(stages[stage].get("model"), behind=(*behind, stage))
+        origin = (
+            {key: before[key] for key in ("path", "revision") if key in before} if isinstance(before, Mapping) else {}
+        )
+        return {**model, **origin}
+
+    def filled(tree: Mapping[str, Any]) -> dict[str, Any]:
+        out = {key: begun(value) if key in ("model", "teacher") else value for key, value in tree.items()}
+        if isinstance(teachers := out.get("teachers"), Mapping):
+            out["teachers"] = {name: begun(teacher) for name, teacher in teachers.items()}
+        out.pop(SKIP, None)
+        return out
+
+    return {name: filled(tree) for name, tree in stages.items() if name not in skipped}
+
+
+def _with_target(stage: dict[str, Any]) -> dict[str, Any]:
+    """A stage that converts what another has trained says where to: beside it in the store, wherever that is by then."""
+    convert = stage.get("convert")
+    if stage.get("kind") != "convert" or not isinstance(convert, dict):
+        return stage
+    checkpoint = convert.get("checkpoint")
+    if not isinstance(checkpoint, str) or not _REFERENCE.search(checkpoint):
+        return stage
+    return {**stage, "convert": {"target": f"{checkpoint}-huggingface", **convert}}
+
+
 def _references(
-    name: str, tree: Mapping[str, Any], trees: Mapping[str, Mapping[str, Any]], problems: list[Problem]
+    name: str,
+    tree: Mapping[str, Any],
+    trees: Mapping[str, Mapping[str, Any]],
+    skipped: Collection[str],
+    problems: list[Problem],
 ) -> dict[tuple[str, str], Reference]:
     """The references of a stage, by the key that they stand at and their text."""
     found: dict[tuple[str, str], Reference] = {}
@@ -180,6 +243,12 @@ def _references(
         if kind in RESULTS.get(result, ()):
             own = result == "model" and kind != "convert"
             found[path, text] = Reference(f"{stage}-model" if own else stage, result)
+            return ""
+        if stage in skipped:
+            value = f"${{stages.{text}}}"
+            rule = f"stage {stage} is skipped and leaves nothing that could stand here"
+            fix = f"take skip out of stages.{stage}, skip this stage too, or write what stands here instead"
+            problems.append(Problem(path=f"stages.{name}.{path}", value=value, rule=rule, fix=fix))
             return ""
         left = [f"${{stages.{other}.{key}}}" for other, tree in trees.items() for key in _left_by(tree.get("kind"))]
         near = nearest(f"${{stages.{text}}}", left)
@@ -233,6 +302,20 @@ def _in_order(references: Mapping[str, Mapping[tuple[str, str], Reference]], pro
         order += ready
         sorter.done(*ready)
     return order
+
+
+def _written_twice(stages: Sequence[Stage]) -> Iterator[Problem]:
+    """A problem for each conversion of the file into a folder that another stage writes, of the file or put in by itself."""
+    by_target: dict[str, str] = {}
+    for stage in sorted(stages, key=lambda stage: "-" not in stage.name):  # only those put in have one in their names
+        target = stage.spec.convert.target if isinstance(stage.spec, ConvertSpec) else None
+        if target and (first := by_target.setdefault(target, stage.name)) != stage.name:
+            yield Problem(
+                path=f"stages.{stage.name}.convert.target",
+                value=target,
+                rule=f"stage {first} writes the same folder",
+                fix="name another folder, or take what that stage leaves",
+            )
 
 
 def _unsaved(stages: Sequence[Stage]) -> Iterator[Problem]:

@@ -30,6 +30,30 @@ _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.impor
 _UNPACKED = "num_sharing > 1 and not actor.use_remove_padding"
 _UNEVEN = "data.train_batch_size % actor.ppo_mini_batch_size"
 
+_TEACHER_KEYS = ("path", "revision", "prompt", "max_prompt_length", "refresh_every")
+
+
+def _of_each_teacher(key: str, *, when: str, rule: str, fix: str) -> Iterator[Rule]:
+    """A rule about one key of `teacher`, and of each of several `teachers`.
+
+    Args:
+        when: with the keys of the teacher in braces.
+    """
+    one = {name: f"teacher.{name}" for name in _TEACHER_KEYS}
+    of = {name: f'teachers[item]["{name}"]' for name in _TEACHER_KEYS}
+    alone = f"teacher is not None and {when.format(**one)}"
+    yield Rule(key=one[key], when=alone, rule=rule, fix=fix, kinds=DISTILS)
+    yield Rule(
+        each="keys(teachers)",
+        key=f"teachers.{{item}}.{key}",
+        value=of[key],
+        when=when.format(**of),
+        rule=rule,
+        fix=fix,
+        kinds=DISTILS,
+    )
+
+
 RULES = (
     Rule(
         key="rollout.name",
@@ -71,6 +95,12 @@ RULES = (
         rule="left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is "
         "dropped and counted, or is an error",
         fix="set data.filter_overlong: true, or data.truncation: error",
+    ),
+    Rule(
+        key="data.split.part",
+        when="data.split.part is not None and data.split.part > data.split.of",
+        rule="there are {data.split.of} parts (data.split.of), counted from 1",
+        fix="use at most {data.split.of}, or a larger data.split.of",
     ),
     Rule(
         key="actor.ppo_mini_batch_size",
@@ -189,6 +219,26 @@ RULES = (
             ("actor.ulysses_sequence_parallel_size", "a sequence"),
             ("opd.vocab_parallel_size", "the heads"),
         )
+    ),
+    *_of_each_teacher(
+        "refresh_every",
+        when="{refresh_every} is not None and {refresh_every} > 0 and ({path} != model.path or {revision} != model.revision)",
+        rule="a teacher that is refreshed gets the student's weights, so it is the student: model.path, and its revision where it has one",
+        fix="give it the student's path and revision, or remove the key",
+    ),
+    *_of_each_teacher(
+        "max_prompt_length",
+        when="{max_prompt_length} is not None and {prompt} is None",
+        rule="this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length",
+        fix="give it a prompt, or remove the key",
+    ),
+    *_of_each_teacher(
+        "max_prompt_length",
+        when="{max_prompt_length} is not None and actor.log_prob_max_token_len_per_gpu is not None and actor.use_dynamic_bsz "
+        "and actor.log_prob_max_token_len_per_gpu * num_sharing < {max_prompt_length} + data.max_response_length",
+        rule="the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size {num_sharing}) must hold "
+        "the teacher's longest row, its own prompt and max_response_length",
+        fix="raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length",
     ),
     Rule(
         key="opd.max_length",

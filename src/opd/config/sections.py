@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from opd.config.base import Count, Dtype, Extras, Natural, Offload, Paths, Probability, Section, Text, TopK
+from opd.config.prompt_template import checked
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
+PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
 
 
@@ -25,7 +27,7 @@ class Model(Section):
 
 
 class Teacher(Section):
-    """The frozen teacher of a distillation run."""
+    """A teacher of a distillation run: another model, or the student itself as it was (with the student's path)."""
 
     path: Text = Field(description="Folder, Hugging Face id or store URL of the teacher.", examples=["Qwen/Qwen3-8B"])
     revision: Text | None = Field(default=None, description="Commit of a Hugging Face id to pin.")
@@ -33,6 +35,21 @@ class Teacher(Section):
     dtype: Dtype = Field(description="Precision of the teacher's weights and forward.")
     offload: Offload = Field(
         description="Move the teacher to host memory outside its own phase; `auto`: where the plan has no room for it."
+    )
+    prompt: PromptTemplate | None = Field(
+        default=None,
+        description="What the teacher reads in the place of a row's last user message: a text with {prompt}, which is that "
+        "message, and {COLUMN} or {COLUMN.FIELD} of data.train; unset: the student's prompt.",
+        examples=["{prompt}\n\nReference solution: {reward_model.ground_truth}"],
+    )
+    max_prompt_length: Count | None = Field(
+        default=None,
+        description="Longest prompt in tokens that `prompt` may make; data.filter_overlong says what becomes of longer ones.",
+    )
+    refresh_every: Natural = Field(
+        default=0,
+        description="Steps after which a teacher that is the student (model.path) gets the student's weights as they are then, "
+        "again and again; 0: it stays what it was at the start.",
     )
 
 
@@ -45,6 +62,19 @@ class Route(Section):
     to: dict[Text, Text] = Field(
         default_factory=dict,
         description="Name of the teacher for each value in that column; several values may have the same one.",
+    )
+
+
+class Split(Section):
+    """One of several seeded parts of the training prompts."""
+
+    part: Count | None = Field(
+        default=None,
+        description="Use only this part of data.train, from 1 to `of` (eval: of the prompts that are asked); unset: all.",
+    )
+    of: int = Field(default=2, ge=2, description="How many parts there are: 2 for halves.")
+    seed: Natural = Field(
+        default=42, description="Seed of the parts, never the run's: with one seed, part 1 is the same in every run."
     )
 
 
@@ -71,6 +101,10 @@ class Data(Section):
     )
     max_val_samples: Count | None = Field(
         default=None, description="Use only this many validation prompts; sft: conversations, before they become rows."
+    )
+    split: Split = Field(
+        default_factory=Split,
+        description="One of several disjoint parts of the training prompts, each prompt's by its text.",
     )
     train_ratio: Probability = Field(
         default=0.8, description="Recorded only: the share in the train file that `opd.data`'s commands were given."

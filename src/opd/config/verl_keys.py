@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opd.config.algorithm import Opd
+from opd.config.sections import Split
 from opd.config.tree import leaf_paths
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -95,6 +96,7 @@ ALSO_READ: dict[str, str] = {
     **{f"opd.teacher.{name}": f"teacher.{name}" for name in ("path", "trust_remote_code", "dtype", "offload")},
     "actor_rollout_ref.ref.model.path": "teacher.path",
     "data.seed": "seed",
+    **{f"data.split.{path}": f"data.split.{path}" for path, _ in leaf_paths(Split)},
 }
 
 SPEC_PATH_OF: dict[str, str] = {**dict(VERL_KEYS), **ALSO_READ}

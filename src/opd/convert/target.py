@@ -20,7 +20,7 @@ from opd.store.opening import open_store
 # Written by every conversion; only a folder that holds it is ever replaced.
 RECORD_FILE = "conversion.json"
 # Without it transformers loads nothing: removed first and uploaded last where there is no rename.
-_KEY_FILE = "config.json"
+KEY_FILE = "config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ def _replace(staged: Path, folder: Path) -> None:
 def _upload(staged: Path, store: Store) -> None:
     """Every file of `staged`; the config that makes the folder a model goes last, and an older one is taken away first."""
     files = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if path.is_file()}
-    store.delete(_KEY_FILE)
+    store.delete(KEY_FILE)
     # The record goes first: it lets the next try replace what a killed one left.
-    for key in sorted(files, key=lambda key: (key == _KEY_FILE) - (key == RECORD_FILE)):
+    for key in sorted(files, key=lambda key: (key == KEY_FILE) - (key == RECORD_FILE)):
         store.put_file(key, files[key])
     for info in store.list(""):
         if info.key not in files:

@@ -51,6 +51,8 @@ class Inputs:
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
                 prompt_key=column,
+                split=spec.data.split,
+                columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
             )
             data.insert(0, train)
         agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent

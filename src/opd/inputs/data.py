@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opd.config.algorithm import MESSAGES, TOOLS
 from opd.config.errors import Problem
+from opd.config.sections import Split
+from opd.data.split import part_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +26,9 @@ _NULL = "null"  # the type of a column without a value, which goes with any othe
 _BATCH_ROWS = 16_384
 
 
+_WHOLE = Split()
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
     """The files of one data set.
@@ -33,6 +39,8 @@ class DataSet:
         batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
         max_samples: rows that are used at most; None or -1: all.
         prompt_key: the column of the prompts.
+        split: the part of the rows that is used.
+        columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.
     """
 
     key: str
@@ -40,6 +48,8 @@ class DataSet:
     batch_size: int | None = None
     max_samples: int | None = None
     prompt_key: str = PROMPT
+    split: Split = _WHOLE
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
@@ -67,20 +77,64 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
     if any(file.problems for file in files.values()):
         return
     yield from _disagreements(data.key, files)
+    yield from _column_problems(data, files)
     counts = [file.num_rows for file in files.values()]
     # Conversations become rows of their turns, more or fewer; the trainer counts those.
     if data.batch_size is None or None in counts or data.prompt_key == MESSAGES:
         return
     total = sum(files[path].num_rows or 0 for path in data.files)
-    usable = total if not data.max_samples or data.max_samples < 0 else min(total, data.max_samples)
+    split, in_part = data.split, total
+    if split.part is not None:
+        in_part = sum(_parts(path, data.prompt_key, split.of, split.seed)[split.part] for path in data.files)
+    usable = in_part if not data.max_samples or data.max_samples < 0 else min(in_part, data.max_samples)
     if usable < data.batch_size:
-        limit = f" (of {total}, by data.max_train_samples)" if usable < total else ""
+        keys = [
+            key for key, cuts in (("data.split", in_part < total), ("data.max_train_samples", usable < in_part)) if cuts
+        ]
+        limit = f" (of {total}, by {' and '.join(keys)})" if keys else ""
         yield Problem(
             path="data.train_batch_size",
             value=data.batch_size,
             rule=f"a step draws that many prompts and fills every batch, but {data.key} has {usable}{limit}",
             fix=f"at most {usable}, with ppo_mini_batch_size a divisor of it, or more prompts",
         )
+
+
+def _parts(path: str, prompt_key: str, of: int, seed: int) -> Counter[int]:
+    """How many rows of a Parquet file are in each part."""
+    import pyarrow.parquet as pq
+
+    prompts = pq.read_table(path, columns=[prompt_key])[prompt_key]
+    return Counter(part_of(messages, of=of, seed=seed) for batch in prompts.chunks for messages in batch.to_pylist())
+
+
+def _column_problems(data: DataSet, files: dict[str, _File]) -> Iterator[Problem]:
+    """Columns that a template reads must be there, and hold texts or numbers."""
+    for key, name in data.columns:
+        for path, file in files.items():
+            if file.schema is not None and (rule := _unreadable(file.schema, name)):
+                yield Problem(
+                    path=key,
+                    value=name,
+                    rule=f"{rule} in {path}, a file of {data.key} (it has {', '.join(file.schema.names)})",
+                    fix="name a column, or COLUMN.FIELD, of texts or numbers, or add it to the file",
+                )
+                break
+
+
+def _unreadable(schema: pa.Schema, name: str) -> str:
+    """Why `name` cannot be read as a text; empty where it can."""
+    import pyarrow as pa
+
+    if name in schema.names:
+        type_ = schema.field(name).type
+    else:
+        type_ = pa.struct(list(schema))
+        for part in name.split("."):
+            if not pa.types.is_struct(type_) or part not in _names(type_):
+                return f"there is no column {name!r}"
+            type_ = type_.field(part).type
+    return f"the column {name!r} is {type_}" if pa.types.is_nested(type_) else ""
 
 
 def _disagreements(key: str, files: dict[str, _File]) -> Iterator[Problem]:

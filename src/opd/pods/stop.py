@@ -28,6 +28,8 @@ LISTEN_INTERVAL_S = 5.0
 LISTEN_TTL_S = 30.0
 POLL_INTERVAL_S = 0.5
 SAVE_SECONDS_VARIABLE = "OPD_SAVE_SECONDS"
+ASKED_IN_VARIABLE = "OPD_ASKED_IN"
+"""Folder of the run that the pods know, for a stage of a pipeline, whose own folder they do not."""
 DEFAULT_SAVE_S = 300.0
 
 
@@ -46,6 +48,11 @@ class Request:
     pod: str
     reason: str
     hold_s: float
+
+
+def asked_in(run_dir: Path) -> Path:
+    """The folder in which the pods ask the trainer of a run; its own, but for a stage of a pipeline."""
+    return Path(os.environ.get(ASKED_IN_VARIABLE) or run_dir)
 
 
 def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:

@@ -33,6 +33,8 @@ class RolloutManager:
         self._report = RolloutReport()
         self.on_report: Callable[[RolloutReport], None] | None = None
         """Told of each batch as soon as it is answered, before anything else can fail."""
+        self.is_asked_to_end: Callable[[], bool] = lambda: False
+        """Asked while a batch is answered; from then on one whose answers count one by one is cut, see `RolloutWorker.cut`."""
         self._num_finished = 0
         self._local: RolloutWorker | None = None
         self._actors: list[ActorHandle] = []
@@ -57,7 +59,7 @@ class RolloutManager:
         return RolloutWorker(config, llm_client, None, reward_handles)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Answer all prompts; returns when every row is stored.
+        """Answer all prompts; returns when every row is stored, or the batch is cut.
 
         Raises:
             RuntimeError: not a single trajectory of the batch came through.
@@ -83,6 +85,9 @@ class RolloutManager:
         calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
         while ray.wait(calls, num_returns=len(calls), timeout=PROGRESS_POLL_S)[1]:
             self._note(sum(map(_num_finished, self._actors)))
+            if self.is_asked_to_end():
+                for actor in self._actors:
+                    actor.cut.remote()
         for running in calls:
             try:
                 yield ray.get(running)
@@ -93,6 +98,8 @@ class RolloutManager:
         future = asyncio.run_coroutine_threadsafe(worker.generate(prompts), self._loop)
         while not concurrent.futures.wait([future], PROGRESS_POLL_S).done:
             self._note(worker.num_finished)
+            if self.is_asked_to_end():
+                asyncio.run_coroutine_threadsafe(worker.cut(), self._loop)
         return future.result()
 
     def _note(self, num_finished: int) -> None:

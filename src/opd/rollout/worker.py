@@ -66,6 +66,8 @@ class RolloutReport:
     num_trajectories: int = 0
     num_failed: int = 0
     num_reward_failed: int = 0
+    num_cut: int = 0
+    """Given up unanswered, because the run is asked to end."""
     first_error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
@@ -81,6 +83,7 @@ class RolloutReport:
         self.num_trajectories += other.num_trajectories
         self.num_failed += other.num_failed
         self.num_reward_failed += other.num_reward_failed
+        self.num_cut += other.num_cut
         self.first_error = self.first_error or other.first_error
         self.fault = self.fault or other.fault
         self.samples.extend(other.samples)
@@ -144,6 +147,8 @@ class RolloutWorker(_VerlWorker):
         self._keeper: DialogueKeeper | None = None
         self._reward_function = reward_function(config)
         self.num_finished = 0
+        self._can_be_cut: list[asyncio.Task[list[Row]]] = []
+        self._is_cut = False
         if config.actor_rollout_ref.rollout.agent.default_agent_loop == AGENT_LOOP:
             environment(config, self.tokenizer, self.tools)  # a bad database or template ends the run here
 
@@ -159,14 +164,16 @@ class RolloutWorker(_VerlWorker):
         default_n = rollout.val_kwargs.n if validate else rollout.n
         jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
         self._keeper = DialogueKeeper(0 if only_scored else num_kept(self.ours), self.tokenizer, partition)
-        results = await asyncio.gather(
-            *(self._trajectory(prompt, sample, partition) for prompt, sample in jobs), return_exceptions=True
-        )
+        answers = [asyncio.create_task(self._trajectory(prompt, sample, partition)) for prompt, sample in jobs]
+        is_reported = only_scored or (validate and isinstance(self.ours.spec, EvalSpec))
+        self._can_be_cut, self._is_cut = answers if is_reported else [], False
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        self._can_be_cut = []
         generated = time.perf_counter()
         report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
         report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
-        if only_scored or (validate and isinstance(self.ours.spec, EvalSpec)):
+        if is_reported:
             finals = [
                 result.fields if isinstance(result, Unscored) else result[-1][1]
                 for result in results
@@ -174,7 +181,7 @@ class RolloutWorker(_VerlWorker):
             ]
             report.samples = [self._sample(fields) for fields in finals]
         try:
-            if not only_scored:
+            if not only_scored and not report.num_cut:
                 await self._store(prompts, rows, failed, partition)
         except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
             report.fault = error
@@ -212,6 +219,11 @@ class RolloutWorker(_VerlWorker):
             return await self._answered(loop, agent_name, sample, kwargs, sampling)
         finally:
             self.num_finished += 1
+
+    async def cut(self) -> None:
+        """Give up what is not answered yet of a batch whose answers count one by one; another one is answered to its end."""
+        for answer in self._can_be_cut:
+            self._is_cut = answer.cancel() or self._is_cut
 
     async def finished(self) -> int:
         """Trajectories that have ended so far, well or not: what a caller may take for progress."""
@@ -279,10 +291,13 @@ class RolloutWorker(_VerlWorker):
         results: Sequence[list[Row] | BaseException],
         report: RolloutReport,
     ) -> tuple[list[Row], set[str]]:
-        """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt."""
+        """Rows in the order of the jobs; trajectories that raised are counted, logged and named by their prompt; cut ones are counted."""
         rows, failed = [], set()
         errors = [result for result in results if isinstance(result, BaseException)]
         for (prompt, sample), result in zip(jobs, results, strict=True):
+            if self._is_cut and isinstance(result, asyncio.CancelledError):
+                report.num_cut += 1
+                continue
             if isinstance(result, BaseException):
                 report.num_failed += 1
                 report.first_error = report.first_error or str(result)

@@ -72,12 +72,14 @@ def attempt_numbers(store: Store) -> list[int]:
     return sorted(number for name in store.children(ATTEMPTS_FOLDER) if (number := attempt_of(name)) is not None)
 
 
-def highest_attempt(store: Store) -> int:
-    """The number that owns the run, 0 before the first claim."""
+def highest_attempt(store: Store, *, above: int = 0) -> int:
+    """The number that owns the run, 0 before the first claim; `above` where no higher one has claimed it."""
     for attempt in reversed(attempt_numbers(store)):
+        if attempt <= above:
+            break
         if store.exists(f"{attempt_prefix(attempt)}/{OWNER_FILE}"):
             return attempt
-    return 0
+    return above
 
 
 def read_owner(store: Store, attempt: int) -> Owner | None:
@@ -104,7 +106,7 @@ def check_owner(stores: Sequence[Store], attempt: int, token: str) -> None:
     1.8: two winners in 5 to 9 % of races), and then the claim that was written over has to give way.
     """
     for store in stores:
-        highest = highest_attempt(store)
+        highest = highest_attempt(store, above=attempt)
         if highest > attempt:
             raise Overtaken(
                 f"attempt {attempt} of {store.url} was overtaken by attempt {highest}: stopping without another write"

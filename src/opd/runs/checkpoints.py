@@ -45,6 +45,8 @@ class Checkpoints:
     # What leads up to a step that the disk seals must be on the disk by then.
     before_local_seal: Callable[[], None] = lambda: None
     resumed_step: int | None = None
+    # The checkpoint that this attempt has loaded or sealed last.
+    current: Manifest | None = None
     num_failed_uploads: int = 0
     _in_progress: set[int] = field(default_factory=set)
     _sealed_step: int | None = None
@@ -119,7 +121,7 @@ class Checkpoints:
             self.num_failed_uploads += 1
             logger.warning("global_step_%d is complete on the local disk only: %s", step, "; ".join(errors))
         self._in_progress.discard(step)
-        self._sealed_step = step
+        self._sealed_step, self.current = step, manifest
         return manifest
 
     def complete_steps(self, store: Store | None = None) -> list[int]:
@@ -176,7 +178,7 @@ class Checkpoints:
                 reasons: list[str] = []
                 decision = self._try(step, fetch, reasons)
                 if decision is not None:
-                    self.resumed_step = step
+                    self.resumed_step, self.current = step, decision.manifest
                     return replace(decision, rejected=(*rejected, *reasons))
                 self._unfit[step] = reasons
             rejected += self._unfit[step]
@@ -185,7 +187,7 @@ class Checkpoints:
     def pass_over(self, step: int, reason: str) -> None:
         """Says that a step which `choose` gave cannot be loaded: it gives the one before from now on."""
         self._unfit[step] = [f"global_step_{step}: {reason}"]
-        self.resumed_step = None
+        self.resumed_step = self.current = None
 
     def prune(self, *, keep_last: int | None, keep_every: int | None = None) -> list[int]:
         """Deletes complete checkpoints beyond the last `keep_last`, but for multiples of `keep_every`.
@@ -208,7 +210,10 @@ class Checkpoints:
         def prune_one(store: Store) -> None:
             def counts(step: int) -> bool:
                 is_own_disk = store is self.local
-                return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
+                try:
+                    return step not in self._unfit and is_fit(store, step, self.spec_hash, is_own_disk=is_own_disk)
+                except StoreError:  # what cannot be read now counts as nothing that is kept
+                    return False
 
             deleted.update(
                 prune_store(store, keep_last=keep_last, keep_every=keep_every, protected=protected, is_fit=counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from opd.config import BaseSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config import BaseSpec, PipelineSpec, SpecError, dump_spec, identity, spec_hash
 from opd.errors import RunError, RunFinished
 from opd.runs.result import refuse_if_over
 from opd.runs.run import Run
@@ -21,6 +21,7 @@ def open_run(spec: BaseSpec) -> Run:
         identity=identity(spec),
         spec_hash=spec_hash(spec),
         store_url=spec.store.url,
+        tells_cluster=not isinstance(spec, PipelineSpec),
     )
 
 

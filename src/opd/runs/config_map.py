@@ -91,6 +91,7 @@ def fields(snapshot: Snapshot) -> dict[str, str | None]:
     }
     return {
         "attempt": str(snapshot.attempt),
+        "stage": snapshot.stage or None,
         "phase": snapshot.phase,
         "step": str(snapshot.step),
         "scoreIsShare": None if snapshot.score is None else str(snapshot.score.is_share).lower(),

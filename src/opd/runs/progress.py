@@ -34,6 +34,8 @@ class Standing:
     """More silence than this is a stall; None: this phase may take as long as it takes."""
     folder: str = ""
     """Where the attempt's files lie."""
+    stage: str = ""
+    """Of a pipeline, `distil (2 of 3)`: phase and step are its run's."""
 
     def silent_s(self) -> float:
         """Seconds since the last progress."""
@@ -52,12 +54,17 @@ class Progress:
         self._count = 0
         self._floor_s, self._factor, self._folder = math.inf, 1.0, ""
         self._phase, self._step, self._at_s = "", 0, 0.0
+        self._stage = ""
         self._longest_s = 0.0
         self._silences: dict[str, list[float]] = defaultdict(list)
 
     def watch(self, *, folder: str, floor_s: float, factor: float) -> None:
         """From now on silence may be a stall; `floor_s` 0 never makes it one."""
         self._folder, self._floor_s, self._factor = folder, floor_s or math.inf, factor
+
+    def within(self, stage: str) -> None:
+        """From now on what is noted is of this stage of a pipeline."""
+        self._stage = stage
 
     def enter(self, phase: str, step: int) -> None:
         """A phase begins, which is progress too; the one before has taken as long as it has."""
@@ -99,7 +106,12 @@ class Progress:
 
     def _write(self, limit_s: float | None) -> None:
         standing = Standing(
-            phase=self._phase, step=self._step, progress_at_s=self._at_s, limit_s=limit_s, folder=self._folder
+            phase=self._phase,
+            step=self._step,
+            progress_at_s=self._at_s,
+            limit_s=limit_s,
+            folder=self._folder,
+            stage=self._stage,
         )
         data = json.dumps(asdict(standing)).encode()[: _NUM_BYTES - _HEADER.size]
         self._count += 1

@@ -41,6 +41,10 @@ class Snapshot:
     phase: str
     """The driver's phase (`opd.runs.progress`); `start` before the first, how the attempt ended after the last."""
     step: int
+    stage: str = ""
+    """The stage of a pipeline that runs, `distil (2 of 3)`."""
+    stage_step: int = 0
+    """Its step."""
     total_steps: int | None = None
     eta_s: float | None = None
     score: Score | None = None
@@ -120,6 +124,8 @@ class Reporter:
             attempt=self._attempt,
             phase=outcome or (standing.phase if standing else "start"),
             step=self._step,
+            stage=standing.stage if standing else "",
+            stage_step=standing.step if standing else 0,
             total_steps=self.total_steps,
             eta_s=None if outcome else seconds_left(self._step, self.total_steps, step_s),
             score=score(latest),

@@ -117,13 +117,17 @@ def find_wrong_sizes(store: Store, manifest: Manifest, *, is_own_disk: bool) -> 
 
 
 def is_fit(store: Store, step: int, spec_hash: str, *, is_own_disk: bool) -> bool:
-    """Whether a resume would take this place's copy of a step, as far as seal, manifest and sizes tell."""
+    """Whether a resume would take this place's copy of a step, as far as seal, manifest and sizes tell.
+
+    Raises:
+        StoreError: the place does not answer.
+    """
     try:
         manifest = read_sealed(store, step)
         if manifest is None or find_unfit(manifest, spec_hash):
             return False
         return not find_wrong_sizes(store, manifest, is_own_disk=is_own_disk)
-    except (CorruptRecord, CheckpointError, StoreError):
+    except (CorruptRecord, CheckpointError):
         return False
 
 

@@ -51,7 +51,7 @@ class Run(RunWriter):
     main thread by SystemExit(143), so that everything is flushed on the way out.
     """
 
-    def __init__(self, handle: RunHandle, claim: Claim, *, spec: Mapping[str, Any], tee: bool):
+    def __init__(self, handle: RunHandle, claim: Claim, *, spec: Mapping[str, Any], tee: bool, tells_cluster: bool):
         super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()))
         self.impatient = claim.with_policy(NO_RETRY)
         self.claim = claim
@@ -69,6 +69,7 @@ class Run(RunWriter):
             check=self.impatient.check,
         )
         self.tee = LogTee(handle.attempt_dir / LOG_FILE) if tee else None
+        self._tells_cluster = tells_cluster
         self._has_ended = False
         self._previous_sigterm: Any = None
 
@@ -86,6 +87,7 @@ class Run(RunWriter):
         max_wait_s: float | None = None,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         tee: bool = True,
+        tells_cluster: bool = True,
         policy: RetryPolicy = DEFAULT_POLICY,
     ) -> Run:
         """Claims the next attempt of `run_id`, or says why there is none.
@@ -98,6 +100,7 @@ class Run(RunWriter):
                 `local_root`, makes the local run directory the store.
             max_wait_s: how long an owner that still lives is waited for.
             tee: copy stdout and stderr to driver.log while the run is entered.
+            tells_cluster: keep the run's ConfigMap, where its chart has made one; a pipeline leaves it to its stages.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
@@ -125,7 +128,7 @@ class Run(RunWriter):
             flush_interval_s=flush_interval_s,
             policy=policy,
         )
-        return cls(handle, claim, spec=spec, tee=tee)
+        return cls(handle, claim, spec=spec, tee=tee, tells_cluster=tells_cluster)
 
     def start(self) -> None:
         if self.tee is not None:
@@ -133,7 +136,7 @@ class Run(RunWriter):
             self._mirror(LOG_FILE)
         super().start()
         self._summariser.add(self.summary)
-        if (config_map := ProgressConfigMap.of(os.environ)) is not None:
+        if self._tells_cluster and (config_map := ProgressConfigMap.of(os.environ)) is not None:
             self.reporter.add(config_map)
         if threading.current_thread() is threading.main_thread():
             self._previous_sigterm = signal.signal(signal.SIGTERM, _raise_system_exit)
@@ -232,6 +235,7 @@ def progress_record() -> dict[str, Any]:
     if standing is None:
         return {}
     return {
+        **({"stage": standing.stage} if standing.stage else {}),
         "phase": standing.phase,
         "step": standing.step,
         "progress_at_s": time.time() - standing.silent_s(),

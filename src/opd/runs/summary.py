@@ -46,6 +46,8 @@ class Summary:
     """Of each metric of the headline the value at the highest step that has one."""
     checkpoint: int | None
     """The newest sealed step."""
+    stage: str = ""
+    """Of a pipeline that goes on, the stage that runs and its step: `distil (2 of 3), step 7`."""
 
     @property
     def is_current(self) -> bool:
@@ -58,8 +60,9 @@ class Summary:
         return self.outcome not in ("", FINISHED)
 
     def to_json(self) -> dict[str, Any]:
-        """With numbers that JSON lacks as metrics.jsonl writes them."""
-        return asdict(self) | {"latest": {name: as_number(value) for name, value in self.latest.items()}}
+        """With numbers that JSON lacks as metrics.jsonl writes them, and without a stage where there is none."""
+        record = asdict(self) | {"latest": {name: as_number(value) for name, value in self.latest.items()}}
+        return {name: value for name, value in record.items() if name != "stage" or value}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
@@ -73,7 +76,7 @@ class Summary:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {error!r}") from error
         steps = [found.attempt, *(n for n in (found.last_step, found.total_steps, found.checkpoint) if n is not None)]
-        texts = (found.kind, found.outcome, found.detail)
+        texts = (found.kind, found.outcome, found.detail, found.stage)
         are_steps = all(type(step) is int and 0 <= step <= MAX_STEP for step in steps)
         if not are_steps or type(found.time_s) is not float or not all(type(text) is str for text in texts):
             raise CorruptRecord(f"{SUMMARY_FILE} is no summary: {str(record)[:200]}")
@@ -133,7 +136,8 @@ class SummaryKeeper:
             StoreError: the store is away; a later call tries again.
         """
         if not self._has_ended and not snapshot.is_over:
-            self._write("", "", None)
+            is_told = snapshot.stage and self._spec.get("kind") == "pipeline"
+            self._write("", "", None, stage=f"{snapshot.stage}, step {snapshot.stage_step}" if is_told else "")
 
     def end(self, outcome: str, detail: str = "", *, result: Mapping[str, Any] | None = None) -> None:
         """Write how the attempt ended; a write that was on its way may come later, and is not believed for long.
@@ -148,7 +152,7 @@ class SummaryKeeper:
         self._has_ended = True
         self._write(outcome, detail, result)
 
-    def _write(self, outcome: str, detail: str, result: Mapping[str, Any] | None) -> None:
+    def _write(self, outcome: str, detail: str, result: Mapping[str, Any] | None, stage: str = "") -> None:
         if not self._knows_history:
             for row in self._history():
                 self.see(row["step"], row, is_earlier=True)
@@ -167,6 +171,7 @@ class SummaryKeeper:
             total_steps=total_steps(self._spec, result),
             latest=latest,
             checkpoint=checkpoint,
+            stage=stage,
         )
         self._store.put_json(SUMMARY_FILE, summary.to_json())
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 # Folders that may only be passed through, and file systems whose folders cannot be synced, say one of these.
@@ -38,7 +39,9 @@ def make_folder(folder: Path, synced: set[Path] | None = None) -> None:
     synced = set() if synced is None else synced
     if folder in synced and folder.exists():
         return  # and all above it
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = list(
+        takewhile(lambda path: not path.exists(), (folder, *folder.parents))
+    )  # above one that is there all are
     folder.mkdir(parents=True, exist_ok=True)
     above = [path for path in (folder, *folder.parents[:-1]) if path in missing or path not in synced]
     for path in reversed(above):

@@ -15,6 +15,7 @@ from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError, show
 from opd.data.answered import ASSISTANT, AnsweredRow, answered_rows
 from opd.data.chat_template import UnfitTemplate
+from opd.data.split import without_nulls
 from opd.trainer.dataset import PromptDataset
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ConversationDataset(PromptDataset):
                     raise SpecError([Fault(path="data", value=messages, rule=rule, fix=fix, source=source)])
                 more = {TOOLS: _read_tools(offered, source)} if offered else {}
                 try:
-                    rows = answered_rows(tokenizer, [_given(message) for message in messages], **kwargs, **more)
+                    rows = answered_rows(tokenizer, without_nulls(messages), **kwargs, **more)
                 except UnfitTemplate as error:
                     problems = [replace(p, source=f"conversation {show(messages)}") for p in error.problems]
                     raise UnfitTemplate(problems) from error
@@ -116,10 +117,3 @@ def _read_tools(text: Any, source: str) -> list[dict[str, Any]] | None:
     rule = f"column {TOOLS!r} holds the list of a conversation's tools as JSON text: {why}"
     fix = "json.dumps([...]) in every row with tools, null in the others"
     raise SpecError([Fault(path="data", value=text, rule=rule, fix=fix, source=source)])
-
-
-def _given(value: Any) -> Any:
-    """A message without the keys that only other messages have, which Parquet fills with nulls."""
-    if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items() if item is not None}
-    return [_given(item) for item in value] if isinstance(value, list) else value

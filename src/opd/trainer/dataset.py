@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import datasets
@@ -15,7 +16,9 @@ from opd.agent.settings import TOOL_SELECTION
 from opd.agent.toolset import tool_schemas
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError, show
+from opd.config.sections import Split
 from opd.data.chat_template import UnfitTemplate, render
+from opd.data.split import part_of
 from opd.evaluation.pass_rates import prompt_id
 from opd.evaluation.problems import Problem, ProblemFile, name_problems
 from opd.trainer.columns import aligned
@@ -25,6 +28,27 @@ logger = logging.getLogger(__name__)
 # Below this many rows one process filters faster than it takes to start more.
 _PARALLEL_FROM_ROWS = 20_000
 _PLACE = "__place__"  # a row's place over all files, until it is known which rows stay
+
+
+Encode = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], list[int]]
+"""(row of the data, messages) -> token ids of the messages as the row's prompt, with the header of the model's turn."""
+
+
+def _encoded(
+    row: Mapping[str, Any],
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tokenizer: Any,
+    template_kwargs: Mapping[str, Any],
+    schemas: list[dict[str, Any]] | None,
+) -> list[int]:
+    """`Encode`; at the top of the module, so that other processes can be given it."""
+    offered: dict[str, Any] = {} if schemas is None else {"tools": _offered(schemas, row)}
+    try:
+        text = render(tokenizer, messages, **template_kwargs, **offered)
+    except UnfitTemplate as error:
+        raise UnfitTemplate([replace(p, source=f"prompt {show(messages)}") for p in error.problems]) from error
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _offered(schemas: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -47,6 +71,7 @@ def _column(table: datasets.Dataset, name: str) -> list[Any]:
 class PromptDataset(RLHFDataset):
     """verl's parquet data set; `index` is the row's position in the (filtered) data, unique over all files.
 
+    `data.split` (a dump of `opd.config.sections.Split`), where the config has it, leaves the rows of one part.
     `places` are the rows' positions over all files before any was left out, `dropped_places` those of overlong prompts;
     `name_problems` says which problems they are.
 
@@ -60,6 +85,8 @@ class PromptDataset(RLHFDataset):
     dropped_places: list[int]
     num_left_out: int = 0
     """Rows that `keep` left out."""
+    num_teacher_overlong_dropped: int = 0
+    """Rows that `opd.trainer.teacher_prompts` left out."""
 
     @property
     def num_overlong_dropped(self) -> int:
@@ -92,14 +119,22 @@ class PromptDataset(RLHFDataset):
     def keep(self, rows: Sequence[int]) -> None:
         """Leave out all but these rows, which are then numbered anew."""
         self.num_left_out += len(self.dataframe) - len(rows)
+        self._select(rows)
+
+    def drop_overlong_for_teacher(self, kept: Sequence[int]) -> None:
+        """`keep`, of rows whose prompt a teacher's limit allows."""
+        self.num_teacher_overlong_dropped += len(self.dataframe) - len(kept)
+        self._select(kept)
+
+    def _select(self, rows: Sequence[int]) -> None:
         self.dataframe = self.dataframe.select(rows)
         self.places = [self.places[row] for row in rows]
 
     def _read_files_and_tokenize(self) -> None:
-        """All rows of all files, or verl's choice of `max_samples` of them, without the overlong prompts."""
+        """The rows of all files that are in `data.split`, or verl's choice of `max_samples` of them, without the overlong prompts."""
         self._tables = [_read(path) for path in self.data_files]
         rows = datasets.concatenate_datasets(aligned(self._tables))
-        rows = rows.add_column(_PLACE, list(range(len(rows))))
+        rows = self._in_part(rows.add_column(_PLACE, list(range(len(rows)))))
         if 0 < self.max_samples < len(rows):
             drawn = np.random.default_rng(self.seed).choice(len(rows), size=(self.max_samples,), replace=False)
             rows = rows.select(drawn.tolist() if self.shuffle else range(self.max_samples))
@@ -108,21 +143,36 @@ class PromptDataset(RLHFDataset):
         self.dropped_places = sorted(set(rows[_PLACE]) - set(self.places))
         self.dataframe = kept.remove_columns(_PLACE)
 
+    def _in_part(self, rows: datasets.Dataset) -> datasets.Dataset:
+        """The rows that `data.split` leaves.
+
+        Raises:
+            SpecError: there is none.
+        """
+        split = Split(**(self.config.get("split") or {}))
+        if split.part is None:
+            return rows
+        is_in = [part_of(messages, of=split.of, seed=split.seed) == split.part for messages in rows[self.prompt_key]]
+        if not any(is_in):
+            rule = f"none of {len(rows)} rows of {list(self.original_data_files)} is in part {split.part} of {split.of}"
+            fix = "fewer parts (data.split.of), or more prompts"
+            raise SpecError([Fault(path="data.split", value=split.model_dump(), rule=rule, fix=fix)])
+        print(f"data.split: part {split.part} of {split.of}, {sum(is_in)} of {len(rows)} rows", flush=True)
+        return rows.select([row for row, one in enumerate(is_in) if one])
+
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
         toolset = self.config.get("toolset")
         if toolset is not None:
             self.tool_schemas = tool_schemas(toolset)
-        kwargs, tokenizer, key, schemas = self.template_kwargs, self.tokenizer, self.prompt_key, self.tool_schemas
+        encode, key = self.encode, self.prompt_key
+        return self.without_overlong(dataframe, lambda row: len(encode(row, row[key])))
 
-        def num_tokens(row: Mapping[str, Any]) -> int:
-            offered: dict[str, Any] = {} if schemas is None else {"tools": _offered(schemas, row)}
-            try:
-                text = render(tokenizer, row[key], **kwargs, **offered)
-            except UnfitTemplate as error:
-                raise UnfitTemplate([replace(p, source=f"prompt {show(row[key])}") for p in error.problems]) from error
-            return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-        return self.without_overlong(dataframe, num_tokens)
+    @property
+    def encode(self) -> Encode:
+        """How messages become the prompt of a row."""
+        return partial(
+            _encoded, tokenizer=self.tokenizer, template_kwargs=self.template_kwargs, schemas=self.tool_schemas
+        )
 
     @property
     def template_kwargs(self) -> dict[str, Any]:

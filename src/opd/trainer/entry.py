@@ -28,7 +28,10 @@ from opd.errors import RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs import origin, stacks
 from opd.runs.run import Run
+from opd.runs.start_times import START
 from opd.trainer import tracking
+from opd.trainer.compiled import FOLDERS as COMPILED
+from opd.trainer.compiled import keep_compiled
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
@@ -45,6 +48,7 @@ _PROCESS_ENVIRONMENT = (
     "VERL_ENGINE_DEVICE",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
+    *COMPILED,
 )
 
 
@@ -75,6 +79,7 @@ def run(spec: AnyRunSpec, facts: RunFacts) -> int:
     set_process_environment(spec.device)
     try:
         config = compose(spec, facts)
+        START.mark("config")
         ours = RunConfig.of(config)
         check_installed(config)
         tracking.set_wandb_environment(ours.run.run_id, tags=(spec.kind, spec.model.name))
@@ -140,6 +145,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     import ray
 
     models = prepare(config)
+    START.mark("claim and inputs")
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
     from opd.cluster.lost import look_for_lost_daemons, look_for_lost_parts
@@ -149,6 +155,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     from opd.trainer.gauges import RunGauges
     from opd.trainer.task_runner import TaskRunner
 
+    START.mark("imports")
     ours = RunConfig.of(config)
     sizes = sizes_of(ours.spec)
     print(f"the run needs {sizes.num_nodes} x {needed(sizes)}", flush=True)
@@ -158,6 +165,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
         try:
             wait_for_nodes(sizes, is_alone=embedded)
             fetch_on_nodes(models)
+            START.mark("Ray")
             server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
             print(f"starting trainer, queue{server}", flush=True)
             told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
@@ -182,6 +190,8 @@ def set_process_environment(device: str) -> None:
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
         os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
+    if device != "cpu":
+        keep_compiled()
     if device == "cpu":
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
@@ -236,19 +246,20 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
 def _inputs(config: DictConfig) -> Inputs:
     """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
-    data = config.data
+    data, ours = config.data, RunConfig.of(config)
     train = DataSet(
         key="data.train_files",
         files=data.train_files,
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
         prompt_key=data.get("prompt_key", "prompt"),
+        split=ours.spec.data.split,
+        columns=() if ours.distillation is None else ours.distillation.prompt_columns,
     )
     models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
-    models += [(f"opd.{key}.path", path) for key, path in RunConfig.of(config).teacher_paths.items()]
-    return Inputs(
-        models=models, data=[train, replace(train, key="data.val_files", files=data.val_files, batch_size=None)]
-    )
+    models += [(f"opd.{key}.path", path) for key, path in ours.teacher_paths.items()]
+    val = replace(train, key="data.val_files", files=data.val_files, batch_size=None, columns=())
+    return Inputs(models=models, data=[train, val])
 
 
 def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> RunConfig:

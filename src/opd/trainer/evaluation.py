@@ -27,6 +27,8 @@ from opd.rewards import worst_score
 from opd.rollout.manager import RolloutManager
 from opd.rollout.reward_function import reward_function
 from opd.rollout.worker import RolloutReport
+from opd.runs.progress import PROGRESS
+from opd.runs.run import EXIT_TERMINATED
 from opd.store.base import Store
 from opd.trainer.trainer import OrderedTrainer
 
@@ -59,6 +61,7 @@ class EvalTrainer(OrderedTrainer):
                 f"{self.config.data.max_prompt_length} tokens: raise the limit, or leave the data set out"
             )
         self._samples = self._answered_before()
+        self._num_to_answer = len(self._problems) * self._num_samples - len(self._samples)
         self._ask_the_others()
 
     @property
@@ -97,7 +100,7 @@ class EvalTrainer(OrderedTrainer):
     def fit(self, agent_loop_manager: RolloutManager | None) -> None:
         assert agent_loop_manager is not None  # what is to be answered is
         self._not_uploaded: set[str] = set()
-        agent_loop_manager.on_report = self._keep_answers
+        agent_loop_manager.on_report = self._on_report
         super().fit(agent_loop_manager)
         if self.run is not None:
             folder = Path(self.run.handle.local_dir) / FOLDER
@@ -106,6 +109,28 @@ class EvalTrainer(OrderedTrainer):
             with self.run.storing_the_end():
                 for name in (PICTURE_FILE, PASS_RATES_FILE, *self._not_uploaded):
                     self._upload(name)
+
+    def _on_report(self, report: RolloutReport) -> None:
+        """Keep a batch's answers; then serve who wants the run, or a pod of it, to end."""
+        self._keep_answers(report)
+        self._num_to_answer -= report.num_trajectories - report.num_cut
+        if report.fault is None:
+            self._serve_requests()
+
+    def _serve_requests(self) -> None:
+        if not self._num_to_answer:
+            return  # only the end is left, which is quick
+        if self.run is not None:
+            self._serve_pods(self.run)
+            PROGRESS.enter("validation", self.global_steps)
+        if self._stop.requested:
+            if self._save_now() is not None:
+                print(f"stored {len(self._samples)} answers; the same command goes on from here", flush=True)
+            raise SystemExit(EXIT_TERMINATED)
+
+    def _save_now(self) -> int | None:
+        """Every answer is stored as soon as its batch is: the step of the model, which stays, unless the store lacks some."""
+        return None if self.run is None or self._not_uploaded else self.global_steps
 
     def _pass_rates(self) -> list[PassRate]:
         """Of every prompt that was asked, in the order of the data."""
@@ -127,6 +152,7 @@ class EvalTrainer(OrderedTrainer):
         write_generations(Path(self.run.handle.local_dir) / FOLDER / GENERATIONS_FILE, self._samples)
         try:
             self._upload(GENERATIONS_FILE)
+            self._not_uploaded.discard(GENERATIONS_FILE)
         except StoreError as error:
             logger.warning("the generations are on the disk only, the store is tried again at the end: %s", error)
             self._not_uploaded.add(GENERATIONS_FILE)

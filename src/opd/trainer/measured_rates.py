@@ -2,100 +2,150 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from opd.config import OpdAgentSpec, OpdSpec
+from opd.errors import StoreError
 from opd.evaluation.pass_rates import PassRate, by_prompt
 from opd.evaluation.results import is_right
+from opd.evaluation.samples import Sample
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import ONLY_SCORED
+from opd.runs.kept_files import KeptFiles
+from opd.runs.run import Run
+from opd.store.base import Store
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.problem_weights import ProblemWeights
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED_KEY = "unfinished_pass_rates.json"
+"""In the run directory of a distillation that was asked to end while it measured: what it had measured by then."""
 
 
-def weigh_again(
-    weights: ProblemWeights,
-    dataset: PromptDataset,
-    manager: RolloutManager,
-    *,
-    spec: OpdSpec | OpdAgentSpec,
-    run_id: str,
-    step: int,
-    between: Callable[[], None],
-) -> dict[str, float]:
-    """Weigh the prompts by what the student can do before a step, as far as it can be told; the metrics of it.
+class Measuring:
+    """Every prompt answered `recompute.num_samples` times before a step, sampled and scored as in training.
 
-    Args:
-        between: as of `measure_pass_rates`.
-    """
-    measured, failed_share = measure_pass_rates(
-        dataset,
-        manager,
-        step=step,
-        num_samples=spec.opd.importance.problems.recompute.num_samples,
-        batch_size=spec.data.train_batch_size,
-        checkpoint=f"{run_id}/global_step_{step - 1}",
-        between=between,
-    )
-    is_used = weights.use_measured(measured, failed_share)
-    weights.keep(step=step)
-    return {
-        "opd/pass_rate_mean": float(np.mean([rate.pass_rate for rate in measured.values()])),
-        "opd/pass_rate_failed_share": failed_share,
-        "opd/pass_rates_used": float(is_used),
-    }
-
-
-def measure_pass_rates(
-    dataset: PromptDataset,
-    manager: RolloutManager,
-    *,
-    step: int,
-    num_samples: int,
-    batch_size: int,
-    checkpoint: str,
-    between: Callable[[], None],
-) -> tuple[dict[str, PassRate], float]:
-    """Every prompt answered `num_samples` times, sampled and scored as in training.
-
-    An answer that never came, or whose scorer failed, is wrong, as in a run of kind passrate.
+    Answers are drawn by seeds of the step, the prompt and the sample: the same weights give the same rates, whether they
+    are measured at once or in two attempts. What an earlier one has saved is taken over where this attempt has loaded the
+    very checkpoint that went with it.
 
     Args:
-        step: the step that follows, by which the answers' seeds are drawn: the same weights give the same rates.
-        batch_size: prompts that are asked together, at most.
-        checkpoint: what the file of pass rates calls the model.
-        between: called after each batch; what it raises ends the measuring.
-
-    Returns:
-        The pass rates by the prompts' ids; the share of the answers that never came or whose scorer failed.
-
-    Raises:
-        RuntimeError: not a single answer of a batch came.
+        step: the step that follows.
+        run: where a measuring that is not finished is saved; None: nowhere.
     """
-    num_right: Counter[int] = Counter()
-    num_failed = 0
-    # In even parts: a last batch of a single prompt that cannot be answered would end the run.
-    for part in np.array_split(np.arange(len(dataset)), math.ceil(len(dataset) / batch_size)):
+
+    def __init__(
+        self, spec: OpdSpec | OpdAgentSpec, dataset: PromptDataset, *, step: int, run: Run | None = None
+    ) -> None:
+        self._dataset, self._step, self._run = dataset, step, run
+        self._num_samples = spec.opd.importance.problems.recompute.num_samples
+        self._batch_size = spec.data.train_batch_size
+        self._counts: dict[int, _Counts] = {}
+        if run is not None and (of_weights := _weights(run, step)) is not None:
+            self._counts = max((_read(store, of_weights) for store in run.stores), key=len)
+        if self._counts:
+            print(f"pass rates of {len(self._counts)} of {len(dataset)} prompts are of an earlier attempt", flush=True)
+
+    def measure(self, manager: RolloutManager, *, between: Callable[[], None]) -> None:
+        """Ask what is not answered yet.
+
+        Args:
+            between: called after each batch, a cut one included; what it raises ends the measuring.
+
+        Raises:
+            RuntimeError: not a single answer of a batch came.
+        """
+        left = [row for row in range(len(self._dataset)) if row not in self._counts]
+        # In even parts: a last batch of a single prompt that cannot be answered would end the run.
+        for part in np.array_split(left, max(math.ceil(len(left) / self._batch_size), 1)):
+            if not len(part):
+                break
+            rows = [int(row) for row in part]
+            manager.generate_sequences(self._batch(rows))
+            report = manager.take_report()
+            self._count(rows, report.samples, is_cut=report.num_cut > 0)
+            between()
+
+    def rates(self, checkpoint: str) -> dict[str, PassRate]:
+        """The pass rates by the prompts' ids; an answer that never came, or whose scorer failed, is wrong.
+
+        Args:
+            checkpoint: what the file of pass rates calls the model.
+        """
+        k = self._num_samples
+        return by_prompt(
+            PassRate(prompt_id=name, pass_rate=self._counts[row].right / k, k=k, checkpoint=checkpoint)
+            for row, name in enumerate(self._dataset.prompt_ids())
+        )
+
+    @property
+    def failed_share(self) -> float:
+        """Of the answers: those that never came, or whose scorer failed."""
+        return sum(counts.failed for counts in self._counts.values()) / (len(self._dataset) * self._num_samples)
+
+    def save(self) -> None:
+        """Keep what has been measured, for whoever resumes from the checkpoint of these weights; without one, nothing."""
+        if self._run is None or (of_weights := _weights(self._run, self._step)) is None:
+            return
+        content = json.dumps({"weights": of_weights, "prompts": self._counts})
+        KeptFiles().put(self._run, {UNFINISHED_KEY: content.encode()})
+
+    def _batch(self, rows: Sequence[int]) -> TensorDict:
         # No loader: making one draws from the global generators, which a run without measuring would not.
-        rows = collate_fn([dataset[int(row)] for row in part])
-        rows["uid"] = np.array([str(uuid4()) for _ in rows["index"]], dtype=object)
-        batch = tu.get_tensordict(rows)
-        for name, value in (("global_steps", step), ("__rollout_n__", num_samples), (ONLY_SCORED, True)):
+        fields = collate_fn([self._dataset[row] for row in rows])
+        fields["uid"] = np.array([str(uuid4()) for _ in rows], dtype=object)
+        batch = tu.get_tensordict(fields)
+        for name, value in (
+            ("global_steps", self._step),
+            ("__rollout_n__", self._num_samples),
+            (ONLY_SCORED, True),
+        ):
             tu.assign_non_tensor_data(batch, name, value)
-        manager.generate_sequences(batch)
-        report = manager.take_report()
-        num_failed += report.num_failed + report.num_reward_failed
-        num_right.update(sample.problem_index for sample in report.samples if is_right(sample))
-        between()
-    rates = by_prompt(
-        PassRate(prompt_id=name, pass_rate=num_right[row] / num_samples, k=num_samples, checkpoint=checkpoint)
-        for row, name in enumerate(dataset.prompt_ids())
-    )
-    return rates, num_failed / (len(dataset) * num_samples)
+        return batch
+
+    def _count(self, rows: Sequence[int], samples: Sequence[Sample], *, is_cut: bool) -> None:
+        """Count the answers to each prompt; of a cut batch, only to those prompts that have all of theirs."""
+        right = Counter(sample.problem_index for sample in samples if is_right(sample))
+        scored = Counter(sample.problem_index for sample in samples if not sample.failed)
+        for row in rows:
+            failed = self._num_samples - scored[row]
+            if not (is_cut and failed):
+                self._counts[row] = _Counts(right[row], failed)
+
+
+class _Counts(NamedTuple):
+    """Of one prompt's answers."""
+
+    right: int
+    failed: int
+
+
+def _weights(run: Run, step: int) -> str | None:
+    """The seal of the checkpoint that a step begins with, by which it differs from any other save; None if it is not saved."""
+    current = run.checkpoints.current
+    return current.seal().decode() if current is not None and current.step == step - 1 else None
+
+
+def _read(store: Store, of_weights: str) -> dict[int, _Counts]:
+    """What a place of the run holds of a measuring with these weights; nothing where it cannot be read."""
+    try:
+        if not store.exists(UNFINISHED_KEY):
+            return {}
+        found = json.loads(store.get(UNFINISHED_KEY))
+        if found["weights"] != of_weights:
+            return {}
+        return {int(row): _Counts(*counts) for row, counts in found["prompts"].items()}
+    except (StoreError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s of %s cannot be read, so its prompts are asked again: %s", UNFINISHED_KEY, store, error)
+        return {}

@@ -50,7 +50,11 @@ class SftTrainer(OrderedTrainer):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
-        self._rows = {"train": self._read(self.train_dataset), "val": self._read(self.val_dataset)}
+        self._rows = {"train": self._read(self.train_dataset)}
+        if (
+            self._spec.trainer.test_freq > 0 or self._spec.trainer.val_before_train
+        ):  # a teacher may not have answered the others
+            self._rows["val"] = self._read(self.val_dataset)
 
     def _read(self, dataset: PromptDataset) -> ConversationDataset | AnsweredPrompts:
         if isinstance(dataset, ConversationDataset):

@@ -20,11 +20,11 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 from verl.utils.tracking import Tracking
 
-from opd.batch import rows_from_batch, tool_mask_counts, tool_mask_metrics
+from opd.batch import TEACHER_PROMPTS, rows_from_batch, tool_mask_counts, tool_mask_metrics
 from opd.cluster.shutdown import GracefulStop
 from opd.compat import verl_trainer
 from opd.compat.plain_loads import plain_loads
-from opd.config import OpdAgentSpec, OpdSpec
+from opd.config import EvalSpec, OpdAgentSpec, OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.config.run_config import KEY, RunConfig
 from opd.losses import reward_weights
@@ -37,21 +37,24 @@ from opd.rollout.worker import RolloutReport
 from opd.runs import origin
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
+from opd.runs.start_times import START, as_metrics, table
 from opd.trainer import preflight
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.fault_watch import FaultWatch
-from opd.trainer.measured_rates import weigh_again
+from opd.trainer.measured_rates import Measuring
 from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.routing import TeacherRoute
 from opd.trainer.row_signs import RowSigns, generation_header
 from opd.trainer.run_log import StepLogger, validation_scores
 from opd.trainer.stages import Stages
+from opd.trainer.teacher_prompts import TeacherPrompts
 from opd.trainer.token_log import TokenLog, row_id
 from opd.trainer.tracking import MlflowRun, links
 from opd.worker import checkpointing, nonfinite, step_metrics
 from opd.worker.nonfinite import SkippedUpdates
 from opd.worker.opd_worker import OPDWorker
 from opd.worker.policy_worker import PPOWorker
+from opd.worker.self_teachers import refresh_metrics
 from opd.worker.unshared_tokens import check_unshared
 
 logger = logging.getLogger(__name__)
@@ -119,6 +122,7 @@ class OrderedTrainer(PPOTrainerSync):
                 patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
                 patches.enter_context(verl_trainer.rendezvous_at(port))
+            patches.enter_context(verl_trainer.told(START.mark))
             super()._setup()
 
     def pace(self, tags: Sequence[Mapping[str, Any]], step_s: float) -> dict[str, float]:
@@ -136,6 +140,8 @@ class OrderedTrainer(PPOTrainerSync):
         }
 
     def fit(self, agent_loop_manager: RolloutManager | None) -> None:
+        if agent_loop_manager is not None:
+            agent_loop_manager.is_asked_to_end = lambda: self._stop.requested
         with verl_trainer.quiet(), self._stop:
             super().fit(agent_loop_manager)
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
@@ -143,7 +149,14 @@ class OrderedTrainer(PPOTrainerSync):
             checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
 
     def _init_dataloader(self) -> None:
-        super()._init_dataloader()
+        split = self.ours.spec.data.split
+        asks = isinstance(self.ours.spec, EvalSpec)
+
+        def settings(is_train: bool) -> dict[str, Any]:
+            return {"split": split.model_dump(exclude_none=True)} if is_train or asks else {}
+
+        with verl_trainer.data_settings(settings):
+            super()._init_dataloader()
         if self.run is not None and not self.config.trainer.get("val_only", False):
             self.run.reporter.total_steps = int(self.total_training_steps)
         num, batch = len(self.train_dataset), int(self.config.data.train_batch_size)
@@ -153,6 +166,10 @@ class OrderedTrainer(PPOTrainerSync):
                 f"a step draws that many prompts, and {num} are left of the training data: {dropped} are longer than "
                 f"data.max_prompt_length={self.config.data.max_prompt_length} tokens"
             )
+            if split.part is not None:
+                rule += f", and only part {split.part} of {split.of} is used (data.split)"
+            if dropped := self.train_dataset.num_teacher_overlong_dropped:
+                rule += f", {dropped} are too long as the teacher reads them"
             if self.train_dataset.num_left_out:
                 rule += f", and {self.train_dataset.num_left_out} have weight 0 by opd.importance.problems"
             fix = f"at most {num}, a larger data.max_prompt_length, or more prompts"
@@ -250,7 +267,7 @@ class OrderedTrainer(PPOTrainerSync):
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
         PROGRESS.rest("pods")
-        if stop.serve(Path(run.handle.local_dir), save, is_over=is_over):
+        if stop.serve(stop.asked_in(Path(run.handle.local_dir)), save, is_over=is_over):
             checkpointing.take_back(run)
         PROGRESS.enter("next step", self.global_steps)
 
@@ -287,6 +304,10 @@ class OrderedTrainer(PPOTrainerSync):
     def prepare_step(self) -> dict[str, float]:
         """Generate the step's rollouts (all of `gen`), and report what failed."""
         PROGRESS.enter("rollout", self.global_steps)
+        START.mark("the rest")
+        started = START.take()
+        for line in table(started):
+            print(line, flush=True)
         with marked_timer("gen", self.timing_raw):
             self._add_batch_to_generate()
         report = self.agent_loop_manager.take_report()
@@ -298,6 +319,7 @@ class OrderedTrainer(PPOTrainerSync):
             **{f"timing_s/rollout_{name}": seconds for name, seconds in report.seconds.items()},
             **({"rollout/truncated": 1.0} if self.ours.sampling.rollout.is_truncated else {}),
             **self._keep_dialogues(report),
+            **as_metrics(started),
         }
 
     def _keep_dialogues(self, report: RolloutReport) -> dict[str, float]:
@@ -331,9 +353,13 @@ class OPDTrainer(OrderedTrainer):
     _update_metrics: dict[str, float] | None = None
     _problem_weights: ProblemWeights | None = None
     """None: all prompts count alike."""
+    _measuring: Measuring | None = None
+    """Of pass rates, while it goes on."""
     _stages: Stages
     _route: TeacherRoute | None = None
     """None: one teacher reads all rows."""
+    _teacher_prompts: TeacherPrompts | None = None
+    """None: teachers read the student's prompts."""
     _row_signs: RowSigns | None = None
     """None: faults are not looked for."""
 
@@ -346,8 +372,9 @@ class OPDTrainer(OrderedTrainer):
         assert self.ours.distillation is not None  # `TaskRunner` gives this trainer no other kind
         return self.ours.distillation
 
-    def _weigh(self, dataset: PromptDataset) -> None:
-        """Weights of the training prompts; those of weight 0 may leave the data set."""
+    def _see(self, dataset: PromptDataset) -> None:
+        """What the teachers read, and weights of the training prompts: what is too long, or of weight 0, may leave the data set."""
+        self._teacher_prompts = TeacherPrompts.of(dataset, self._spec)
         self._problem_weights = ProblemWeights.of(dataset, self._spec.opd.importance.problems, self.run)
 
     def prepare_step(self) -> dict[str, float]:
@@ -360,18 +387,27 @@ class OPDTrainer(OrderedTrainer):
             return {}
         PROGRESS.enter("pass rates", step)
         with marked_timer("pass_rates", self.timing_raw):
-            return weigh_again(
-                weights,
-                self.train_dataset,
-                self.agent_loop_manager,
-                spec=self._spec,
-                run_id=self.ours.run.run_id,
-                step=step,
-                between=self._serve_while_measuring,
-            )
+            self._measuring = Measuring(self._spec, self.train_dataset, step=step, run=self.run)
+            checkpoint = f"{self.ours.run.run_id}/global_step_{step - 1}"
+            self._measuring.measure(self.agent_loop_manager, between=self._serve_while_measuring)
+            measured, failed_share = self._measuring.rates(checkpoint), self._measuring.failed_share
+            self._measuring = None
+        is_used = weights.use_measured(measured, failed_share)
+        weights.keep(step=step)
+        return {
+            "opd/pass_rate_mean": float(np.mean([rate.pass_rate for rate in measured.values()])),
+            "opd/pass_rate_failed_share": failed_share,
+            "opd/pass_rates_used": float(is_used),
+        }
+
+    def _save_now(self) -> int | None:
+        step = super()._save_now()
+        if self._measuring is not None:
+            self._measuring.save()
+        return step
 
     def _serve_while_measuring(self) -> None:
-        """As after the step before, for nothing has changed since: who resumes from it measures again."""
+        """As after the step before, for nothing has changed since: who resumes from it goes on measuring."""
         self.global_steps -= 1
         try:
             self._serve_requests()
@@ -395,7 +431,7 @@ class OPDTrainer(OrderedTrainer):
         OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
 
     def _init_dataloader(self) -> None:
-        with verl_trainer.training_data(self._weigh):
+        with verl_trainer.training_data(self._see):
             super()._init_dataloader()
         self._route = TeacherRoute.of(self.train_dataset, self._spec)
         total_steps = self.total_training_steps
@@ -422,7 +458,7 @@ class OPDTrainer(OrderedTrainer):
         return super()._balance_batch(batch, metrics, **kwargs)
 
     def _put_row_facts(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
-        fields = ["uid", "rm_scores"]
+        fields = ["uid", "rm_scores", *(["prompts"] if self._teacher_prompts is not None else ())]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rewards = torch.stack([scores.sum() for scores in data["rm_scores"].unbind()]).float()
         beta = self._spec.opd.reward_beta
@@ -438,6 +474,14 @@ class OPDTrainer(OrderedTrainer):
         facts = {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}
         if self._route is not None:
             facts["teacher"] = self._route.of_rows([tag["order"][0] for tag in batch.tags])
+        if self._teacher_prompts is not None:
+            own = self._teacher_prompts.of_rows([tag["order"][0] for tag in batch.tags])
+            prompts = [of if of is not None else asked for of, asked in zip(own, data["prompts"].unbind(), strict=True)]
+            facts[TEACHER_PROMPTS] = torch.nested.as_nested_tensor(prompts, layout=torch.jagged)
+            metrics["data/num_teacher_overlong_dropped"] = float(self.train_dataset.num_teacher_overlong_dropped)
+            lengths = [len(prompt) for prompt in prompts]
+            metrics["opd/teacher_prompt_length/mean"] = sum(lengths) / len(lengths)
+            metrics["opd/teacher_prompt_length/max"] = float(max(lengths))
         tq.kv_batch_put(
             keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(facts, batch_size=len(batch.keys))
         )
@@ -460,6 +504,7 @@ class OPDTrainer(OrderedTrainer):
         mode = self._spec.opd.loss_agg_mode
         self._update_metrics = step_metrics.reduce(output["metrics"], loss_agg_mode=mode)
         metrics.update(self._update_metrics | self._stages.metrics(self.global_steps))
+        metrics.update(refresh_metrics(self._spec.named_teachers, self.global_steps))
         rows = self.actor_rollout_wg.read_nonfinite_rows() if metrics["opd/skipped"] else []
         self._skipped.see(
             made=round(metrics["opd/num_updates"]),

@@ -6,7 +6,7 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -184,9 +184,14 @@ class _HeadEngine(_PackedEngine):
             )
 
 
+def _local_weights(module: PreTrainedModel) -> dict[str, torch.Tensor]:
+    parts = {name: weight.detach() for name, weight in module.state_dict().items()}  # sharded, whatever was gathered
+    return {name: part.to_local() if isinstance(part, DTensor) else part for name, part in parts.items()}
+
+
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
 class TeacherEngine(_HeadEngine):
-    """A frozen model without optimizer that moves between host and device as `param_offload` says.
+    """A model without gradients and optimizer that moves between host and device as `param_offload` says.
 
     verl's own forward-only engine is always built with `CPUOffloadPolicy`: its weights stream over PCIe in every
     micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients.
@@ -200,6 +205,33 @@ class TeacherEngine(_HeadEngine):
 
     def _build_lr_scheduler(self, optimizer: None) -> None:
         return None
+
+    def local_weights(self) -> dict[str, torch.Tensor]:
+        """This rank's part of each weight, by name, as it lies: on the device, or parked on the host."""
+        return _local_weights(self.module)
+
+    def copy_weights(self, student: StudentEngine) -> None:
+        """Become what the student is now, in this teacher's dtype; both are of one model, cut over the same ranks.
+
+        Raises:
+            ValueError: they are not.
+        """
+        self.load_local_weights(_local_weights(student.module), "the student's")
+
+    def load_local_weights(self, weights: Mapping[str, torch.Tensor], whose: str) -> None:
+        """Take this rank's part of each weight from `weights`.
+
+        Raises:
+            ValueError: names or shapes are not this teacher's; `whose` says which were given.
+        """
+        own = self.local_weights()
+        if {name: part.shape for name, part in own.items()} != {name: part.shape for name, part in weights.items()}:
+            raise ValueError(
+                f"teacher {self.model_config.path}: {whose} weights have other names or shapes than its own on this rank; a teacher that "
+                "is refreshed must be the student's model and be spread over the same ranks"
+            )
+        for name, part in own.items():
+            part.copy_(weights[name])
 
     def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
         """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call)."""

@@ -17,9 +17,10 @@ from torch.distributed import ProcessGroup
 
 from opd.errors import Unfit
 from opd.losses import DivergenceKind, DivergenceOutput
+from opd.losses.choice import TokenChoice
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import next_token_entropy
-from opd.losses.fused import head_divergence
+from opd.losses.fused import chosen_divergence, head_divergence
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
 from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
@@ -57,12 +58,15 @@ class Choice:
     Args:
         choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
         kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
+        held: the same choice in the form that can be asked while tokens are still scored; None: all are scored before any is
+            trained on.
         kept: [N] bool, filled in by the head's forward.
         scores: `entropy` and, where it is read, `divergence` of all tokens, [N] each, nan where not finite; filled in likewise.
     """
 
     choose: Callable[..., torch.Tensor]
     kind: DivergenceKind | None
+    held: TokenChoice | None = None
     kept: list[torch.Tensor] = field(default_factory=list)
     scores: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -141,7 +145,7 @@ class DivergenceTask:
             outputs = [self.of(part).divergence(hidden[part.tokens], weight, precision) for part in self.parts]
             return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
         if self.vocab_group is not None:
-            return self._shared_divergence(hidden, weight, self.vocab_group)
+            return self._shared_divergence(hidden, weight, self.vocab_group, precision)
         teacher_hidden = self.teacher_hidden.ready()
         output = head_divergence(
             hidden,
@@ -195,6 +199,9 @@ class DivergenceTask:
         self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
     ) -> DivergenceOutput:
         """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
+        output = self._scored_and_held(choice, hidden, weight, precision)
+        if output is not None:
+            return output
         everything = replace(self, choice=None)
         if choice.kind is None:
             choice.scores["entropy"] = self.entropy_task.entropy(hidden, weight)
@@ -213,6 +220,37 @@ class DivergenceTask:
             teacher_hidden=self.teacher_hidden if self.parts else Fetch(self.teacher_hidden.ready()[kept], None),
         )
         return some.divergence(hidden[kept], weight, precision)
+
+    def _scored_and_held(
+        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
+    ) -> DivergenceOutput | None:
+        """One pass over all tokens that keeps what the kept ones need; None where there is no such form of it."""
+        lacks_entries = max(self.student_vocab, self.teacher_vocab) > self.valid_vocab
+        if choice.held is None or self.parts or self.vocab_group is not None or lacks_entries:
+            return None
+        chosen = chosen_divergence(
+            hidden,
+            weight,
+            self.teacher_hidden.ready(),
+            self.teacher_weight,
+            self.kind,
+            choice=choice.held,
+            scored=choice.kind,
+            token_weights=self.token_weights,
+            token_ids=self.token_ids,
+            workspace_gib=self.workspace_gib,
+            beta=self.beta,
+            temperature=self.temperature,
+            valid_vocab=self.valid_vocab,
+            precision=precision,
+        )
+        if chosen is None:
+            return None
+        choice.kept.append(chosen.kept)
+        choice.scores["entropy"] = chosen.entropy
+        if chosen.divergence is not None:
+            choice.scores["divergence"] = chosen.divergence
+        return chosen.output
 
     def _note_unshared(
         self,
@@ -236,7 +274,9 @@ class DivergenceTask:
         )
         self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
 
-    def _shared_divergence(self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup) -> DivergenceOutput:
+    def _shared_divergence(
+        self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, precision: LogitsPrecision
+    ) -> DivergenceOutput:
         """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
 
         FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
@@ -255,7 +295,9 @@ class DivergenceTask:
             beta=self.beta,
             temperature=self.temperature,
             chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
+            workspace_gib=self.workspace_gib,
             token_ids=self.token_ids,
+            precision=precision,
         )
 
 

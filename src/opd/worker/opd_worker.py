@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ from verl.utils.profiler import DistProfiler
 from verl.workers.config import DistillationConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from opd.batch import LossPositions, RolloutRows, build_opd_batch, loss_positions
+from opd.batch import TEACHER_PROMPTS, LossPositions, RolloutRows, build_opd_batch, loss_positions
 from opd.config.run_config import RunConfig
 from opd.config.sections import Teacher
 from opd.importance import Schedule, choose_tokens, scored_divergence
 from opd.importance.counter import step_seed
+from opd.importance.micro import MicroBatchChoice
 from opd.losses import DivergenceKind, token_weights
 from opd.losses.vocab_parallel import vocab_shard
 from opd.memory import Plan
@@ -38,6 +40,7 @@ from opd.worker.checkpointing import ShardUploads
 from opd.worker.device import NamedDevice
 from opd.worker.engines import DivergenceLoss, StudentEngine, TaskBuilder, TeacherEngine
 from opd.worker.head import Choice, CollectTask, DivergenceTask, EntropyTask, HeadTask, TeacherPart
+from opd.worker.self_teachers import SelfTeachers
 from opd.worker.shared_teacher_cache import Holders, Regrouped
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, token_signs
 from opd.worker.step_metrics import (
@@ -64,6 +67,21 @@ def trained_positions(
     """The rows of a micro-batch and the hidden states that predict their trained tokens (never prompt or tool tokens)."""
     rows = rows.select(micro_batch["opd_row"].cpu()).to(starts.device)
     return rows, loss_positions(rows, row_starts=starts).trained()
+
+
+def read_by_teacher(data: TensorDict) -> torch.Tensor | None:
+    """Nested [B, j] int64: prompts of the teacher's own followed by the responses; None: it reads `input_ids`."""
+    if TEACHER_PROMPTS not in data:
+        return None
+    pairs = zip(data[TEACHER_PROMPTS].unbind(), data["responses"].unbind(), strict=True)
+    return torch.nested.as_nested_tensor([torch.cat(pair) for pair in pairs], layout=torch.jagged)
+
+
+def as_teacher_reads(data: TensorDict, rows: RolloutRows) -> TensorDict:
+    """What an engine reads of `rows`, which are those of `data` with prompts of the teacher's own."""
+    read = data.select("opd_row")
+    read["input_ids"], read["position_ids"] = rows.nested(rows.input_ids), rows.nested(rows.position_ids)
+    return read
 
 
 def row_names(data: TensorDict) -> list[str]:
@@ -130,7 +148,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2. Several teachers pass one after another over the
-    rows that are theirs, and the student's head reads each row's own.
+    rows that are theirs, and the student's head reads each row's own. A teacher may read the responses behind prompts of
+    its own, and may be the student as it was some steps ago.
     """
 
     def __init__(
@@ -162,6 +181,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         )
         self._stage = self._schedule.stage(1)
         self._view: TokenView | None = None
+        self._self_teachers = SelfTeachers(engines={}, every={})
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
         """The first teacher; the others are built beside it, each whole before the next."""
@@ -194,7 +214,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        keep_activations(self.opd.activation_budget)
         super().init_model()
         self._check_sharing()
         for engine, path in zip(self.teacher_engines, self._teacher_paths.values(), strict=True):
@@ -202,9 +221,29 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self.student_engine.check_head(f"student {self.config.model.path}")
         if ends := self._schedule.restarts():
             self.student_engine.restart_lr_schedule(ends, total_steps=self._schedule.total_steps)
+        self._self_teachers = SelfTeachers(
+            engines=dict(zip(self.spec.named_teachers, self.teacher_engines, strict=True)),
+            every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
+        )
         self._follow_plan()
         self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+    ) -> None:
+        super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+        self._self_teachers.save(Path(local_path), step=global_step, rank=rank, world=world)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+        self._self_teachers.load(Path(local_path), rank=rank, world=world)
 
     def _check_sharing(self) -> None:
         student, teacher = (e.ulysses_sequence_parallel_size for e in (self.student_engine, self.teacher_engine))
@@ -232,9 +271,13 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             num_sharing=group if 0 < group < world else world,
             device=self.teacher_engine.device,
         )
+        planned = 1.0 if self.plan is None else self.plan.choice.activation_share
+        keep_activations(self.opd.activation_budget or planned)
         if self.plan is None:
             return
         choice, student = self.plan.choice, self.student_engine
+        if self.spec.actor.gradient_checkpointing == "auto" and not choice.checkpointing:
+            student.module.gradient_checkpointing_disable()
         for engine in self.teacher_engines:
             engine.set_offload(offload_params=choice.offload_teacher, offload_optimizer=False)
         student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
@@ -247,7 +290,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
-                some steps `rollout_log_probs`; of several teachers `teacher` [B] int64, the number of each row's in the order
+                some steps `rollout_log_probs`; where a teacher has prompts of its own, nested `teacher_prompts` of all rows; of several teachers `teacher` [B] int64, the number of each row's in the order
                 of `named_teachers`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
                 `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
                 `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
@@ -259,14 +302,16 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         data["opd_row"] = torch.arange(len(data))
         step = tu.get_non_tensor_data(data, "training_step", 0)
         self._stage, horizon = self._schedule.stage(step), self._schedule.num_tokens(step)
-        num_left_out = leave_out_unshared(data, self.facts.valid_vocab)
+        num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
         if horizon is not None:
             leave_out_beyond(data, tokens=horizon, part=self.opd.horizon.part)
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
+        data = data.exclude(TEACHER_PROMPTS)  # the student has no use for them
         self._row_names, self._nonfinite_rows = row_names(data), set()
         rows, selection = batch.rows, self._selection
+        self._self_teachers.before(step, self.student_engine)
         self._teacher_of = data["teacher"].tolist() if self.spec.teachers else None
         shown = tu.get_non_tensor_data(data, "shown_rows", ())
         self._view = TokenView(rows, data["row_id"].tolist(), shown) if shown else None
@@ -278,7 +323,11 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             if selection.score != "none" and not (selection.in_head or selection.needs_teacher):
                 rows, chosen = self._choose(data, rows)
             teacher_started = time.perf_counter()
-            self._teacher_phase(data, rows, cache)
+            if batch.teacher_rows is None:
+                self._teacher_phase(data, rows, cache)
+            else:
+                seen = dataclasses.replace(batch.teacher_rows, response_mask=rows.response_mask)
+                self._teacher_phase(as_teacher_reads(data, seen), seen, cache)
             heads = [engine.head_weight(self._own_entries()) for engine in self.teacher_engines]
             teacher_s = time.perf_counter() - teacher_started
             if selection.needs_teacher and not selection.in_head:
@@ -344,16 +393,27 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         is_chosen_by_end = horizon.tokens is not None and horizon.part == "last"
         return self._stage.rollouts == "student" and not self.spec.rollout.is_truncated and not is_chosen_by_end
 
-    @staticmethod
-    def _read_inputs(data: TensorDict, worker: TrainingWorker) -> TensorDict:
-        """The rows as an engine reads them without a gradient, cut as its inference settings say."""
+    @property
+    def _read_tokens(self) -> int | None:
+        """Tokens of a forward without a gradient on this rank; None: as many as the engine's inference settings say."""
+        plan = self.plan
+        if plan is not None and plan.job.score_is_planned:
+            return -(-plan.choice.score_tokens // plan.job.sequence_ranks)
+        return self.opd.read_tokens
+
+    def _read_inputs(self, data: TensorDict, worker: TrainingWorker) -> TensorDict:
+        """The rows as an engine reads them without a gradient, cut by tokens (a collective call), or as its inference settings say."""
         inputs = data.select(*READ)
-        config = worker.engine_config
+        config, num_tokens = worker.engine_config, self._read_tokens
+        if num_tokens is not None:  # a row is never cut, and verl takes one limit on all ranks
+            longest = inputs["input_ids"].offsets().diff().max().to(self.student_engine.device)
+            distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+            num_tokens = max(num_tokens, -(-int(longest) // self.spec.actor.ulysses_sequence_parallel_size))
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=worker.model_config.use_remove_padding,
-            use_dynamic_bsz=config.use_dynamic_bsz,
-            max_token_len_per_gpu=config.infer_max_token_len_per_gpu,
+            use_dynamic_bsz=config.use_dynamic_bsz or num_tokens is not None,
+            max_token_len_per_gpu=num_tokens or config.infer_max_token_len_per_gpu,
             micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
             temperature=1.0,
         )
@@ -375,7 +435,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         num_rows = (~is_other).sum().to(self.student_engine.device)
         distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
         config = teacher.engine_config
-        size = 1 if config.use_dynamic_bsz else config.infer_micro_batch_size_per_gpu
+        by_tokens = config.use_dynamic_bsz or self._read_tokens is not None
+        size = 1 if by_tokens else config.infer_micro_batch_size_per_gpu
         if not num_rows:
             return None
         order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
@@ -530,7 +591,10 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             if selection.in_head:
                 row_ids = micro_batch["row_id"][found.row]
                 choose = functools.partial(choose_tokens, selection, row_ids, seed=self._choice_seed)
-                choice = Choice(choose=choose, kind=self._scored_kind)
+                # Its numbers are read before the backbone's forward is queued, so that the head waits for no host.
+                whole = self._teacher_of is None and self._vocab_group is None
+                held = MicroBatchChoice(selection, row_ids, seed=self._choice_seed) if whole else None
+                choice = Choice(choose=choose, kind=self._scored_kind, held=held)
             return DivergenceTask(
                 positions=found.flat_index,
                 token_ids=found.token_ids,

@@ -13,7 +13,7 @@ from opd.errors import Unfit
 _SIDES = {"teacher": "student", "student": "teacher"}
 
 
-def leave_out_unshared(data: TensorDict, shared: int) -> int:
+def leave_out_unshared(data: TensorDict, shared: int, read: torch.Tensor | None = None) -> int:
     """Take a row's response out of the loss from its first token on that the teacher lacks; the number of tokens.
 
     The teacher of a causal model reads everything before that token as the student wrote it, and nothing after it: the
@@ -23,8 +23,9 @@ def leave_out_unshared(data: TensorDict, shared: int) -> int:
         data: nested `input_ids` (prompt and response), and nested `response_mask` and `loss_mask` over the response,
             which are replaced.
         shared: ids from here on are not the teacher's.
+        read: nested, what the teacher reads in the place of `input_ids`, with the same responses; None: these.
     """
-    ids = data["input_ids"]
+    ids = data["input_ids"] if read is None else read
     if not ids.values().numel() or int(ids.values().max()) < shared:
         return 0
     masks = {name: data[name] for name in ("response_mask", "loss_mask")}

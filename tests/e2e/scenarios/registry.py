@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.promises import faults, kinds, machine, quickstart, two_workers
+from tests.e2e.promises import faults, kinds, machine, pipeline, quickstart, two_workers
 from tests.e2e.promises.common import Look, played
 from tests.e2e.scenarios import ends, farewells, losses
 from tests.e2e.scenarios import kinds as play_kinds
+from tests.e2e.scenarios import pipeline as play_pipeline
 from tests.e2e.scenarios import quickstart as play_quickstart
 from tests.e2e.scenarios import two_workers as play_two_workers
 from tests.e2e.scenarios.scene import Scene
@@ -25,6 +26,7 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {
     "quickstart": Scenario(play=play_quickstart.play, promises=quickstart.PROMISES),
     "kinds": Scenario(play=play_kinds.play, promises=kinds.PROMISES),
+    "pipeline": Scenario(play=play_pipeline.play, promises=pipeline.PROMISES),
     "two-workers": Scenario(play=play_two_workers.play, promises=two_workers.PROMISES),
     "worker-lost": Scenario(play=losses.worker_lost, promises=faults.WORKER_LOST),
     "head-lost": Scenario(play=losses.head_lost, promises=faults.HEAD_LOST),

@@ -39,6 +39,14 @@ def test_only_a_share_is_told_in_percent() -> None:
     assert ["score 62.5 %" in lines[0], "score 0.625," in lines[1]] == [True, True]
 
 
+def test_a_stage_of_a_pipeline_stands_before_its_step_and_in_a_list() -> None:
+    found = read_notice({"data": DATA | {"stage": "distil (2 of 3)"}})
+    assert found is not None
+    assert notice_line(found).startswith("distil (2 of 3): update at step 7/40, ")
+    job = read_job({"metadata": {"name": "r"}, "spec": {}, "status": {"jobDeploymentStatus": "Running"}})
+    assert rows([("opd", job, 8)], [], {("opd", "r"): found})[0].stage == "distil (2 of 3), step 7"
+
+
 @pytest.mark.parametrize("text", ["", "seven", "inf", "nan", "[1]"])
 def test_a_field_that_is_no_number_is_left_out_and_the_rest_is_read(text: str) -> None:
     found = read_notice({"data": DATA | {"step": text, "score": text, "phase": "\x1b[31mred\n"}})

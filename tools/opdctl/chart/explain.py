@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from opd.config import KINDS, SPEC_CLASSES, VARIABLES, Kind
+from opd.config import FILE_KINDS, SPEC_CLASSES, VARIABLES, Kind
 from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.defaults import DEFAULTS
 from opd.config.errors import nearest
@@ -21,7 +21,7 @@ from opd.config.verl_keys import VERL_KEYS
 from opdctl.errors import usage_error
 
 # The first kind that has a key says what it is; `opd` has most.
-_KINDS: tuple[Kind, ...] = ("opd", *(kind for kind in KINDS if kind != "opd"))
+_KINDS: tuple[Kind, ...] = ("opd", *(kind for kind in FILE_KINDS if kind != "opd"))
 
 
 def explain(word: str, *, width: int) -> Iterator[str]:
@@ -88,7 +88,9 @@ def _all_keys() -> tuple[Key, ...]:
 
 def _whole(key: Key, width: int) -> Iterator[str]:
     path = key.path
-    kinds = [kind for kind in KINDS if path.startswith("cluster.") or field_at(SPEC_CLASSES[kind], path) is not None]
+    kinds = [
+        kind for kind in FILE_KINDS if path.startswith("cluster.") or field_at(SPEC_CLASSES[kind], path) is not None
+    ]
     rows = [
         ("type", key.takes),
         ("default", _default(key).removeprefix("default ") or "none"),

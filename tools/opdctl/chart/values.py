@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from opd.config import (
-    AnySpec,
+    FileSpec,
     Loaded,
-    PipelineSpec,
     Problem,
     SpecError,
     canonical_json,
@@ -34,7 +33,7 @@ NAME_VARIABLE = "RUN_ID"
 class Experiment:
     """One plain experiment: its validated spec, and the values as they were written (defaults are the chart's)."""
 
-    spec: AnySpec
+    spec: FileSpec
     values: dict[str, Any]
     notes: tuple[str, ...]
     is_named: bool = True
@@ -96,7 +95,7 @@ def _with_cluster(tree: dict[str, Any], sets: Iterable[str]) -> tuple[dict[str, 
     return tree, others
 
 
-def load_one(file: str | Path) -> AnySpec | PipelineSpec:
+def load_one(file: str | Path) -> FileSpec:
     """The spec of an experiment file that names a run, with the shell's variables and its site file ($OPDCTL_SITE).
 
     Raises:
@@ -135,10 +134,6 @@ def _loaded(tree: Mapping[str, Any], env: Mapping[str, str], sets: list[str], *,
 def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, origin: str) -> Experiment:
     loaded = _loaded(tree, env, sets, origin=origin)
     spec = loaded.spec
-    if isinstance(spec, PipelineSpec):
-        rule = "a pipeline has no chart yet: it runs where it is started"
-        fix = "`opdctl run FILE` or `python -m opd.launch FILE`; in a cluster submit its stages one by one"
-        raise SpecError([Problem(path="kind", value=spec.kind, rule=rule, fix=fix)], origin=origin)
     load_cluster(loaded.chart.get("cluster", {}), spec, origin=origin)
     resolved = dump_spec(spec)
     # Only what was overridden goes into the values: the chart fills in the same defaults for `helm` and for the tool.

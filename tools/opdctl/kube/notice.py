@@ -21,6 +21,8 @@ class Notice:
     phase: str
     updated_at_s: float
     progress_at_s: float | None = None
+    stage: str = ""
+    """The stage of a pipeline whose run says it."""
     attempt: int | None = None
     step: int | None = None
     total_steps: int | None = None
@@ -51,6 +53,7 @@ def read_notice(tree: Mapping[str, Any] | None) -> Notice | None:
         phase=str(data.get("phase", "")),
         updated_at_s=updated_at_s,
         progress_at_s=_time(data.get("progressAt")),
+        stage=str(data.get("stage", "")),
         attempt=None if attempt is None else int(attempt),
         step=None if step is None else int(step),
         total_steps=None if total_steps is None else int(total_steps),

@@ -67,7 +67,7 @@ def events_table(events: Iterable[Event]) -> Sheet:
 
 
 def notice_line(notice: Notice) -> str:
-    """`rollout at step 7/40, score 62.3 %, loss 0.41, 12 min left, attempt 2; written 5 s ago`."""
+    """`rollout at step 7/40, score 62.3 %, loss 0.41, 12 min left, attempt 2; written 5 s ago`; of a pipeline behind its stage."""
     total = f"/{notice.total_steps}" if notice.total_steps else ""
     parts = [
         f"{one_line(notice.phase)} at step {notice.step}{total}" if notice.step is not None else one_line(notice.phase)
@@ -76,7 +76,8 @@ def notice_line(notice: Notice) -> str:
     parts += [f"loss {number(notice.loss)}"] if notice.loss is not None else []
     parts += [f"{duration(notice.eta_s)} left"] if notice.eta_s is not None else []
     parts += [f"attempt {notice.attempt}"] if notice.attempt is not None else []
-    return f"{', '.join(parts)}; written {ago(notice.updated_at_s)}"
+    stage = f"{one_line(notice.stage)}: " if notice.stage else ""
+    return f"{stage}{', '.join(parts)}; written {ago(notice.updated_at_s)}"
 
 
 def _pods(run: ClusterRun) -> Sheet:

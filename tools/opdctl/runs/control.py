@@ -137,6 +137,8 @@ def what_is_saved(before: RunRecord | None, after: RunRecord | None) -> str:
     """What a cancelled or suspended run keeps, from its store before and after."""
     if after is None:
         return "no store shows from here what it saved: the newest checkpoint on its volume counts"
+    if after.kind == "pipeline":
+        return f"{after.last_step or 0} stages have finished; the next start goes on in the one behind them, from its newest checkpoint"
     if not after.complete_steps:
         return "no checkpoint is complete: it would start from the beginning"
     newest = after.complete_steps[-1]

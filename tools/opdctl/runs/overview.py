@@ -34,6 +34,8 @@ class Row:
     kind: str = ""
     step: int | None = None
     total_steps: int | None = None
+    stage: str = ""
+    """The stage of a pipeline that runs, and its step; `step` is the number of its finished stages."""
     eta_s: float | None = None
     score: Score | None = None
     """Held-out accuracy of the first validation set, else the rollouts' own score."""
@@ -110,6 +112,7 @@ def _noticed(notice: Notice, **known: Any) -> Row:
         **known,
         step=notice.step,
         total_steps=notice.total_steps,
+        stage=f"{notice.stage}, step {notice.step}" if notice.stage else "",
         eta_s=notice.eta_s if known["phase"] == "running" else None,
         score=notice.score,
         attempts=notice.attempt or 0,
@@ -124,6 +127,7 @@ def _row(record: RunRecord | None, **known: Any) -> Row:
         **known,
         step=record.last_step,
         total_steps=record.total_steps,
+        stage=record.stage,
         eta_s=record.eta_s,
         score=record.score,
         attempts=record.num_attempts,
@@ -145,7 +149,7 @@ def _cells(row: Row) -> dict[str, Cell]:
     return {
         "run": one_line(row.run),
         "phase": Text(row.phase, style=STYLES.get(row.phase, "")),
-        "step": "–" if row.step is None else f"{row.step}{total}",
+        "step": one_line(row.stage) or ("–" if row.step is None else f"{row.step}{total}"),
         "ETA": "–" if row.eta_s is None else duration(row.eta_s),
         "score": score_text(row.score),
         "age": "–" if row.age_s is None else duration(row.age_s),

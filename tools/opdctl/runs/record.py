@@ -40,6 +40,8 @@ class RunRecord:
     last_sign_s: float = 0.0
     """Unix seconds of the last attempt's newest beat."""
     spec: dict[str, Any] = field(default_factory=dict)
+    stage: str = ""
+    """Of a pipeline that goes on, the stage that runs and its step, where its summary is believed."""
 
     @property
     def model(self) -> str:

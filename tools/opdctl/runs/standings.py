@@ -76,6 +76,7 @@ def by_summary(place: RunPlace) -> RunRecord | None:
         latest=summary.latest,
         checkpoints=[] if summary.checkpoint is None else [{"step": summary.checkpoint, "is_complete": True}],
         last_sign_s=summary.time_s,
+        stage=one_line(summary.stage),
     )
 
 

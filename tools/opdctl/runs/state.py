@@ -19,7 +19,8 @@ STUCK_SHARE = 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a driver is: `rollout at step 7`, how long it has made no progress there, and when it is ended for that."""
+    """Where a driver is: `rollout at step 7`, of a pipeline `distil (2 of 3): rollout at step 7`; how long it has made no progress
+    there, and when it is ended for that."""
 
     where: str
     silent_s: float
@@ -76,7 +77,7 @@ def _progress(listing: Listing, attempt: int) -> Progress | None:
         return None  # of an older version, or before the first phase
     since_beat_s = max(time.time() - listing.last_sign_s(attempt), 0.0)
     return Progress(
-        where=f"{beat.get('phase')} at step {step:.0f}",
+        where=": ".join(filter(None, (beat.get("stage"), f"{beat.get('phase')} at step {step:.0f}"))),
         silent_s=max(beaten_s - progress_at_s, 0.0) + since_beat_s,
         limit_s=_number(beat.get("limit_s")),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from opd.config import AnySpec, identity, load_text, spec_hash
+from opd.config import FileSpec, identity, load_text, spec_hash
 from opd.config.base import MAX_NAME_CHARS
 from opd.runs.identity import RUN_FILE, describe_changes
 from opd.runs.result import FATAL_FILE, RESULT_FILE
@@ -50,7 +50,7 @@ class Decision:
     why: str = ""
 
 
-def decide(name: Name, spec: AnySpec) -> Decision:
+def decide(name: Name, spec: FileSpec) -> Decision:
     """What submitting a spec under a name means.
 
     Raises:
@@ -93,7 +93,7 @@ def decide(name: Name, spec: AnySpec) -> Decision:
     return Decision(action="resume", why=_how_it_ended(name))
 
 
-def _refuse_another_spec(name: Name, spec: AnySpec) -> None:
+def _refuse_another_spec(name: Name, spec: FileSpec) -> None:
     """The store's word counts; before the first attempt it is the release's ConfigMap."""
     new = identity(spec)
     if name.stored.spec_hash:
@@ -117,7 +117,7 @@ def _refuse_another_spec(name: Name, spec: AnySpec) -> None:
     )
 
 
-def refuse_beside_former(former: Name, name: str, spec: AnySpec) -> None:
+def refuse_beside_former(former: Name, name: str, spec: FileSpec) -> None:
     """Refuse to begin anew beside an unfinished run of the experiment under the name that runs without one once had.
 
     Args:

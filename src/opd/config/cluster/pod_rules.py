@@ -1,6 +1,7 @@
 """The rules of groups of pods: labels, Ray's parameters, requests and limits: what would wait for ever, or be killed.
 
-`pods` holds the requests and limits of each group as they will be, and the CPUs and GiB that its processes need.
+`pods` holds the requests and limits of each group as they will be, the CPUs and GiB that its processes need, how many pods it
+has and whether they have GPUs; and `databases`, the folders from which the run's agents read their tools' data.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ POD_RULES = (
     # and a run on the CPU gets its slots from the chart.
     Rule(
         key="cluster.worker.{'requests' if pods.worker.limits.cpu is None else 'limits'}.cpu",
-        when='device == "cuda" and ceil(quantity(pods.worker.requests.cpu if pods.worker.limits.cpu is None '
+        when="pods.worker.onGpu and ceil(quantity(pods.worker.requests.cpu if pods.worker.limits.cpu is None "
         "else pods.worker.limits.cpu)) < pods.worker.cpus",
         value="pods.worker.requests.cpu if pods.worker.limits.cpu is None else pods.worker.limits.cpu",
         rule="Ray places a run by CPUs, and a node of this one needs {pods.worker.cpus} ({pods.worker.byPart}): with fewer it "

@@ -125,8 +125,8 @@ RUN_RULES = (
     Rule(
         key="cluster.checkpoints.accessMode",
         when="not cluster.checkpoints.ephemeral and cluster.checkpoints.claim is None "
-        'and cluster.checkpoints.accessMode == "ReadWriteOnce" and trainer.nnodes > 1',
-        rule="all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {trainer.nnodes}",
+        'and cluster.checkpoints.accessMode == "ReadWriteOnce" and pods.worker.count > 1',
+        rule="all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {pods.worker.count}",
         fix="use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true",
         kinds=RUNS,
     ),
@@ -145,15 +145,17 @@ RUN_RULES = (
         kinds=RUNS,
     ),
     Rule(
+        each="pods.databases",
         key="agent.database_dir",
-        when=f'agent is not None and {_TOOLS} and not starts_with(agent.database_dir, "/")',
+        value="item",
+        when=f'{_TOOLS} and not starts_with(item, "/")',
         rule="the tool database is mounted there, so it is an absolute path",
         fix="use /databases/NAME",
         kinds=RUNS,
     ),
     Rule(
         key="cluster.toolDatabase",
-        when=f"agent is None and {_TOOLS}",
+        when=f"len(pods.databases) == 0 and {_TOOLS}",
         value=_TOOLS_SHOWN,
         rule="no tool uses it: the spec has no `agent`",
         fix="remove it, or add agent.database_dir",

@@ -24,7 +24,7 @@ CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, 
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
 # Keys that may be left to the memory plan: verl's own switch then stands where it costs no memory.
-_PLANNED = ("actor.param_offload", "actor.optimizer_offload")
+_PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]

@@ -1,0 +1,110 @@
+"""A measuring of pass rates that is asked to end keeps the answers it has, those of a batch that is not finished included."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_end
+
+from opd.data.toy.task import write_parquet
+from opd.evaluation.pass_rates import PassRate, prompt_id, read_pass_rates, write_pass_rates
+from opd.runs.attempts import ENDED_FILE, attempt_prefix
+from opd.trainer.measured_rates import UNFINISHED_KEY
+
+# Where a file `until` lies beside it, its calls beyond that many do not return: a batch that goes on for longer than any grace.
+_SCORER = """
+import os, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def score(data_source, solution_str, ground_truth, extra_info):
+    with open(HERE / "calls", "ab") as calls:
+        calls.write(b".")
+    until = HERE / "until"
+    while until.exists() and os.path.getsize(HERE / "calls") > int(until.read_text()):
+        (HERE / "waiting").touch()
+        time.sleep(0.1)
+    return float(solution_str.strip() == str(ground_truth))
+"""
+
+
+def _scorer(folder: Path) -> tuple[str, ...]:
+    folder.mkdir()
+    (folder / "scorer.py").write_text(_SCORER)
+    return "reward.function=custom", f"reward.path={folder / 'scorer.py'}", "reward.entry=score", "reward.timeout_s=600"
+
+
+def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, until: int) -> tuple[Outcome, ...]:
+    """An uninterrupted run; one that is asked to end once its scorer does not return any more; and its second attempt."""
+    whole = run(tmp_path / "whole", spec, *sets, *_scorer(tmp_path / "of whole")).must_be_clean()
+    scorer = _scorer(folder := tmp_path / "of ended")
+    (folder / "until").write_text(str(until))
+    ended = run_and_end(folder / "waiting", tmp_path / "ended", spec, *sets, *scorer)
+    assert ended.returncode == 130, ended.output[-4000:]
+    assert "Traceback" not in ended.output
+    assert (ended.run_dir / attempt_prefix(1) / ENDED_FILE).exists(), "it ended by itself, within its grace"
+    (folder / "until").unlink()
+    return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
+
+
+@pytest.mark.timeout(900)  # three runs, of up to 720 s together
+def test_pass_rates_that_are_asked_to_end_within_a_batch_go_on_from_its_answers_to_the_same_rates(tmp_path):
+    # All forty prompts are one batch of 160 answers, here asked by a Ray actor. 14 of them lack, at most, those of 14 prompts: ten
+    # that wait for the scorer, and four for what a run tries its scorer on.
+    sets = ("data.train_batch_size=40", "actor.ppo_mini_batch_size=40", "rollout.num_agent_workers=1")
+    whole, ended, resumed = _ended_and_gone_on(tmp_path, "passrate", sets, until=150)
+    assert re.search(r"stored 1\d\d answers; the same command goes on from here", ended.output)
+    found = re.search(r"(\d+) of 40 prompts have their answers of an earlier attempt", resumed.output)
+    assert found is not None
+    assert 40 - 14 <= int(found[1]) < 40
+    rates = [read_pass_rates(one.run_dir / "eval" / "pass_rates.parquet") for one in (whole, resumed)]
+    assert rates[0] == rates[1]
+    assert whole.result["eval"] == resumed.result["eval"]
+
+
+def _pass_rates(path: Path) -> str:
+    train, _ = write_parquet(path.parent / "toy", seed=3)
+    prompts = [(row["prompt"], row["reward_model"]["ground_truth"]) for row in pq.read_table(train).to_pylist()]
+    write_pass_rates(path, [PassRate(prompt_id(*prompt), 0.5, 8, "toy://student") for prompt in prompts])
+    return f"opd.importance.problems.pass_rates={path}"
+
+
+@pytest.mark.timeout(900)  # three runs, of up to 720 s together
+def test_a_measuring_at_a_stage_switch_that_is_asked_to_end_goes_on_to_the_same_rates_and_weights_bit_for_bit(tmp_path):
+    sets = (
+        "trainer.total_steps=4", "trainer.save_freq=4", "trainer.val_before_train=false", "data.max_train_samples=48",
+        "trainer.total_epochs=9", "opd.stages=[{until: 2, loss_type: forward_kl}, {loss_type: reverse_kl}]",
+        "opd.importance.problems.weights=competence", "opd.importance.problems.drop=false",
+        "opd.importance.problems.recompute.at_stages=true", "opd.importance.problems.recompute.num_samples=2",
+        _pass_rates(tmp_path / "pass_rates.parquet"),
+    )  # fmt: skip
+    # Two steps score 16 answers each; the measuring's three batches have 16 prompts with 32 answers. It ends within the second,
+    # where at most 6 + 4 answers are lacking, to 10 of 16 prompts.
+    whole, ended, resumed = _ended_and_gone_on(tmp_path, "opd", sets, until=2 * 16 + 32 + 26)
+    assert "saved step 2; the same command goes on from here" in ended.output
+    assert (ended.run_dir / "checkpoints" / "global_step_2" / "COMPLETE").exists()
+    assert (tmp_path / "ended" / "out" / "store" / "opd" / UNFINISHED_KEY).exists(), "for an attempt on another disk"
+    assert "resuming from step 2" in resumed.output
+    found = re.search(r"pass rates of (\d+) of 48 prompts are of an earlier attempt", resumed.output)
+    assert found is not None
+    assert 16 + 6 <= int(found[1]) < 32
+    assert [row["training/global_step"] for row in resumed.steps] == [1, 2, 3, 4]
+    for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
+        for name in ("opd/loss", "opd/problem_weight_mean", "opd/pass_rate_mean", "opd/pass_rate_failed_share"):
+            assert mine.get(name) == theirs.get(name), name
+    assert "opd/pass_rate_mean" in whole.steps[2]
+    kept = [pq.read_table(one.run_dir / "problems" / "step-000003.parquet") for one in (whole, resumed)]
+    assert kept[0].equals(kept[1])
+    weights = [
+        torch.load(one.run_dir / "checkpoints/global_step_4/actor/model_world_size_1_rank_0.pt", weights_only=False)
+        for one in (whole, resumed)
+    ]
+    for name, value in weights[0].items():
+        mine, theirs = (getattr(one, "_local_tensor", one) for one in (weights[1][name], value))
+        assert torch.equal(mine, theirs), name

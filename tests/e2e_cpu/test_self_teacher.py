@@ -1,0 +1,69 @@
+"""A student taught by itself behind a prompt with the answer, end to end: refreshed weights, a kill, the resume to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_SPEC, _STEPS = "opd-self", 6
+
+
+def _shard(outcome: Outcome, name: str, step: int = _STEPS) -> Path:
+    return outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / f"{name}_world_size_1_rank_0.pt"
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    state = torch.load(_shard(outcome, "model"), weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
+def test_a_killed_run_that_is_its_own_refreshed_teacher_ends_in_the_uninterrupted_runs_weights(tmp_path):
+    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+    assert [row["opd/teacher_step"] for row in whole.steps] == [0, 0, 2, 2, 4, 4]
+    for row in whole.steps:
+        # The student's prompts have 14 tokens; `(`, three digits and `)` are five more.
+        assert row["opd/teacher_prompt_length/mean"] == row["opd/teacher_prompt_length/max"] == 19
+        assert row["data/num_teacher_overlong_dropped"] == 0
+    assert whole.steps[0]["opd/divergence"] > 1e-3, "it reads another prompt than the student"
+
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_3" / "COMPLETE", folder, _SPEC)
+    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
+    resumed = run(folder, _SPEC).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    assert _shard(resumed, "teacher", 3).exists(), "after step 3 the teacher is the student of step 2"
+    assert not _shard(resumed, "teacher").exists(), "after step 6 it is the student of this very checkpoint"
+    assert [row["opd/teacher_step"] for row in resumed.steps] == [0, 0, 2, 2, 4, 4]
+    expected = _weights(whole)
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_template_that_is_the_prompt_makes_the_start_its_own_teacher(tmp_path):
+    outcome = run(
+        tmp_path, _SPEC, "teacher.prompt={prompt}", "teacher.refresh_every=0", "trainer.total_steps=1"
+    ).must_be_clean()
+    assert abs(outcome.steps[0]["opd/divergence"]) < 1e-5
+    assert "the teacher is the student" in outcome.output, "the preflight says so"
+
+
+def test_a_column_that_the_data_lack_ends_the_run_before_anything_is_started(tmp_path):
+    outcome = run(tmp_path, _SPEC, "teacher.prompt={prompt} {extra_info.solution}")
+    assert outcome.returncode == 2
+    assert "there is no column 'extra_info.solution' in" in outcome.output
+    assert "starting Ray" not in outcome.output
+    assert "Traceback" not in outcome.output
+
+
+def test_prompts_that_are_too_long_for_the_teacher_end_the_run_where_none_is_left(tmp_path):
+    outcome = run(tmp_path, _SPEC, "teacher.max_prompt_length=15")
+    assert outcome.returncode == 2
+    assert "48 of 48 training prompts are longer as the teacher reads them" in outcome.output
+    assert outcome.steps == []

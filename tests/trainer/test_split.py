@@ -1,0 +1,114 @@
+"""`data.split`: every kind's training rows are one seeded part of its data, and validation stays whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from verl.trainer.ppo.v1 import trainer_base
+
+from opd.compat import verl_trainer
+from opd.config import SpecError
+from opd.data.split import part_of
+from opd.data.toy import STUDENT_DIR
+from opd.data.toy.task import write_conversations, write_parquet
+from opd.trainer.conversations import ConversationDataset
+from opd.trainer.dataset import PromptDataset
+
+TOKENIZER = AutoTokenizer.from_pretrained(STUDENT_DIR)
+
+
+def prompts(files: list[Path], kind: type[PromptDataset] = PromptDataset, **config) -> PromptDataset:
+    least = {"max_prompt_length": 32, "max_response_length": 8, "prompt_key": "prompt", "shuffle": True, "seed": 3}
+    max_samples = config.pop("max_samples", -1)
+    return kind([str(path) for path in files], TOKENIZER, OmegaConf.create(least | config), max_samples=max_samples)
+
+
+def asked(dataset: PromptDataset) -> list[str]:
+    return [messages[0]["content"] for messages in dataset.dataframe["prompt"]]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("toy"), seed=3, num_train=400)[0]
+
+
+def half(part: int, seed: int = 1) -> dict:
+    return {"split": {"part": part, "of": 2, "seed": seed}}
+
+
+def test_halves_are_disjoint_and_together_all_rows_in_their_order(file):
+    whole = asked(prompts([file]))
+    first, second = (asked(prompts([file], **half(part))) for part in (1, 2))
+    assert first
+    assert second
+    assert [q for q in whole if q in set(first)] == first
+    assert [q for q in whole if q not in set(first)] == second
+
+
+def test_a_row_is_in_the_same_half_whatever_files_it_comes_in(file, tmp_path):
+    table = pq.read_table(file)
+    parts = [table.slice(250), table.slice(0, 250)]
+    files = [tmp_path / f"{name}.parquet" for name in "ab"]
+    for path, part in zip(files, parts, strict=True):
+        pq.write_table(part, path)
+    assert set(asked(prompts(files, **half(1)))) == set(asked(prompts([file], **half(1))))
+    assert set(asked(prompts(files[:1], **half(1)))) < set(asked(prompts([file], **half(1))))
+
+
+def test_another_seed_makes_other_halves(file):
+    assert set(asked(prompts([file], **half(1, seed=1)))) != set(asked(prompts([file], **half(1, seed=2))))
+
+
+def test_samples_are_drawn_of_the_half_and_rows_keep_their_places_over_all_files(file):
+    drawn = prompts([file], **half(2), max_samples=50)
+    assert len(drawn) == 50
+    assert set(asked(drawn)) <= set(asked(prompts([file], **half(2))))
+    whole = asked(prompts([file]))
+    assert [whole[place] for place in drawn.places] == asked(drawn)
+
+
+def test_conversations_are_in_the_half_of_the_prompts_that_they_answer(file, tmp_path):
+    answered = write_conversations(tmp_path, seed=8)[0]
+    found = prompts([answered], ConversationDataset, prompt_key="messages", **half(1))
+    texts = {TOKENIZER.decode(row) for row in found.dataframe["prompt"]}
+    whole = prompts([file])
+    of_half = set(asked(prompts([file], **half(1))))
+    for question in asked(whole):
+        assert any(question in text for text in texts) == (question in of_half)
+
+
+def test_a_part_without_a_row_is_an_error(tmp_path):
+    messages = [{"role": "user", "content": "1+1="}]
+    pq.write_table(pa.Table.from_pylist([{"prompt": messages, "data_source": "x"}]), tmp_path / "a.parquet")
+    mine = part_of(messages, of=2, seed=1)
+    assert len(prompts([tmp_path / "a.parquet"], **half(mine))) == 1
+    with pytest.raises(SpecError, match=r"data\.split(.|\n)*none of 1 rows"):
+        prompts([tmp_path / "a.parquet"], **half(3 - mine))
+
+
+def test_a_resumed_data_set_has_the_same_rows(file):
+    dataset = prompts([file], **half(1))
+    before = asked(dataset)
+    dataset.resume_dataset_state()
+    assert asked(dataset) == before
+
+
+def test_only_the_data_set_that_is_told_to_has_a_setting(monkeypatch):
+    given: list[tuple[bool, object]] = []
+    monkeypatch.setattr(
+        trainer_base, "create_rl_dataset", lambda paths, config, *_, is_train=True: given.append((is_train, config))
+    )
+    config = OmegaConf.create({"root": 7, "data": {"max_prompt_length": "${root}"}})
+    with verl_trainer.data_settings(lambda is_train: {"split": {"part": 1}} if is_train else {}):
+        for is_train in (True, False):
+            trainer_base.create_rl_dataset([], config.data, None, None, is_train=is_train)
+    assert [(is_train, dict(one)) for is_train, one in given] == [
+        (True, {"max_prompt_length": 7, "split": {"part": 1}}),
+        (False, {"max_prompt_length": 7}),
+    ]
+    assert "split" not in config.data
