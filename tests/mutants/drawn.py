@@ -55,7 +55,16 @@ FILES: dict[str, tuple[str, ...]] = {
         "tests/runs/s3/test_faults.py",
         "tests/runs/s3/test_spec_endpoint.py",
     ),
-    "worker/opd_worker.py": ("tests/worker/test_token_choice.py", "tests/worker/test_worker_invariance.py"),
+    **dict.fromkeys(
+        (
+            "worker/opd_worker.py",
+            "worker/reading.py",
+            "worker/scoring.py",
+            "worker/student_task.py",
+            "worker/teacher_phase.py",
+        ),
+        ("tests/worker/test_token_choice.py", "tests/worker/test_worker_invariance.py"),
+    ),
 }
 _TURNED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
            ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip

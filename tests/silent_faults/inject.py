@@ -58,7 +58,7 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def _in_worker(module) -> None:
     import torch
 
-    from opd.worker import engines, teacher_cache
+    from opd.worker import engines, reading, teacher_cache, teacher_phase
 
     def update(original, self, data, *rest):
         engine = self.student_engine
@@ -106,7 +106,7 @@ def _in_worker(module) -> None:
 
     _wrap(teacher_cache.HiddenCache, "put", put)
 
-    real_collect = module.CollectTask
+    real_collect = teacher_phase.CollectTask
 
     def collect(positions):
         if _is_on("teacher-late"):
@@ -115,13 +115,13 @@ def _in_worker(module) -> None:
             positions = positions - 1
         return real_collect(positions)
 
-    module.CollectTask = collect
+    teacher_phase.CollectTask = collect
 
     def loss_positions(original, rows, **kwargs):
         found = original(rows, **kwargs)
         return found._replace(flat_index=found.flat_index - 1) if _is_on("labels-shifted") else found
 
-    _wrap(module, "loss_positions", loss_positions)
+    _wrap(reading, "loss_positions", loss_positions)
 
     def optimizer_step(original, self):
         if not _is_on("weights-frozen"):
@@ -233,4 +233,4 @@ def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 if _segments:
-    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.trainer.trainer": _in_driver})
+    change_after_import({"opd.worker.opd_worker": _in_worker, "opd.trainer.distillation": _in_driver})

@@ -13,8 +13,8 @@ from opd.config.algorithm import Horizon
 from opd.config.sections import Rollout
 from opd.losses import chunked_divergence
 from opd.worker.head import DivergenceTask
-from opd.worker.opd_worker import OPDWorker
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
+from opd.worker.student_counts import is_sampled
 from opd.worker.teacher_cache import Fetch
 
 WIDTH, VOCAB = 16, 32
@@ -105,7 +105,7 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
 
 
 @pytest.mark.parametrize(
-    ("rollout", "horizon", "stage", "is_sampled"),
+    ("rollout", "horizon", "stage", "drawn"),
     [
         ({}, {}, "student", True),
         ({}, {"tokens": 5}, "student", True),
@@ -115,10 +115,6 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
         ({}, {}, "teacher", False),
     ],
 )
-def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, horizon, stage, is_sampled):
-    worker = SimpleNamespace(
-        spec=SimpleNamespace(rollout=Rollout.model_construct(**rollout)),
-        opd=SimpleNamespace(horizon=Horizon(**horizon)),
-        _stage=SimpleNamespace(rollouts=stage),
-    )
-    assert OPDWorker._is_sampled.fget(worker) is is_sampled
+def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, horizon, stage, drawn):
+    spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout), opd=SimpleNamespace(horizon=Horizon(**horizon)))
+    assert is_sampled(spec, SimpleNamespace(rollouts=stage)) is drawn

@@ -102,6 +102,7 @@ class DivergenceTask:
     Args:
         positions: [N] int64, indices into the flattened tokens whose next-token distribution is compared.
         token_ids: [N] int64, the rollout's token at each of them (for log p of the sampled token).
+        token_rows: [N] int64, the micro-batch's row that each of them is of; read by who counts, not by the head.
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the backbone's forward is queued.
@@ -120,6 +121,7 @@ class DivergenceTask:
 
     positions: torch.Tensor
     token_ids: torch.Tensor
+    token_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     token_weights: torch.Tensor
     teacher_hidden: Fetch = field(default_factory=lambda: Fetch(torch.empty(0), None))
     teacher_weight: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -194,6 +196,11 @@ class DivergenceTask:
     def counted(self) -> torch.Tensor | None:
         """[M] bool, which of the micro-batch's trained tokens the output is of, behind the forward; None: all."""
         return self.own if self.choice is None else self.choice.kept[0]
+
+    @property
+    def output_rows(self) -> torch.Tensor:
+        """int64, the micro-batch's row of each token that the output is of, behind the forward."""
+        return self.token_rows if self.choice is None else self.token_rows[self.choice.kept[0]]
 
     def _chosen_divergence(
         self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision

@@ -45,10 +45,6 @@ class Holders:
         self._counts[row] = [int(part.sum()) for part in parts]
         return parts
 
-    def clear(self) -> None:
-        """Forget all rows."""
-        self._counts.clear()
-
 
 class Regrouped(Fetch):
     """Hidden states on their way to the rank that reads them; `ready` is a collective call of the group.

@@ -36,8 +36,9 @@ from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import RolloutRows, build_opd_batch
 from opd.losses.divergence import divergence
-from opd.worker.opd_worker import OPDWorker, trained_positions
-from opd.worker.teacher_cache import HiddenCache
+from opd.worker.opd_worker import OPDWorker
+from opd.worker.reading import trained_positions
+from opd.worker.teacher_phase import TeacherStates
 
 STUDENT, TEACHER = QWEN3_1_7B, QWEN3_8B
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
@@ -79,8 +80,10 @@ class TimedWorker(OPDWorker):
         self.marks.append((time.perf_counter(), torch.cuda.max_memory_allocated()))
         torch.cuda.reset_peak_memory_stats()
 
-    def _teacher_phase(self, data: TensorDict, rows: RolloutRows, cache: HiddenCache) -> None:
-        super()._teacher_phase(data, rows, cache)
+    def _teacher_phase(
+        self, data: TensorDict, rows: RolloutRows, own_rows: RolloutRows | None, states: TeacherStates
+    ) -> None:
+        super()._teacher_phase(data, rows, own_rows, states)
         self._mark()
 
     def timed_update(self, data: TensorDict) -> tuple[dict[str, Any], dict[str, float]]:

@@ -1,0 +1,78 @@
+"""What is counted of each micro-batch that the student trains on: for the step's metrics, the monitor and people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tensordict import TensorDict
+
+from opd.config import OpdAgentSpec, OpdSpec
+from opd.config.algorithm import Stage
+from opd.losses import DivergenceOutput
+from opd.worker.head import DivergenceTask
+from opd.worker.signs import neighbour_signs, preference_signs, token_signs
+from opd.worker.step_metrics import choice_counts, micro_batch_counts, no_teacher_counts
+from opd.worker.token_view import TokenView
+
+
+def row_names(data: TensorDict) -> list[str]:
+    """What a person calls each row of a batch: `data row 17, sample 2`, or its place where it does not say."""
+    if "index" not in data:
+        return [f"row {number} of the batch" for number in range(len(data))]
+    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
+    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
+
+
+def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
+    """Whether a step's trained tokens are drawn from the student's whole distribution.
+
+    The last ones of an answer are not: where it ended decides which they are.
+    """
+    horizon = spec.opd.horizon
+    is_chosen_by_end = horizon.tokens is not None and horizon.part == "last"
+    return stage.rollouts == "student" and not spec.rollout.is_truncated and not is_chosen_by_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentCounts:
+    """Counts one step on this rank.
+
+    Args:
+        row_names: what a person calls each of its rows.
+        view: takes note of tokens for people; None: nobody asked.
+        nonfinite_rows: filled with the names of rows that have a token whose loss is not finite.
+    """
+
+    spec: OpdSpec | OpdAgentSpec
+    stage: Stage
+    row_names: Sequence[str]
+    view: TokenView | None
+    nonfinite_rows: set[str] = field(default_factory=set)
+
+    def count(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+    ) -> dict[str, float]:
+        """Counts of a micro-batch, to be summed by `opd.worker.step_metrics.reduce`."""
+        counts = no_teacher_counts(self.spec.teachers)  # every rank has the same, whatever rows it has
+        counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if self.spec.trainer.monitor:
+            counts |= self._signs(micro_batch, task, output, first_update=first_update)
+        if task.choice is not None:
+            counts |= choice_counts(task.choice)
+        if self.view is not None:
+            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
+        if counts["sum/nonfinite"]:
+            rows = micro_batch["opd_row"].cpu()[task.output_rows.cpu()[output.nonfinite.cpu()]]
+            self.nonfinite_rows.update(self.row_names[row] for row in rows.unique().tolist())
+        return counts
+
+    def _signs(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+    ) -> dict[str, float]:
+        """What the monitor of silent faults reads."""
+        drawn = first_update and is_sampled(self.spec, self.stage)
+        counts = token_signs(task, output, is_sampled=drawn) | neighbour_signs(task)
+        if task.own is None and "row_score" in micro_batch:
+            counts |= preference_signs(task.output_rows, micro_batch["row_score"], output)
+        return counts

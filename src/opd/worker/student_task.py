@@ -1,0 +1,109 @@
+"""Phase 2 of an update: what the student's head has to compute of each micro-batch."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDict
+from torch.distributed import ProcessGroup
+
+from opd.batch import RolloutRows
+from opd.config import OpdAgentSpec, OpdSpec
+from opd.config.algorithm import LossType, Stage
+from opd.config.run_config import RunFacts
+from opd.importance import choose_tokens, scored_divergence
+from opd.importance.micro import MicroBatchChoice
+from opd.losses import DivergenceKind, token_weights
+from opd.worker.head import Choice, DivergenceTask, EntropyTask
+from opd.worker.reading import trained_positions
+from opd.worker.teacher_phase import TeacherStates
+from opd.worker.ulysses import Slice
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentTasks:
+    """Makes the head's tasks of one step.
+
+    Args:
+        stage: the step's.
+        rows: this rank's, with the masks of what is trained on.
+        states: what the teachers have read of them.
+        choice_seed: by which tokens are drawn.
+        vocab_group: ranks that share the heads by vocabulary; None: every rank has them whole.
+    """
+
+    spec: OpdSpec | OpdAgentSpec
+    facts: RunFacts
+    stage: Stage
+    rows: RolloutRows
+    states: TeacherStates
+    choice_seed: int
+    vocab_group: ProcessGroup | None
+
+    @property
+    def loss_type(self) -> LossType:
+        loss_type = self.stage.loss_type
+        assert loss_type is not None  # `Schedule` fills it in
+        return loss_type
+
+    @property
+    def scored_kind(self) -> DivergenceKind | None:
+        """The divergence that tokens are chosen by; None: by none."""
+        selection = self.spec.opd.importance.tokens
+        return scored_divergence(selection.score, self.loss_type) if selection.needs_teacher else None
+
+    def entropy(self, positions: torch.Tensor) -> EntropyTask:
+        """The task that scores the tokens at `positions` by the student alone."""
+        return EntropyTask(
+            positions=positions,
+            temperature=self.spec.rollout.temperature,
+            chunk_size=self.spec.opd.chunk_size,
+            valid_vocab=self.facts.valid_vocab,
+            workspace_gib=self.spec.opd.workspace_gib,
+        )
+
+    def divergence(self, micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> DivergenceTask:
+        """The task whose output is trained on; arguments as of `opd.worker.engines.TaskBuilder`."""
+        opd, facts = self.spec.opd, self.facts
+        mine, found = trained_positions(self.rows, micro_batch, starts)
+        # Asked for here, before the backbone's forward is queued: copies from the host run beside it.
+        numbers, is_own = micro_batch["opd_row"].tolist(), None
+        teacher = self.states.for_head(numbers, mine.num_trained_tokens, found.flat_index, own)
+        if own is not None:
+            found, is_own = own.select(found)
+        row_weights = mine.sample_weights
+        assert row_weights is not None  # `OPDWorker.update_opd` puts them on every batch
+        if opd.loss_agg_mode == "seq-mean-token-mean":
+            counts = torch.stack([mask.sum() for mask in micro_batch["loss_mask"].unbind()])
+            row_weights = row_weights / counts.clamp(min=1)
+        return DivergenceTask(
+            positions=found.flat_index,
+            token_ids=found.token_ids,
+            token_rows=found.row,
+            token_weights=token_weights(found.mask, row_index=found.row, row_weights=row_weights),
+            **teacher,
+            kind=self.loss_type,
+            beta=self.stage.beta or 0.0,  # only a jsd has one, and reads it
+            temperature=self.spec.rollout.temperature,
+            chunk_size=opd.chunk_size,
+            valid_vocab=facts.valid_vocab,
+            student_vocab=facts.student_vocab,
+            teacher_vocab=facts.teacher_vocab,
+            workspace_gib=opd.workspace_gib,
+            vocab_group=self.vocab_group,
+            own=is_own,
+            choice=self._choice_in_head(micro_batch, found.row),
+        )
+
+    def _choice_in_head(self, micro_batch: TensorDict, token_rows: torch.Tensor) -> Choice | None:
+        selection = self.spec.opd.importance.tokens
+        if not selection.in_head:
+            return None
+        row_ids = micro_batch["row_id"][token_rows]
+        choose = functools.partial(choose_tokens, selection, row_ids, seed=self.choice_seed)
+        # Its numbers are read before the backbone's forward is queued, so that the head waits for no host.
+        whole = self.states.of_rows is None and self.vocab_group is None
+        held = MicroBatchChoice(selection, row_ids, seed=self.choice_seed) if whole else None
+        return Choice(choose=choose, kind=self.scored_kind, held=held)

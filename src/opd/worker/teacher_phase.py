@@ -1,0 +1,139 @@
+"""Phase 1 of an update: each teacher reads the rows that are its own, and leaves hidden states for the student's head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import distributed
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine_workers import TrainingWorker
+
+from opd.batch import RolloutRows
+from opd.worker.engines import TeacherEngine
+from opd.worker.head import CollectTask, TeacherPart
+from opd.worker.reading import READ, Reading, trained_positions
+from opd.worker.shared_teacher_cache import Holders, Regrouped
+from opd.worker.teacher_cache import Fetch, HiddenCache
+from opd.worker.ulysses import Slice
+from opd.worker.unshared_tokens import readable_ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherStates:
+    """What the teachers leave of a step on this rank.
+
+    Args:
+        cache: hidden states of the rows' trained tokens.
+        names: of several teachers; empty for one.
+        of_rows: of several teachers the number of each row's own, in the order of `names`; None: one reads all rows.
+        holders: where ranks share sequences, which of them computed what.
+        heads: [V_T, d_T] of each teacher, or the entries of it that this rank needs.
+    """
+
+    cache: HiddenCache
+    names: Sequence[str] = ()
+    of_rows: Sequence[int] | None = None
+    holders: Holders = field(default_factory=Holders)
+    heads: list[torch.Tensor] = field(default_factory=list)
+
+    def keep(self, row: int, kept: torch.Tensor, rank: int | None) -> None:
+        """Of a row's trained tokens [n] only the `kept` ones from now on.
+
+        Args:
+            rank: this one's among those that share the row; None: it has all of it.
+        """
+        self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
+
+    def for_head(
+        self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
+    ) -> dict[str, Any]:
+        """The fields of a micro-batch's `DivergenceTask` that say what was read: of one teacher, or `parts` of several.
+
+        Args:
+            numbers: [B] of the micro-batch's rows. counts: [B] their trained tokens.
+            flat_index: [N] int64, these tokens among those of the micro-batch, of all ranks that share it.
+            own: this rank's slice of it; of several teachers None.
+        """
+        if self.of_rows is not None:
+            assert own is None  # a rule refuses several teachers with ranks that share sequences
+            return {"parts": tuple(self._parts(self.of_rows, numbers, counts))}
+        hidden: Fetch = self.cache.fetch(numbers)
+        if own is not None:
+            hidden = Regrouped(hidden, self.holders.of(numbers), own.holders(flat_index).cpu(), own)
+        return {"teacher_hidden": hidden, "teacher_weight": self.heads[0]}
+
+    def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[TeacherPart]:
+        """Of each teacher that has a row in the micro-batch."""
+        own = torch.tensor([of_rows[row] for row in numbers])
+        of_token = own.repeat_interleave(counts.cpu())
+        for number in own.unique().tolist():
+            places = (own == number).nonzero()[:, 0].tolist()
+            yield TeacherPart(
+                name=self.names[number],
+                rows=tuple(places),
+                tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
+                hidden=self.cache.fetch([numbers[place] for place in places]),
+                weight=self.heads[number],
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherPhase:
+    """Fills `states` with what the teachers read.
+
+    Args:
+        teachers: in the order of `named_teachers`.
+        valid_vocab: token ids from here on are read by no teacher.
+    """
+
+    teachers: Sequence[TrainingWorker]
+    reading: Reading
+    states: TeacherStates
+    valid_vocab: int
+
+    def run(self, data: TensorDict, rows: RolloutRows) -> None:
+        """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's."""
+        for number, teacher in enumerate(self.teachers):
+            of_rows = self.states.of_rows
+            some = data if of_rows is None else self._rows_of(data, number, of_rows)
+            if some is not None:
+                self._pass(some, rows, number, teacher)
+
+    def _rows_of(self, data: TensorDict, number: int, of_rows: Sequence[int]) -> TensorDict | None:
+        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
+        micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
+        """
+        is_other = torch.tensor(of_rows) != number
+        num_rows = (~is_other).sum().to(self.reading.device)
+        distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
+        if not num_rows:
+            return None
+        size = self.reading.rows_at_once(self.teachers[number])
+        order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
+        return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
+
+    def _pass(self, data: TensorDict, rows: RolloutRows, number: int, teacher: TrainingWorker) -> None:
+        """One teacher's part of the phase; what it reads of other teachers' rows is dropped."""
+        inputs, states = self.reading.inputs(data, teacher), self.states
+        inputs["input_ids"] = readable_ids(inputs["input_ids"], self.valid_vocab)
+        counts: list[int] = []
+
+        def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> CollectTask:
+            mine, found = trained_positions(rows, micro_batch, starts)
+            if own is None:
+                counts[:] = mine.num_trained_tokens.tolist()
+                return CollectTask(found.flat_index)
+            counts[:] = states.holders.note(micro_batch["opd_row"].tolist(), found, own)
+            return CollectTask(own.select(found)[0].flat_index)
+
+        def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
+            for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
+                if states.of_rows is None or states.of_rows[row] == number:
+                    states.cache.put(row, part)
+
+        engine: TeacherEngine = teacher.engine
+        engine.read(inputs, task_of, take)
