@@ -17,7 +17,7 @@ from tests.after_import import change_after_import
 FILE = "OPD_CHAOS_MARKS"
 FREEZE_AT = "OPD_CHAOS_FREEZE_AT"
 NAN_AT = "OPD_CHAOS_NAN_AT"
-_WATCHED = "opd.trainer.trainer"
+_WATCHED = "opd.trainer.distillation"
 _entered: Counter[str] = Counter()
 
 
@@ -43,13 +43,15 @@ def _marking(owner, name: str, phase: str, step_of) -> None:
 
 
 def _poison(module) -> None:
+    import torch
+
     original = module.OPDTrainer._put_row_facts
 
     @functools.wraps(original)
     def poisoned(self, batch, metrics) -> None:
         original(self, batch, metrics)
         if os.environ.get(NAN_AT) == str(self.global_steps):
-            weight = {"sample_weights": module.torch.tensor([float("nan")])}
+            weight = {"sample_weights": torch.tensor([float("nan")])}
             module.tq.kv_batch_put(
                 keys=batch.keys[:1], partition_id=batch.partition_id, fields=module.TensorDict(weight, batch_size=1)
             )
@@ -60,6 +62,7 @@ def _poison(module) -> None:
 def _watch(module) -> None:
     from opd.runs.checkpoints import Checkpoints
     from opd.runs.run import Run
+    from opd.worker import checkpointing
 
     mark("import", 0)
     _poison(module)
@@ -72,7 +75,7 @@ def _watch(module) -> None:
         ("_validate", "validation"),
     ):
         _marking(trainer, name, phase, lambda self, *rest: self.global_steps)
-    _marking(module.checkpointing, "seal", "upload", lambda run, group, step, *rest: step)
+    _marking(checkpointing, "seal", "upload", lambda run, group, step, *rest: step)
     _marking(Checkpoints, "finalise", "seal", lambda self, step, *rest: step)
     _marking(Checkpoints, "prune", "retention", lambda self, *rest: 0)
     _marking(Run, "finish", "finish", lambda self, *rest: 0)

@@ -33,7 +33,7 @@ from opd.runs.manifest import FileEntry, Manifest
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED
 from opd.store.local import LocalStore
-from opd.trainer import trainer as trainers
+from opd.trainer import distillation as trainers
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights

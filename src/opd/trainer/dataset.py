@@ -106,6 +106,31 @@ class PromptDataset(RLHFDataset):
             ]
         )
 
+    def check_fills(self, batch: int, split: Split) -> None:
+        """Refuse fewer prompts than a step draws.
+
+        Args:
+            batch: `data.train_batch_size`. split: `data.split`.
+
+        Raises:
+            SpecError: with what has left the data set.
+        """
+        num = len(self)
+        if num >= batch:
+            return
+        rule = (
+            f"a step draws that many prompts, and {num} are left of the training data: {self.num_overlong_dropped} are "
+            f"longer than data.max_prompt_length={self.max_prompt_length} tokens"
+        )
+        if split.part is not None:
+            rule += f", and only part {split.part} of {split.of} is used (data.split)"
+        if dropped := self.num_teacher_overlong_dropped:
+            rule += f", {dropped} are too long as the teacher reads them"
+        if self.num_left_out:
+            rule += f", and {self.num_left_out} have weight 0 by opd.importance.problems"
+        fix = f"at most {num}, a larger data.max_prompt_length, or more prompts"
+        raise SpecError([Fault(path="data.train_batch_size", value=batch, rule=rule, fix=fix)])
+
     def prompt_ids(self) -> list[str]:
         """What each row is called in a file of pass rates."""
         rows = self.dataframe

@@ -10,11 +10,12 @@ from verl.utils.logging_utils import configure_verl_logging
 from opd.config.run_config import RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.runs.run import Run
+from opd.trainer.distillation import OPDTrainer
 from opd.trainer.evaluation import EvalTrainer
 from opd.trainer.queue import RunQueue
 from opd.trainer.sft import SftTrainer
 from opd.trainer.startup import start_cpu_servers
-from opd.trainer.trainer import OPDTrainer, OrderedTrainer
+from opd.trainer.trainer import OrderedTrainer
 
 CPU_ROLLOUT = "cpu"
 _TRAINERS: dict[str, type[OrderedTrainer]] = {

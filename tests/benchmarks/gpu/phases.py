@@ -79,4 +79,4 @@ def _sized(module) -> None:
 
 
 if PHASES in os.environ:
-    sys.meta_path.insert(0, AfterImport({"opd.rollout.worker": _bound, "opd.trainer.trainer": _sized}))
+    sys.meta_path.insert(0, AfterImport({"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized}))
