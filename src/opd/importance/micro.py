@@ -68,10 +68,10 @@ class MicroBatchChoice:
     def likely(self, start: int, stop: int, most: int, *, entropy: Tensor | None, divergence: Tensor | None) -> Tensor:
         """[stop - start] bool, at most `most` of them: those most likely to be kept when more tokens behind are scored."""
         share = min(Fraction(str(self.selection.ratio)) * SPARE, Fraction(most, max(stop - start, 1)), Fraction(1))
-        counts = [int(share * size) for size in self._sizes(start, stop)]
+        sizes = self._sizes(start, stop)
+        counts = [int(share * size) for size in sizes]
         if self.settles:
             last_is_cut = stop not in self.ends
-            sizes = self._sizes(start, stop)
             final = [num_kept(self.selection.ratio, size) for size in sizes[: len(sizes) - last_is_cut]]
             final += [min(count, most - sum(final)) for count in counts[len(final) :]]
             counts = final if sum(final) <= most and min(final) >= 0 else counts
