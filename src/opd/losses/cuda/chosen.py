@@ -6,6 +6,7 @@ a second time: the result does not depend on what was.
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -92,7 +93,7 @@ def _floats(storage: Tensor, rows: int, width: int) -> Tensor:
     return storage[: rows * width * 4].view(torch.float32).view(rows, width)
 
 
-class ChosenForward(Forward):
+class ChosenForward(Forward, ABC):
     """One attempt over all tokens; what is held, and how it is completed, is the subclass's."""
 
     holds_gradients = False
@@ -146,9 +147,9 @@ class ChosenForward(Forward):
         """[K] int64, the kept tokens' numbers."""
         return positions(self.kept, self.num_kept)
 
+    @abstractmethod
     def scores(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         """Entropy and, where it is scored, divergence of the tokens from `start` to `stop`."""
-        raise NotImplementedError
 
     # --- one group
 
@@ -371,17 +372,17 @@ class ChosenForward(Forward):
 
     # --- the subclass's
 
+    @abstractmethod
     def _score(self, scratch: Scratch, tokens: slice) -> tuple[Logits, ...]:
         """Logits of a chunk, and its scores."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _logits(self, scratch: Scratch, tokens: Tensor) -> tuple[Logits, ...]:
         """What `_score` returns, without the scores."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hold(self, logits: tuple[Logits, ...], slots: Tensor, tokens: slice | Tensor) -> None:
         """Keep each row whose slot [n] int32 is not negative; `tokens` (n of them) are the rows'."""
-        raise NotImplementedError
 
     def _complete(self, scratch: Scratch, tokens: Tensor) -> None:
         """Make of what is held the gradient rows."""
