@@ -44,12 +44,12 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected).norm() / expected.norm())
 
 
-def call(vocab: int, kind: str, temperature: float, precision: str, workspace: int, share=None):
+def call(vocab: int, kind: str, temperature: float, precision: str, workspace: int):
     from opd.losses.cuda.run import Call
 
     return Call(
         kind=kind, beta=BETA, temperature=temperature, vocab=vocab, workspace_bytes=workspace, precision=precision,
-        max_estimated_error=1.0, with_gradient=True, share=share,
+        max_estimated_error=1.0,
     )  # fmt: skip
 
 
@@ -80,8 +80,8 @@ def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatc
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 @pytest.mark.parametrize("counts", [(11,), (4, 7), (6, 0, 5)])
 def test_slices_give_what_one_rank_gives(monkeypatch, kind, precision, counts):
-    from opd.losses.cuda.run import Inputs, VocabShare
-    from opd.losses.cuda.sliced import run_sliced
+    from opd.losses.cuda.run import Inputs
+    from opd.losses.cuda.sliced import VocabShare, run_sliced
 
     kernels_on_cpu.install(monkeypatch)
     monkeypatch.setattr("opd.losses.cuda.plan.ROW_MULTIPLE", 2)
@@ -98,7 +98,7 @@ def test_slices_give_what_one_rank_gives(monkeypatch, kind, precision, counts):
         }
         share = VocabShare(distributed.group.WORLD, shard.start)
         # Room for a few tokens at a time: several groups of several chunks.
-        arguments = call(shard.stop - shard.start, kind, 0.8, precision, 6 * 12 * VOCAB, share)
+        arguments = call(shard.stop - shard.start, kind, 0.8, precision, 6 * 12 * VOCAB)
         return own, run_sliced(Inputs(*here.values()), arguments, share, need_hidden=True, need_weight=True)
 
     results = run_ranks(len(counts), rank_result)

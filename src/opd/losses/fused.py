@@ -3,7 +3,8 @@
 import functools
 import importlib.util
 import logging
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from opd.losses.cuda.fused import FusedChoice, FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind
 from opd.losses.output import DivergenceOutput
+
+if TYPE_CHECKING:  # imports triton, which a machine without a GPU may lack
+    from opd.losses.cuda.run import Call
 
 logger = logging.getLogger(__name__)
 
@@ -113,33 +117,54 @@ def head_divergence(
             valid_vocab=vocab,
             token_ids=token_ids,
         )
-    from opd.losses.cuda.run import Call
+    from opd.losses.cuda.run import run
 
-    call = Call(
+    call = fused_call(
         kind=kind,
         beta=beta,
         temperature=temperature,
         vocab=vocab,
-        workspace_bytes=int(workspace_gib * 2**30),
+        workspace_gib=workspace_gib,
         precision=precision,
         max_estimated_error=max_estimated_error,
-        with_gradient=torch.is_grad_enabled(),
     )
-    return fused_output(heads, token_weights, token_ids, call, vocab)
+    return fused_output(functools.partial(run, call=call), heads, token_weights, token_ids, vocab)
+
+
+def fused_call(
+    *,
+    kind: DivergenceKind,
+    beta: float,
+    temperature: float,
+    vocab: int,
+    workspace_gib: float,
+    precision: LogitsPrecision,
+    max_estimated_error: float,
+) -> "Call":
+    """The arguments of the fused form that are no tensors; `vocab` as of `opd.losses.cuda.run.Call`."""
+    from opd.losses.cuda.run import Call
+
+    return Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_estimated_error)
 
 
 def fused_output(
-    heads: tuple[Tensor, Tensor, Tensor, Tensor], token_weights: Tensor, token_ids: Tensor | None, call: Any, vocab: int
+    form: Callable[..., Any],
+    heads: tuple[Tensor, Tensor, Tensor, Tensor],
+    token_weights: Tensor,
+    token_ids: Tensor | None,
+    vocab: int,
 ) -> DivergenceOutput:
     """Run the fused form.
 
     Args:
+        form: as of `FusedDivergence`.
         heads: student_hidden, student_weight, teacher_hidden, teacher_weight.
-        call: a `opd.losses.cuda.run.Call`.
         vocab: entries that count over all slices of the heads.
     """
     ids = None if token_ids is None else token_ids.long().contiguous()
-    loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(*heads, token_weights.detach(), ids, call)
+    loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(
+        *heads, token_weights.detach(), ids, form, torch.is_grad_enabled()
+    )
     return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, estimated_error=error)
 
 
@@ -192,27 +217,21 @@ def chosen_divergence(
         return None
     if scored is None and precision != "fp16":
         return None
-    from opd.losses.cuda.chosen import ChosenCall
-    from opd.losses.cuda.run import Call
+    from opd.losses.cuda.chosen import ChosenCall, run_chosen
 
-    call = Call(
+    call = fused_call(
         kind=kind,
         beta=beta,
         temperature=temperature,
         vocab=vocab,
-        workspace_bytes=int(workspace_gib * 2**30),
+        workspace_gib=workspace_gib,
         precision=precision,
         max_estimated_error=max_estimated_error,
-        with_gradient=True,
     )
-    loss_sum, statistics, nonfinite, kept, tokens, entropy, divergence, used, error = FusedChoice.apply(
-        student_hidden,
-        student_weight,
-        teacher_hidden,
-        teacher_weight,
-        token_weights.detach(),
-        token_ids.long().contiguous(),
-        ChosenCall(call, choice, scored),
+    form = functools.partial(run_chosen, chosen=ChosenCall(call, choice, scored))
+    ids = token_ids.long().contiguous()
+    loss_sum, statistics, nonfinite, used, error, kept, tokens, entropy, divergence = FusedChoice.apply(
+        student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, form, True
     )
     output = DivergenceOutput.of(
         loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, estimated_error=error

@@ -1,5 +1,6 @@
 """The divergence by ranks that share both heads: each has a slice of the vocabulary and sees every rank's tokens."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch.distributed import ProcessGroup
 from opd.losses.chunked import check_arguments
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind, compute_dtype
-from opd.losses.fused import MAX_ESTIMATED_ERROR, Backend, choose_backend, fused_output
+from opd.losses.fused import MAX_ESTIMATED_ERROR, Backend, choose_backend, fused_call, fused_output
 from opd.losses.output import DivergenceOutput
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 from opd.losses.rows import row_statistics
@@ -98,26 +99,20 @@ def vocab_parallel_divergence(
                 "it by vocab_shard"
             )
     if choose_backend(student_weight, teacher_weight, backend) == "fused":
-        from opd.losses.cuda.run import Call, VocabShare
+        from opd.losses.cuda.sliced import VocabShare, run_sliced
 
-        fused_call = Call(
+        of_slice = fused_call(
             kind=kind,
             beta=beta,
             temperature=temperature,
             vocab=len(student_weight),
-            workspace_bytes=int(workspace_gib * 2**30),
+            workspace_gib=workspace_gib,
             precision=precision,
             max_estimated_error=max_estimated_error,
-            with_gradient=torch.is_grad_enabled(),
-            share=VocabShare(group, shard.start),
         )
-        return fused_output(
-            (student_hidden, student_weight, teacher_hidden, teacher_weight),
-            token_weights,
-            token_ids,
-            fused_call,
-            vocab,
-        )
+        heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
+        form = functools.partial(run_sliced, call=of_slice, share=VocabShare(group, shard.start))
+        return fused_output(form, heads, token_weights, token_ids, vocab)
     call = _Call(kind, beta, temperature, chunk_size, vocab, shard.start, group, torch.is_grad_enabled())
     ids = token_weights.new_full(token_weights.shape, -1, dtype=torch.int64) if token_ids is None else token_ids
     loss_sum, stats, nonfinite = _VocabParallel.apply(

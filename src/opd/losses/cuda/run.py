@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from opd.losses.cuda.buffers import Buffers, ChunkBuffers
 from opd.losses.cuda.host_copy import HostCopy
@@ -36,14 +35,6 @@ FP16_LIMIT = 65504.0
 FP16_SAFE_PEAK = 2.0**14
 
 
-class VocabShare(NamedTuple):
-    """Which part of both heads this rank has."""
-
-    group: ProcessGroup
-    """The ranks, ordered as their slices."""
-    first_entry: int
-
-
 class Call(NamedTuple):
     """The arguments of one call that are no tensors."""
 
@@ -55,8 +46,6 @@ class Call(NamedTuple):
     workspace_bytes: int
     precision: LogitsPrecision
     max_estimated_error: float
-    with_gradient: bool
-    share: VocabShare | None = None
 
 
 class Inputs(NamedTuple):

@@ -6,9 +6,11 @@ jsd), and the parts of the gradient of hidden states are summed behind their pro
 """
 
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
 
 from opd.losses.cuda.buffers import ChunkBuffers
 from opd.losses.cuda.plan import RowBytes, TokenGroup
@@ -22,7 +24,15 @@ from opd.losses.cuda.row_kernel import (
     divergence_rows,
     merge_rows,
 )
-from opd.losses.cuda.run import Attempt, Call, Forward, Inputs, Result, VocabShare, first_attempt, run_attempts
+from opd.losses.cuda.run import Attempt, Call, Forward, Inputs, Result, first_attempt, run_attempts
+
+
+class VocabShare(NamedTuple):
+    """Which part of both heads this rank has."""
+
+    group: ProcessGroup
+    """The ranks, ordered as their slices."""
+    first_entry: int
 
 
 def run_sliced(inputs: Inputs, call: Call, share: VocabShare, *, need_hidden: bool, need_weight: bool) -> Result:
