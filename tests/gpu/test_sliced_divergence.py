@@ -92,7 +92,7 @@ def test_temperature_storage_and_small_workspaces(kind, precision):
         temperature=0.6,
         precision=precision,
         workspace_gib=0.05,
-        max_estimated_error=1.0,
+        max_expected_error=1.0,
     )
     assert found["precisions"] == [precision] * 2
     assert relative_error(found["grad_hidden"], expected["grad_hidden"]) < GRADIENT_BOUND

@@ -49,7 +49,7 @@ def call(vocab: int, kind: str, temperature: float, precision: str, workspace: i
 
     return Call(
         kind=kind, beta=BETA, temperature=temperature, vocab=vocab, workspace_bytes=workspace, precision=precision,
-        max_estimated_error=1.0,
+        max_expected_error=1.0,
     )  # fmt: skip
 
 
@@ -106,4 +106,4 @@ def test_slices_give_what_one_rank_gives(monkeypatch, kind, precision, counts):
         check(result.stats, expected, own)
     assert relative(torch.cat([result.grad_weight for _, result in results]), grad_weight) < BOUND
     assert relative(torch.cat([result.grad_hidden for _, result in results]), grad_hidden) < BOUND
-    assert len({result.estimated_error for _, result in results}) == 1
+    assert len({result.expected_error for _, result in results}) == 1

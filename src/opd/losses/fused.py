@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # imports triton, which a machine without a GPU may lack
 logger = logging.getLogger(__name__)
 
 Backend = Literal["fused", "chunked"]
-# Estimated error of the logits' gradient beyond which logits are stored in fp32. With both products' own rounding the
-# gradients of hidden states and head were then at most 3.1e-3 off, in the worst case measured.
-MAX_ESTIMATED_ERROR = 2.5e-3
+# Expected error of the logits' gradient beyond which logits are stored in fp32. It limits what is expected, not what is: see
+# `DivergenceOutput.expected_error`.
+MAX_EXPECTED_ERROR = 2.5e-3
 
 
 def fused_obstacle(student_weight: Tensor, teacher_weight: Tensor) -> str | None:
@@ -73,7 +73,7 @@ def head_divergence(
     valid_vocab: int | None = None,
     token_ids: Tensor | None = None,
     precision: LogitsPrecision = "fp16",
-    max_estimated_error: float = MAX_ESTIMATED_ERROR,
+    max_expected_error: float = MAX_EXPECTED_ERROR,
     backend: Backend | None = None,
 ) -> DivergenceOutput:
     """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
@@ -85,9 +85,9 @@ def head_divergence(
       head gets it in its own dtype, or in fp32 if it is a leaf with `grad_dtype` float32 or None. Its backward can run
       once.
     - keeps at most `workspace_gib` beside inputs, gradients and per-token outputs, whatever the number of tokens.
-    - stores logits in 16 bits as distances below the maximum of their block of 256, rounded from fp32 sums, estimates
-      the gradient's rounding error from its own numbers, and repeats with fp32 logits where it exceeds
-      `max_estimated_error` (student and teacher nearly equal); `precision="fp32"` skips the first try, and
+    - stores logits in 16 bits as distances below the maximum of their block of 256, rounded from fp32 sums, computes
+      the gradient's expected rounding error from its own numbers, and repeats with fp32 logits where it exceeds
+      `max_expected_error` (student and teacher nearly equal); `precision="fp32"` skips the first try, and
       `opd.losses.storage.StorageMemory` says when to.
     - multiplies gradients over the next multiple of 64 entries, where they are 0: an odd number of them, as
       Qwen's tokenizers have, costs no more than a rounded one. What a head holds behind the entries that count is not read.
@@ -126,7 +126,7 @@ def head_divergence(
         vocab=vocab,
         workspace_gib=workspace_gib,
         precision=precision,
-        max_estimated_error=max_estimated_error,
+        max_expected_error=max_expected_error,
     )
     return fused_output(functools.partial(run, call=call), heads, token_weights, token_ids, vocab)
 
@@ -139,12 +139,12 @@ def fused_call(
     vocab: int,
     workspace_gib: float,
     precision: LogitsPrecision,
-    max_estimated_error: float,
+    max_expected_error: float,
 ) -> "Call":
     """The arguments of the fused form that are no tensors; `vocab` as of `opd.losses.cuda.run.Call`."""
     from opd.losses.cuda.run import Call
 
-    return Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_estimated_error)
+    return Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
 
 
 def fused_output(
@@ -165,7 +165,7 @@ def fused_output(
     loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(
         *heads, token_weights.detach(), ids, form, torch.is_grad_enabled()
     )
-    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, estimated_error=error)
+    return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, expected_error=error)
 
 
 class ChosenOutput(NamedTuple):
@@ -199,7 +199,7 @@ def chosen_divergence(
     temperature: float,
     valid_vocab: int,
     precision: LogitsPrecision,
-    max_estimated_error: float = MAX_ESTIMATED_ERROR,
+    max_expected_error: float = MAX_EXPECTED_ERROR,
 ) -> ChosenOutput | None:
     """Score all tokens, and make `head_divergence` of those that `choice` keeps; None where the fused form cannot do both at once.
 
@@ -226,7 +226,7 @@ def chosen_divergence(
         vocab=vocab,
         workspace_gib=workspace_gib,
         precision=precision,
-        max_estimated_error=max_estimated_error,
+        max_expected_error=max_expected_error,
     )
     form = functools.partial(run_chosen, chosen=ChosenCall(call, choice, scored))
     ids = token_ids.long().contiguous()
@@ -234,7 +234,7 @@ def chosen_divergence(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, form, True
     )
     output = DivergenceOutput.of(
-        loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, estimated_error=error
+        loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, expected_error=error
     )
     return ChosenOutput(output, kept, tokens, entropy, divergence)
 

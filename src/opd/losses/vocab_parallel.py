@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from opd.losses.chunked import check_arguments
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import DivergenceKind, compute_dtype
-from opd.losses.fused import MAX_ESTIMATED_ERROR, Backend, choose_backend, fused_call, fused_output
+from opd.losses.fused import MAX_EXPECTED_ERROR, Backend, choose_backend, fused_call, fused_output
 from opd.losses.output import DivergenceOutput
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 from opd.losses.rows import row_statistics
@@ -55,7 +55,7 @@ def vocab_parallel_divergence(
     workspace_gib: float,
     token_ids: Tensor | None = None,
     precision: LogitsPrecision = "fp16",
-    max_estimated_error: float = MAX_ESTIMATED_ERROR,
+    max_expected_error: float = MAX_EXPECTED_ERROR,
     backend: Backend | None = None,
 ) -> DivergenceOutput:
     """`chunked_divergence` over ranks that hold a slice of both heads each: exact, and collective over the group.
@@ -82,7 +82,7 @@ def vocab_parallel_divergence(
         group: the ranks, ordered as their slices.
         chunk_size: tokens of all ranks together whose rows exist at once in the plain form; the same on every rank.
         workspace_gib: memory of the fused form for a slice's logits and their gradient, and for what it gathers.
-        precision, max_estimated_error, backend: as of `head_divergence`, the same on every rank.
+        precision, max_expected_error, backend: as of `head_divergence`, the same on every rank.
 
     Returns:
         The output for this rank's tokens.
@@ -108,7 +108,7 @@ def vocab_parallel_divergence(
             vocab=len(student_weight),
             workspace_gib=workspace_gib,
             precision=precision,
-            max_estimated_error=max_estimated_error,
+            max_expected_error=max_expected_error,
         )
         heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
         form = functools.partial(run_sliced, call=of_slice, share=VocabShare(group, shard.start))

@@ -159,7 +159,7 @@ class Ours:
         self.batch.student_weight.grad_dtype = torch.float32
         output = self.output(self.precision or self.memory.precision)
         self.memory.learn(output.precision)
-        self.facts = {"logits": output.precision, "estimated_error": output.estimated_error}
+        self.facts = {"logits": output.precision, "expected_error": output.expected_error}
         return self.batch.gradients(output.loss_sum)
 
     def output(self, precision: str) -> DivergenceOutput:

@@ -123,7 +123,7 @@ def measure(traits: Traits, kind: DivergenceKind, dtype: torch.dtype) -> dict[st
         "error": float((weight.grad.double().T - exact).norm() / exact.norm()),
         "error_hidden": float((hidden.grad.double() - hidden_exact).norm() / hidden_exact.norm()),
         "divergence": float(value.detach().mean()),
-        "reported": output.estimated_error,
+        "reported": output.expected_error,
         "logits": output.precision,
     }
 

@@ -58,7 +58,7 @@ class ChosenResult(NamedTuple):
 
 
 def run_chosen(inputs: Inputs, chosen: ChosenCall, *, need_hidden: bool, need_weight: bool) -> ChosenResult:
-    """Run over all tokens, and where the kept ones' gradient misses the bound over these again, stored otherwise."""
+    """Run over all tokens, and where the kept ones' gradient is expected to be off by more than the limit over these again, stored otherwise."""
     form = ScoredByStudent if chosen.scored is None else ScoredByBoth
     forward = form(inputs, chosen, need_hidden=need_hidden, need_weight=need_weight)
     better = forward.run()
@@ -132,7 +132,7 @@ class ChosenForward(Forward, ABC):
         tokens = self.tokens()
         stats, weights = self.stats[tokens], self.inputs.token_weights[tokens]
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
-        error = self.report.estimated_error
+        error = self.report.expected_error
         loss_sum = (stats[:, 0] * weights).sum()
         return Result(stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 

@@ -77,7 +77,7 @@ def _handed_out(ctx: Any, result: Any, *others: Tensor | None, student_weight: T
     statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
     ctx.mark_non_differentiable(statistics, nonfinite, *(other for other in others if other is not None))
     ctx.set_materialize_grads(False)
-    return result.loss_sum, statistics, nonfinite, result.precision, result.estimated_error, *others
+    return result.loss_sum, statistics, nonfinite, result.precision, result.expected_error, *others
 
 
 def _grad_dtype(weight: Tensor) -> torch.dtype:

@@ -213,8 +213,8 @@ def gradient_numbers(
 class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 
-    estimated_error: float
-    """Estimated ||error|| / ||gradient||, all causes."""
+    expected_error: float
+    """Expected ||error|| / ||gradient||, all causes; no bound (`DivergenceOutput.expected_error`)."""
     range_error: float
     """The part of it that comes from entries below fp16's normal range, which a larger scale would cure."""
     peak: float

@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """Entries that count, of the heads as they are given: a slice's where ranks share them."""
     workspace_bytes: int
     precision: LogitsPrecision
-    max_estimated_error: float
+    max_expected_error: float
 
 
 class Inputs(NamedTuple):
@@ -68,7 +68,7 @@ class Result(NamedTuple):
     grad_hidden: Tensor | None
     grad_weight: Tensor | None
     precision: LogitsPrecision
-    estimated_error: float
+    expected_error: float
 
 
 class Attempt(NamedTuple):
@@ -79,7 +79,7 @@ class Attempt(NamedTuple):
 
 
 def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool, attempt: Attempt | None = None) -> Result:
-    """Run over all tokens; again, stored otherwise, where a group's gradient misses the bound. `attempt`: the first one."""
+    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit. `attempt`: the first one."""
     form = functools.partial(Forward, inputs, call, need_hidden=need_hidden, need_weight=need_weight)
     return run_attempts(form, attempt or first_attempt(call))
 
@@ -154,7 +154,7 @@ class Forward:
     def result(self) -> Result:
         stats = self._own_stats()
         loss_sum = (stats[:, 0] * self.inputs.token_weights).sum()
-        error = self.report.estimated_error
+        error = self.report.expected_error
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
         return Result(stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
@@ -260,13 +260,13 @@ class Forward:
         self.weights = self.weights / self.weight_unit
 
     def _better_attempt(self) -> Attempt | None:
-        """How to store what this attempt could not hold, or None if all is within the bound."""
-        report, bound = self.report, self.call.max_estimated_error
+        """How to store what this attempt could not hold, or None if what is expected is within the limit."""
+        report, limit = self.report, self.call.max_expected_error
         if self.inputs.student_weight.dtype == torch.float16 and report.peak > 0.0:
             grow = _power_of_two(FP16_SAFE_PEAK / report.peak)
-            if report.peak > FP16_LIMIT or (report.range_error > bound / 2 and grow > 1.0):
+            if report.peak > FP16_LIMIT or (report.range_error > limit / 2 and grow > 1.0):
                 return self.attempt._replace(gradient_scale=self.attempt.gradient_scale * grow)
-        if self.attempt.precision == "fp16" and report.estimated_error > bound:
+        if self.attempt.precision == "fp16" and report.expected_error > limit:
             return self.attempt._replace(precision="fp32")
         return None
 
