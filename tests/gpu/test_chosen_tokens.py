@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import (
     BETA,
     BF16,
@@ -24,11 +25,7 @@ from opd.worker.head import Choice, DivergenceTask
 from opd.worker.teacher_cache import Fetch
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip(
-        "NOT TESTED HERE: the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)",
-        allow_module_level=True,
-    )
+needs.hopper()
 
 VOCAB = 33001
 EVEN, UNEVEN = (600,) * 5, (17, 900, 1, 1300, 333, 449)  # tokens of each rollout

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import (
     BF16,
     FP16,
@@ -21,11 +22,7 @@ from tests.losses.products import ProductSizes
 from torch import Tensor
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip(
-        "NOT TESTED HERE: the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)",
-        allow_module_level=True,
-    )
+needs.hopper()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import (
     BETA,
     BF16,
@@ -20,11 +21,7 @@ from tests.gpu.reference import (
 from opd.losses.fused import head_divergence
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip(
-        "NOT TESTED HERE: the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)",
-        allow_module_level=True,
-    )
+needs.hopper()
 
 
 @pytest.mark.parametrize("kind", KINDS)

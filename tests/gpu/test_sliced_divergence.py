@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import (
     BF16,
     FP16,
@@ -21,11 +22,7 @@ from torch import Tensor, distributed
 from opd.losses.vocab_parallel import vocab_parallel_divergence, vocab_shard
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip(
-        "NOT TESTED HERE: the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)",
-        allow_module_level=True,
-    )
+needs.hopper()
 
 COUNTS = ((300,), (131, 169), (200, 0, 100))
 SHAPES = ((300, 5003, 136, 72), (300, 33001, 256, 512))

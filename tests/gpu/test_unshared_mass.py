@@ -2,17 +2,14 @@
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import BF16, SIZES, make_heads, weights_of
 
 from opd.losses.fused import head_divergence
 from opd.losses.unshared import unshared_mass
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
-    pytest.skip(
-        "NOT TESTED HERE: the fused divergence needs a CUDA device of compute capability 9.0 (Hopper)",
-        allow_module_level=True,
-    )
+needs.hopper()
 
 # A Qwen2.5 student of a Qwen3 teacher: 151,665 shared tokens, the teacher has four more; the student's side has three here.
 SHARED, STUDENT, TEACHER, ROWS = 151_665, 151_668, 151_669, 151_936
