@@ -263,6 +263,27 @@ RULES = [
     ),
     (
         "opd",
+        {"opd.importance.tokens": {"score": "position", "mode": "before_fall"}},
+        "opd.importance.tokens.mode",
+        "position has no value that could fall",
+        {"opd.importance.tokens.score": "divergence"},
+    ),
+    (
+        "opd",
+        {"opd.importance.tokens": {"score": "divergence", "mode": "before_fall", "scope": "batch"}},
+        "opd.importance.tokens.scope",
+        "a fall of its own",
+        {"opd.importance.tokens.scope": "rollout"},
+    ),
+    (
+        "opd-agent",
+        {"opd.importance.tokens": {"score": "divergence", "mode": "before_fall", "normalize": "micro"}},
+        "opd.importance.tokens.normalize",
+        "known only when all are scored",
+        {"opd.importance.tokens.normalize": "global"},
+    ),
+    (
+        "opd",
         {"opd.importance.problems.weights": "competence"},
         "opd.importance.problems.pass_rates",
         "weights competence follow from the prompts' pass rates",

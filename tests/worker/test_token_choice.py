@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.worker.batches import uneven_rows
+from tests.worker.batches import long_rows, uneven_rows
 from tests.worker.models import save_model
 from tests.worker.workers import NOT_COMPARED, Case, run_cases
+
+from opd.importance.fall import end_of_signal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -25,6 +27,10 @@ SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 def _choosing(score: str, ratio: float = 0.5, **more: object) -> list[str]:
     options = {"score": score, "ratio": ratio, **more}
     return [f"{TOKENS}.{name}={value}" for name, value in options.items()]
+
+
+_LONG = "opd.max_length=192"
+_BEFORE_FALL = [_LONG, *_choosing("divergence", 0.9, mode="before_fall")]
 
 
 def _stages(*stages: str) -> list[str]:
@@ -82,6 +88,8 @@ def one_rank(folders) -> dict[str, dict]:
         "optimizer reset": case(
             [], sets=[*_stages("{until: 1}", "{optimizer: reset}"), *_PLAIN_ADAM], first_step=1, num_steps=2
         ),
+        "long": case([_LONG], rows=long_rows(), shown=range(8)),
+        "before the fall": case(_BEFORE_FALL, rows=long_rows(), shown=range(8)),
         "nan from the teacher": case(_choosing("soft_or", 0.1), nan_teacher=True),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
@@ -89,13 +97,15 @@ def one_rank(folders) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def two_ranks(folders) -> dict[str, dict]:
-    def case(*overrides, micro_batch=2) -> Case:
-        return Case(**folders, rows=uneven_rows(), overrides=list(overrides), micro_batch=micro_batch, shown=SHOWN)
+    def case(*overrides, rows=None, shown=SHOWN, micro_batch=2) -> Case:
+        rows = uneven_rows() if rows is None else rows
+        return Case(**folders, rows=rows, overrides=list(overrides), micro_batch=micro_batch, shown=shown)
 
     in_head = _choosing("entropy", normalize="micro")
     cases = {
         "soft_or": case(*_choosing("soft_or"), micro_batch=1),
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
+        "before the fall": case(*_BEFORE_FALL, rows=long_rows(), shown=range(8), micro_batch=1),
         "soft_or, shared vocabulary": case(*_choosing("soft_or"), *SHARED_VOCABULARY),
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
         "none, shared sequence": case(SHARED_SEQUENCE),
@@ -201,11 +211,21 @@ def test_the_teachers_hidden_states_are_made_for_chosen_tokens_only_where_the_st
         assert metrics["perf/teacher_cache_mb"] == pytest.approx(share * whole["perf/teacher_cache_mb"])
 
 
+def test_tokens_behind_the_fall_of_the_divergence_are_left_out(one_rank):
+    ends = {}
+    for row, view in one_rank["before the fall"]["seen"].rows.items():
+        divergence = one_rank["long"]["seen"].rows[row].divergence
+        ends[row] = min(end_of_signal(divergence), len(divergence) * 9 // 10)
+        assert view.kept.nonzero()[0].tolist() == list(range(ends[row]))
+    assert len(set(ends.values())) > 2  # rows end at places of their own
+    assert one_rank["before the fall"]["metrics"]["opd/num_tokens"] == sum(ends.values())
+
+
 def test_micro_batches_do_not_change_the_choice(one_rank):
     _same(one_rank["soft_or, 8 micro-batches"], one_rank["soft_or"])
 
 
-@pytest.mark.parametrize("case", ["soft_or", "sampled"])
+@pytest.mark.parametrize("case", ["soft_or", "sampled", "before the fall"])
 def test_ranks_change_neither_the_choice_nor_what_is_drawn_from_all_responses_together(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case])
 

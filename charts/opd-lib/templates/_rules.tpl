@@ -222,6 +222,21 @@
   "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
   "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position")) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.mode" "value" ((($v.opd).importance).tokens).mode
+  "rule" (printf "%s has no value that could fall in the course of a response" (include "opd.text" ((($v.opd).importance).tokens).score))
+  "fix" "use score: divergence, as the papers' signal of a teacher, or mode: topk") -}}
+{{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
+  "rule" "each response has a fall of its own (mode before_fall)"
+  "fix" "use scope: rollout") -}}
+{{- end -}}
+{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (eq (toString ((($v.opd).importance).tokens).normalize) "micro") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
+  "rule" "how many tokens lie ahead of a fall is known only when all are scored (mode before_fall), and the loss is divided by their number"
+  "fix" "use normalize: global") -}}
+{{- end -}}
 {{- if and (ne (toString ((($v.opd).importance).problems).weights) "none") (kindIs "invalid" ((($v.opd).importance).problems).pass_rates) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
   "rule" (printf "weights %s follow from the prompts' pass rates" (include "opd.text" ((($v.opd).importance).problems).weights))

@@ -78,7 +78,7 @@ class Grpo(Section):
 
 
 Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
-Mode = Literal["topk", "bottomk", "sample"]
+Mode = Literal["topk", "bottomk", "sample", "before_fall"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
 _NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
@@ -100,7 +100,8 @@ class TokenImportance(Section):
     )
     mode: Mode = Field(
         default="topk",
-        description="Keep the highest scores, the lowest, or draw without replacement in proportion to them; `random` draws.",
+        description="Keep the highest scores, the lowest, draw without replacement in proportion to them (`random` draws), or "
+        "keep the first tokens, at most that share, up to where the score falls for good.",
     )
     scope: Scope = Field(
         default="rollout", description="What the share is taken of: each response, or all of a step together."

@@ -26,6 +26,7 @@ EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
 
 _IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
+_BEFORE_FALL = 'opd.importance.tokens.mode == "before_fall"'
 _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.importance.problems.recompute.at_stages)"
 _UNPACKED = "num_sharing > 1 and not actor.use_remove_padding"
 _UNEVEN = "data.train_batch_size % actor.ppo_mini_batch_size"
@@ -273,6 +274,28 @@ RULES = (
         when=f"{_IN_HEAD} and num_sharing > 1",
         rule="a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch",
         fix="use normalize: global, or actor.ulysses_sequence_parallel_size: 1",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.tokens.mode",
+        when=f'{_BEFORE_FALL} and opd.importance.tokens.score in ("none", "random", "position")',
+        rule="{opd.importance.tokens.score} has no value that could fall in the course of a response",
+        fix="use score: divergence, as the papers' signal of a teacher, or mode: topk",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.tokens.scope",
+        when=f'{_BEFORE_FALL} and opd.importance.tokens.scope == "batch"',
+        rule="each response has a fall of its own (mode before_fall)",
+        fix="use scope: rollout",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="opd.importance.tokens.normalize",
+        when=f'{_BEFORE_FALL} and opd.importance.tokens.normalize == "micro"',
+        rule="how many tokens lie ahead of a fall is known only when all are scored (mode before_fall), and the loss is "
+        "divided by their number",
+        fix="use normalize: global",
         kinds=DISTILS,
     ),
     Rule(

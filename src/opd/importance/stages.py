@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from opd.config.algorithm import Horizon, Opd, Stage
-from opd.importance.tokens import places
+from opd.importance.rows import places
 
 
 def step_at(point: float, total_steps: int) -> int:

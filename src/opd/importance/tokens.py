@@ -5,12 +5,15 @@ all of a global batch, gathered from its ranks, or those of one micro-batch.
 """
 
 from fractions import Fraction
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from opd.config.algorithm import LossType, Mode, Position, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
+from opd.importance.fall import before_fall
+from opd.importance.rows import places
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -89,17 +92,6 @@ def q3_scores(entropy: Tensor, divergence: Tensor, *, mask: Tensor, entropy_clip
     """
     sure = 1.0 - normalised(entropy, mask=mask, clip_q=entropy_clip_q)
     return _finite_or_first(_wide(divergence) * sure).masked_fill(~mask, 0.0)
-
-
-def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
-    """[T] place of each token among those of its row, in their order, and [T] number of tokens of its row."""
-    order = row_index.argsort(stable=True)
-    _, counts = torch.unique_consecutive(row_index[order], return_counts=True)
-    starts = counts.cumsum(0) - counts
-    place, size = torch.empty_like(row_index), torch.empty_like(row_index)
-    place[order] = torch.arange(len(row_index), device=row_index.device) - starts.repeat_interleave(counts)
-    size[order] = counts.repeat_interleave(counts)
-    return place, size
 
 
 def _from_end(row_index: Tensor, position: Position) -> Tensor:
@@ -206,7 +198,8 @@ def select_tokens(
             micro-batch and on any rank if the number names the rollout there too.
         ratio: share to keep, 0 to 1.
         mode: `topk` the highest scores; `bottomk` the lowest; `sample` without replacement, each draw with probability
-            proportional to the score among what is left (scores of 0 and below come last).
+            proportional to the score among what is left (scores of 0 and below come last); `before_fall` the first
+            tokens, as many of them as lie ahead of the scores' fall (`opd.importance.fall`).
         scope: what floor(ratio * m) is taken of; for `batch` equal scores are kept in the order of the tensor.
         seed: of `sample`; each token draws by (seed, rollout, place in the rollout).
 
@@ -214,12 +207,22 @@ def select_tokens(
         [T] bool, True = trained on.
 
     Raises:
-        ValueError: inputs of different length, an unknown mode or scope, or a ratio outside of [0, 1].
+        ValueError: inputs of different length, an unknown mode or scope, `before_fall` with scope `batch`, or a ratio
+            outside of [0, 1].
     """
     if not len(scores) == len(mask) == len(row_index):
         raise ValueError(f"scores {len(scores)}, mask {len(mask)}, row_index {len(row_index)}: must have one length T")
-    if mode not in ("topk", "bottomk", "sample") or scope not in ("rollout", "batch"):
-        raise ValueError(f"mode={mode!r}, scope={scope!r}: topk, bottomk or sample; rollout or batch")
+    if mode not in get_args(Mode) or scope not in get_args(Scope):
+        raise ValueError(f"mode={mode!r}, scope={scope!r}: {', '.join(get_args(Mode))}; {', '.join(get_args(Scope))}")
+    if mode == "before_fall":
+        if scope == "batch":
+            raise ValueError(
+                "mode='before_fall', scope='batch': each rollout has a fall of its own; use scope='rollout'"
+            )
+        ahead = mask.clone()
+        ahead[mask] = before_fall(scores[mask], row_index[mask])
+        first = select_tokens(-places(row_index)[0].double(), mask=mask, row_index=row_index, ratio=ratio)
+        return ahead & first
     scores = comparable(scores)
     if mode == "sample":
         scores = sampling_keys(scores, sampling_noise(row_index, seed))
