@@ -35,6 +35,7 @@ from opd.pipeline import run as run_pipeline
 from opd.runs.claim import refuse
 from opd.runs.identity import RUN_FILE
 from opd.runs.result import RESULT_FILE
+from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.store.access import apply_experiment
 
@@ -119,8 +120,8 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
     """What the command line asks of a pipeline, of all of its stages in turn."""
     if not (args.plan or args.dry_run):
 
-        def start_stage(stage: AnySpec) -> int:
-            return start(stage, is_final=args.no_env, origin=loaded.origin)
+        def start_stage(stage: AnySpec, within: Run) -> int:
+            return start(stage, is_final=args.no_env, origin=loaded.origin, within=within)
 
         return run_pipeline(spec, start_stage, is_final=args.no_env, origin=loaded.origin, grace_s=args.grace_s)
     stages = stages_of(spec)
@@ -188,17 +189,18 @@ def facts(
     )
 
 
-def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
+def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Run | None = None) -> int:
     """Look at the spec's files and hand it to its kind's entry point; the first heavy import happens here.
 
     Args:
         is_final: the spec outranks this process's environment, as in a pod (`opd.store.access`).
         origin: name of the experiment file, for what is wrong with its data and models.
+        within: the attempt of the pipeline that it is a stage of.
     """
     apply_experiment(dump_spec(spec), is_final=is_final)
     code: int
     if isinstance(spec, ConvertSpec):
-        code = importlib.import_module("opd.convert").run(spec)
+        code = importlib.import_module("opd.convert").run(spec, within=within)
         return code
     try:
         check_inputs(Inputs.of(spec), origin=origin)
@@ -213,7 +215,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "") -> int:
     START.mark("spec and files")
     entry = importlib.import_module("opd.trainer.entry")
     START.mark("imports")
-    code = entry.run(spec, run)
+    code = entry.run(spec, run, within=within)
     return code
 
 

@@ -4,7 +4,8 @@ A stage is a run of its own below the pipeline's folder in the store, and that i
 is finished where its run has a result under the spec that it has now. So whatever ended the last start, this one goes on from
 there, and within a stage as that run resumes. Each process that runs a stage is an attempt of the pipeline's own run, which
 tells others how it stands: its step is the number of finished stages. In a cluster pods know the pipeline's folder alone, and
-ask there for a save: the trainer of the running stage looks there too, and between stages the pipeline itself does.
+ask there for a save: the running stage looks there too, and between stages the pipeline itself does. Who answers hands over
+both leases, the stage's and the pipeline's.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,7 @@ from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
 from opd.runs.resume import is_fit
+from opd.runs.run import Run
 from opd.runs.summary import SUMMARY_FILE, Summary
 from opd.store.access import apply_experiment
 from opd.store.base import Store
@@ -40,7 +42,7 @@ from opd.store.opening import open_store
 EXIT_NEXT_STAGE = 75
 """Of a process that has finished a stage behind which there are others; nobody outside sees it."""
 
-Start = Callable[[AnySpec], int]
+Start = Callable[[AnySpec, Run], int]
 Following = tuple[str, AnySpec]
 
 
@@ -48,7 +50,7 @@ def run(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str, grace_
     """Run the pipeline to its end, or to the first stage that fails; see `opd.cluster.supervise.supervised`.
 
     Args:
-        start: runs one stage in this process and returns its exit code.
+        start: runs one stage in this process, within the pipeline's attempt, and returns its exit code.
         is_final: the spec outranks this process's environment, as in a pod.
         origin: name of the experiment file.
         grace_s: seconds that a stopped stage has to save.
@@ -102,8 +104,9 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
                 print(f"opd.launch: stage {number}, {name}: run {resolved.name} in {resolved.store.url}", flush=True)
                 PROGRESS.within(f"{name} ({number})")
                 PROGRESS.rest("start")
-                _serve_pods(Path(claimed.handle.local_dir), num_finished=len(finished))
-                if code := start(resolved):
+                _serve_pods(claimed, num_finished=len(finished))
+                answered = stop.answered(claimed.asked_in)
+                if code := start(resolved, claimed):
                     claimed.fail(f"stage {name}: its run {resolved.name} ended with exit code {code}")
                     return code
                 verify(name, resolved)
@@ -111,6 +114,7 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
             for step, run_spec in enumerate(finished.values(), start=1):
                 claimed.log(step, {"pipeline/stages": step, **_headline(run_spec)})
             if len(finished) < len(stages):
+                _wait_for_pods(claimed, but=answered, num_finished=len(finished))
                 return EXIT_NEXT_STAGE
             claimed.finish({"steps": len(stages), "stages": {name: found.name for name, found in finished.items()}})
     except SpecError as error:
@@ -131,13 +135,34 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
     return 0
 
 
-def _serve_pods(run_dir: Path, *, num_finished: int) -> None:
-    """Answer pods that asked for a save while no stage ran, and hold still until they are gone; what has finished is stored.
+def _serve_pods(claimed: Run, *, num_finished: int) -> None:
+    """Answer pods that asked for a save while no stage ran, and hold still until they are gone; what has finished is stored."""
 
-    From now on the running stage answers in the same place.
+    def save() -> int:
+        claimed.hand_over()
+        return num_finished
+
+    if stop.serve(claimed.asked_in, save):
+        claimed.take_back()
+
+
+def _wait_for_pods(claimed: Run, *, but: Collection[str], num_finished: int) -> None:
+    """Hold still until the pods are gone that the stage has answered, so that no other begins in them.
+
+    Args:
+        but: requests that were answered before the stage began.
     """
-    os.environ[stop.ASKED_IN_VARIABLE] = str(run_dir)
-    stop.serve(run_dir, lambda: num_finished)
+    until_s = max(
+        (until_s for name, until_s in stop.answered(claimed.asked_in).items() if name not in but), default=0.0
+    )
+    if time.time() >= until_s:
+        return
+    PROGRESS.rest("pods")
+    claimed.hand_over()
+    while time.time() < until_s:
+        time.sleep(stop.POLL_INTERVAL_S)
+        stop.serve(claimed.asked_in, lambda: num_finished)
+    claimed.take_back()
 
 
 def look(stages: Sequence[Stage]) -> tuple[dict[str, AnySpec], Following | None]:

@@ -127,6 +127,11 @@ def test_before_it_runs_a_model_that_a_stage_leaves_has_the_shapes_of_the_one_th
     assert planned["bridge-last"].model.path == "small"
 
 
+def test_before_it_runs_answers_that_a_stage_leaves_are_no_model():
+    planned = {spec.name: spec for spec in before_it_runs(stages_of(spec_of()))}
+    assert planned["bridge-warmup"].sft.teacher_answers == ("stages://answers/generations",)
+
+
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [

@@ -34,6 +34,8 @@ SEVERAL = {
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
+    ("opd", {"data.split.of": 2}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),
+    ("eval", {"data.split.seed": 7}, "data.split.seed", "no data.split.part says which", {"data.split.part": 2}),
     ("opd", SEVERAL | {"teacher": {"path": "t"}}, "teachers", "each has one of several", {"teacher": None}),
     ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
     (

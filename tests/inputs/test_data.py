@@ -57,7 +57,7 @@ def test_only_the_rows_of_the_part_that_is_used_count(tmp_path):
     path = write_rows(tmp_path / "a.parquet", prompt_rows(32))
     in_first = sum(part_of(row["prompt"], of=2, seed=3) == 1 for row in prompt_rows(32))
     assert 2 < in_first < 32
-    split = Split(part=1, seed=3)
+    split = Split(part=1, of=2, seed=3)
     assert faults([path], batch_size=in_first, split=split) == []
     assert f"has {in_first} (of 32, by data.split)" in only([path], batch_size=in_first + 1, split=split).rule
     both = only([path], batch_size=16, split=split, max_samples=2).rule

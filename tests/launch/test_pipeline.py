@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,17 +48,21 @@ from opd.pipeline import run
 from opd.pods import stop
 from opd.runs.claim import open_run
 
-def start(spec):
+def start(spec, within):
     told = Path(f"{spec.name}.code")
     told = told.read_text() if told.exists() else "0"
     try:
-        with open_run(spec) as claimed:
+        with open_run(spec, within=within) as claimed:
             print(f"running {spec.name}", flush=True)
             if told == "wait":
                 time.sleep(600)
-            if told == "saves":
-                while not stop.serve(stop.asked_in(Path(claimed.handle.local_dir)), lambda: 12):
+            if told in ("saves", "saves last"):
+                def save():
+                    claimed.hand_over()
+                    return 12
+                while not stop.serve(claimed.asked_in, save, is_over=lambda: told == "saves last"):
                     time.sleep(0.05)
+                claimed.take_back()
                 told = "0"
             if told != "0":
                 return int(told)
@@ -98,6 +104,14 @@ def ended(folder: Path, *sets: str) -> tuple[int, str]:
     running = process(folder, *sets)
     output, _ = running.communicate(timeout=120)
     return running.returncode, output
+
+
+def until(running: subprocess.Popen[str], condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert running.poll() is None, running.stdout.read()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def started(output: str) -> list[str]:
@@ -185,8 +199,9 @@ def test_pods_that_ask_for_a_save_between_stages_are_answered_before_the_next_be
     assert output.index("asked to save by") < output.index("running pipe-ask")
 
 
-def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_runs(folder):
-    (folder / "pipe-ask.code").write_text("saves")
+def asked(folder: Path, told: str) -> subprocess.Popen[str]:
+    """A pipeline whose first stage has answered pods that are waited for."""
+    (folder / "pipe-ask.code").write_text(told)
     running = process(folder)
     for line in running.stdout:
         if line.startswith("running"):
@@ -194,9 +209,28 @@ def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_r
     stop.sign_of_life(folder / "out" / "pipe")  # as `opd.pods.start` gives it beside the trainer
     request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=120)
     assert stop.wait(folder / "out" / "pipe", request, 60) == 12
+    return running
+
+
+def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_runs_and_both_leases_handed_over(folder):
+    running = asked(folder, "saves")
+    for run in ("pipe", "pipe/stages/pipe-ask"):
+        record = json.loads((folder / "store" / run / "attempts" / "0001" / "ended.json").read_text())
+        assert record["detail"] == "saved for its pods, which are being deleted", run
     running.terminate()  # the stage holds still until its pods are gone
     output, _ = running.communicate(timeout=60)
     assert (running.returncode, started(output)) == (130, [])
+
+
+def test_no_stage_begins_in_pods_that_the_last_one_has_answered_and_that_are_still_going(folder):
+    running = asked(folder, "saves last")
+    until(running, (folder / "store" / "pipe" / "stages" / "pipe-ask" / "result.json").exists)
+    until(running, (folder / "store" / "pipe" / "attempts" / "0001" / "ended.json").exists)
+    assert running.poll() is None, "it waits"
+    running.terminate()
+    output, _ = running.communicate(timeout=60)
+    assert (running.returncode, started(output)) == (130, [])
+    assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
 
 
 def test_what_a_finished_stage_left_and_the_next_one_reads_is_made_again_where_it_is_gone(folder):

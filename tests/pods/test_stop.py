@@ -163,3 +163,15 @@ def test_the_hook_says_that_no_save_came_in_time(tmp_path, monkeypatch, capsys):
     stop.sign_of_life(tmp_path / "outputs/r")
     monkeypatch.setenv(stop.SAVE_SECONDS_VARIABLE, "0.2")
     assert "no save within 0.2 s" in hook(tmp_path, monkeypatch, capsys)
+
+
+def test_work_of_which_nothing_can_be_saved_goes_on_while_pods_are_answered_and_waited_for(run_dir):
+    said = []
+    with stop.answering(run_dir, lambda: said.append("handed over") or 3, lambda: said.append("taken back")):
+        request = stop.ask(run_dir, reason="test", hold_s=600)
+        assert stop.wait(run_dir, request, timeout_s=60) == 3
+        assert said == ["handed over"]
+    assert said == ["handed over", "taken back"], "its end ends the wait"
+    [(name, until_s)] = stop.answered(run_dir).items()
+    assert name == request.id
+    assert time.time() < until_s <= time.time() + 600

@@ -166,7 +166,7 @@ class Trainer:
         self.run.log(step, {"state": state_after(step), "attempt": attempt})
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
-            checkpointing.take_back(self.run)
+            self.run.take_back()
         if self.stop.requested and step < self.plan.num_steps:
             self._save_now()
             raise SystemExit(EXIT_TERMINATED)
@@ -206,7 +206,7 @@ class Trainer:
     def _save_for_pods(self) -> int | None:
         step = self._save_now()
         self.world.oracle.handed_over.add(self.run.handle.attempt)
-        checkpointing.hand_over(self.run)
+        self.run.hand_over()
         return step
 
 

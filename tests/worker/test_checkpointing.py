@@ -247,7 +247,7 @@ def test_retention_deletes_on_every_disk_also_what_others_are_deleting(tmp_path)
 
 def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
     with attempt(tmp_path, lease_ttl_s=600) as first:
-        checkpointing.hand_over(first)
+        first.hand_over()
         began_s = time.monotonic()
         with attempt(tmp_path, lease_ttl_s=600) as second:
             assert second.handle.attempt == 2
@@ -256,8 +256,8 @@ def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
 
 def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
     with attempt(tmp_path, lease_ttl_s=8) as first:
-        checkpointing.hand_over(first)
-        checkpointing.take_back(first)
+        first.hand_over()
+        first.take_back()
         with pytest.raises(RunIsLive):
             attempt(tmp_path, lease_ttl_s=8)
 

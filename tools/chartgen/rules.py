@@ -53,7 +53,8 @@ def _action(text: str) -> str:
 def _fill(default: Default) -> str:
     section, _, key = default.path.rpartition(".")
     fill = _action(f'$_ := set $v.{section} "{key}" {go(parse(default.text))}')
-    return _action(f'if kindIs "invalid" {go(parse(default.path))}') + fill + _action("end")
+    when = f"{default.path} is None" + (f" and {section}.{default.beside} is not None" if default.beside else "")
+    return _action(f"if {go(parse(when)).removeprefix('(').removesuffix(')')}") + fill + _action("end")
 
 
 def _name(name: str) -> str:

@@ -107,7 +107,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "rollout": {
@@ -171,7 +170,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "rollout": {
@@ -258,7 +256,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "rollout": {
@@ -356,7 +353,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "actor": {
@@ -403,7 +399,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "rollout": {
@@ -458,7 +453,6 @@
     "filter_overlong": true,
     "truncation": "left",
     "shuffle": true,
-    "split": {"of": 2, "seed": 42},
     "train_ratio": 0.8
    },
    "rollout": {

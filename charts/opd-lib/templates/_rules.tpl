@@ -4,6 +4,8 @@
 {{- define "opd.filled" -}}
 {{- $v := set (deepCopy .Values) "kind" .Chart.Name -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
+{{- if and (kindIs "invalid" (($v.data).split).of) (not (kindIs "invalid" (($v.data).split).part)) -}}{{- $_ := set $v.data.split "of" 2 -}}{{- end -}}
+{{- if and (kindIs "invalid" (($v.data).split).seed) (not (kindIs "invalid" (($v.data).split).part)) -}}{{- $_ := set $v.data.split "seed" 42 -}}{{- end -}}
 {{- if kindIs "invalid" ($v.data).num_workers -}}{{- $_ := set $v.data "num_workers" (ternary 0 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).log_prob_micro_batch_size_per_gpu -}}{{- $_ := set $v.actor "log_prob_micro_batch_size_per_gpu" ($v.actor).ppo_micro_batch_size_per_gpu -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_dynamic_bsz -}}{{- $_ := set $v.actor "use_dynamic_bsz" (and (eq (toString $v.kind) "grpo") (eq (toString $v.recipe) "grpo")) -}}{{- end -}}
@@ -68,6 +70,16 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.truncation" "value" ($v.data).truncation
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
   "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
+{{- end -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).of)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "data.split.of" "value" (($v.data).split).of
+  "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
+  "fix" "set data.split.part to 1, 2 and so on, or remove data.split.of") -}}
+{{- end -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).seed)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "data.split.seed" "value" (($v.data).split).seed
+  "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
+  "fix" "set data.split.part to 1, 2 and so on, or remove data.split.seed") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" (($v.data).split).part)) (gt (float64 (($v.data).split).part) (float64 (($v.data).split).of)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.split.part" "value" (($v.data).split).part

@@ -8,7 +8,7 @@ from typing import Any
 
 from opd.config.kinds import BaseSpec
 from opd.config.pipeline import FOLDER
-from opd.config.tree import drop_path, get_path
+from opd.config.tree import MISSING, drop_path, get_path
 
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
 # person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
@@ -126,7 +126,7 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
         if teacher["refresh_every"] == ADDED_SINCE["teacher.refresh_every"]:
             drop_path(teacher, "refresh_every")
     for path, as_before in ADDED_SINCE.items():
-        if get_path(tree, path) == as_before:
+        if get_path(tree, path) in (as_before, MISSING):
             drop_path(tree, path, emptied=True)
     return tree
 

@@ -102,8 +102,8 @@ def _per_device(path: str, cuda: Any, cpu: Any, kinds: tuple[Kind, ...] = RUNS) 
     return Default(path, kinds, lambda look: cuda if look.on_gpu else cpu, says, text=text)
 
 
-def _expression(path: str, text: str, says: str) -> Default:
-    return Default(path, RUNS, lambda look: evaluate(parse(text), look.typed), says, text=text)
+def _expression(path: str, text: str, says: str, *, beside: str = "") -> Default:
+    return Default(path, RUNS, lambda look: evaluate(parse(text), look.typed), says, text=text, beside=beside)
 
 
 def _per_recipe(path: str, grpo: Any, native: Any, no_kl: Any) -> Default:
@@ -243,6 +243,8 @@ DEFAULTS: tuple[Default, ...] = (
         "the kind's (and recipe's or variant's) validation sets below data.dir; passrate: data.train",
     ),
     Default("data.train", SAMPLES, _train_files, "the kind's training file below data.dir; eval: data.val"),
+    _expression("data.split.of", "2", "2, where there is a `part`", beside="part"),
+    _expression("data.split.seed", "42", "42, where there is a `part`", beside="part"),
     _per_device("data.num_workers", 8, 0),
     _per_device("rollout.name", "vllm", "cpu", SAMPLES),
     _per_kind("rollout.num_samples", grpo=8, opd=1, opd_agent=1, eval=8, passrate=8),

@@ -150,7 +150,7 @@ def before_it_runs(stages: Sequence[Stage]) -> list[AnySpec]:
     begun_with: dict[str, str] = {}
 
     def value_of(reference: Reference) -> str:
-        return begun_with.get(reference.stage, str(reference))
+        return begun_with[reference.stage] if reference.result in ("checkpoint", "model") else str(reference)
 
     out = []
     for stage in stages:

@@ -97,6 +97,15 @@ RULES = (
         "dropped and counted, or is an error",
         fix="set data.filter_overlong: true, or data.truncation: error",
     ),
+    *(
+        Rule(
+            key=f"data.split.{key}",
+            when=f"data.split.part is None and data.split.{key} is not None",
+            rule="it says what the parts are, and no data.split.part says which of them is used: all rows would be",
+            fix=f"set data.split.part to 1, 2 and so on, or remove data.split.{key}",
+        )
+        for key in ("of", "seed")
+    ),
     Rule(
         key="data.split.part",
         when="data.split.part is not None and data.split.part > data.split.of",

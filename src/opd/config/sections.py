@@ -72,10 +72,17 @@ class Split(Section):
         default=None,
         description="Use only this part of data.train, from 1 to `of` (eval: of the prompts that are asked); unset: all.",
     )
-    of: int = Field(default=2, ge=2, description="How many parts there are: 2 for halves.")
-    seed: Natural = Field(
-        default=42, description="Seed of the parts, never the run's: with one seed, part 1 is the same in every run."
+    of: Annotated[int, Field(ge=2)] | None = Field(default=None, description="How many parts there are: 2 for halves.")
+    seed: Natural | None = Field(
+        default=None, description="Seed of the parts, never the run's: with one seed, part 1 is the same in every run."
     )
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """How many there are and by which seed; known where there is a `part`."""
+        assert self.of is not None
+        assert self.seed is not None
+        return self.of, self.seed
 
 
 class Data(Section):

@@ -7,20 +7,33 @@ from collections.abc import Callable
 from opd.config import ConvertSpec
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, RunFinished
+from opd.pods import stop
 from opd.runs.claim import open_run
+from opd.runs.progress import PROGRESS
+from opd.runs.run import Run
 from opd.store.opening import open_store
 
 EXIT_FAILED = 1
 
 
-def run_attempt(spec: ConvertSpec, *, say: Callable[[str], None]) -> int:
-    """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0."""
-    try:
-        claimed = open_run(spec)
-        with claimed:
-            from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
+def run_attempt(spec: ConvertSpec, *, say: Callable[[str], None], within: Run | None = None) -> int:
+    """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0.
 
-            done = convert_checkpoint(spec.convert)
+    Half a conversion is nothing that could be saved: pods that have to go are answered at once, and it goes on meanwhile.
+    """
+
+    def save() -> int:
+        claimed.hand_over()
+        return 0
+
+    try:
+        claimed = open_run(spec, within=within)
+        with claimed:
+            PROGRESS.rest("conversion")
+            with stop.answering(claimed.asked_in, save, claimed.take_back):
+                from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
+
+                done = convert_checkpoint(spec.convert)
             claimed.finish({"target": done.target, "conversion": dict(done.record)})
     except RunFinished as finished:
         return _finished_before(spec, finished, say)

@@ -8,13 +8,15 @@ listens: a run that has ended must not delay the deletion of its pods.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,8 +30,6 @@ LISTEN_INTERVAL_S = 5.0
 LISTEN_TTL_S = 30.0
 POLL_INTERVAL_S = 0.5
 SAVE_SECONDS_VARIABLE = "OPD_SAVE_SECONDS"
-ASKED_IN_VARIABLE = "OPD_ASKED_IN"
-"""Folder of the run that the pods know, for a stage of a pipeline, whose own folder they do not."""
 DEFAULT_SAVE_S = 300.0
 
 
@@ -48,11 +48,6 @@ class Request:
     pod: str
     reason: str
     hold_s: float
-
-
-def asked_in(run_dir: Path) -> Path:
-    """The folder in which the pods ask the trainer of a run; its own, but for a stage of a pipeline."""
-    return Path(os.environ.get(ASKED_IN_VARIABLE) or run_dir)
 
 
 def ask(run_dir: Path, *, reason: str, hold_s: float) -> Request:
@@ -102,6 +97,42 @@ def serve(
         sleep(min(POLL_INTERVAL_S, max(until_s - clock(), 0.0)))
         requests = pending(run_dir)
     return True
+
+
+@contextlib.contextmanager
+def answering(run_dir: Path, save: Callable[[], int | None], take_back: Callable[[], None]) -> Iterator[None]:
+    """Answer on a thread while the block works on something of which nothing can be saved before its end: it goes on meanwhile.
+
+    Args:
+        run_dir: folder of the run.
+        save: as `serve` takes it.
+        take_back: called where the pods have stayed, or the block has ended before they were gone.
+    """
+    over = threading.Event()
+
+    def answer() -> None:
+        while True:
+            if serve(run_dir, save, is_over=over.is_set):
+                take_back()
+            if over.wait(POLL_INTERVAL_S):
+                return
+
+    thread = threading.Thread(target=answer, name="opd-pods", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def answered(run_dir: Path) -> dict[str, float]:
+    """Until when, in Unix seconds, pods that were answered may still be there, by the names of their requests."""
+    found = {}
+    for path in (run_dir / FOLDER).glob("*.answer"):
+        hold_s = json.loads(path.with_suffix(".request").read_text())["hold_s"]
+        found[path.stem] = path.stat().st_mtime + hold_s
+    return found
 
 
 def forget(run_dir: Path) -> None:

@@ -12,8 +12,8 @@ from opd.runs.run import Run
 from opd.store.opening import open_store
 
 
-def open_run(spec: BaseSpec) -> Run:
-    """Claim the next attempt at the spec's run; raises as `Run.open`."""
+def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
+    """Claim the next attempt at the spec's run, a stage of another's if `within` that; raises as `Run.open`."""
     return Run.open(
         run_id=spec.name,
         local_root=spec.output.root,
@@ -22,6 +22,7 @@ def open_run(spec: BaseSpec) -> Run:
         spec_hash=spec_hash(spec),
         store_url=spec.store.url,
         tells_cluster=not isinstance(spec, PipelineSpec),
+        within=within,
     )
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from opd.errors import Overtaken, RunError, StoreError
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
+    ENDED_FILE,
     Claim,
     attempt_numbers,
     attempt_prefix,
@@ -51,8 +52,18 @@ class Run(RunWriter):
     main thread by SystemExit(143), so that everything is flushed on the way out.
     """
 
-    def __init__(self, handle: RunHandle, claim: Claim, *, spec: Mapping[str, Any], tee: bool, tells_cluster: bool):
+    def __init__(
+        self,
+        handle: RunHandle,
+        claim: Claim,
+        *,
+        spec: Mapping[str, Any],
+        tee: bool,
+        tells_cluster: bool,
+        within: Run | None = None,
+    ):
         super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()))
+        self.within = within
         self.impatient = claim.with_policy(NO_RETRY)
         self.claim = claim
         self.reporter = Reporter(attempt=handle.attempt)
@@ -88,6 +99,7 @@ class Run(RunWriter):
         flush_interval_s: float = FLUSH_INTERVAL_S,
         tee: bool = True,
         tells_cluster: bool = True,
+        within: Run | None = None,
         policy: RetryPolicy = DEFAULT_POLICY,
     ) -> Run:
         """Claims the next attempt of `run_id`, or says why there is none.
@@ -101,6 +113,7 @@ class Run(RunWriter):
             max_wait_s: how long an owner that still lives is waited for.
             tee: copy stdout and stderr to driver.log while the run is entered.
             tells_cluster: keep the run's ConfigMap, where its chart has made one; a pipeline leaves it to its stages.
+            within: the pipeline's attempt, of which this run is a stage: its pods are this run's.
 
         Raises:
             SpecChanged, RunFinished, RunFatal, RunIsLive, CreateOnlyUnsupported, StoreError: see opd.errors.
@@ -128,7 +141,7 @@ class Run(RunWriter):
             flush_interval_s=flush_interval_s,
             policy=policy,
         )
-        return cls(handle, claim, spec=spec, tee=tee, tells_cluster=tells_cluster)
+        return cls(handle, claim, spec=spec, tee=tee, tells_cluster=tells_cluster, within=within)
 
     def start(self) -> None:
         if self.tee is not None:
@@ -145,6 +158,37 @@ class Run(RunWriter):
         super().log(step, metrics)
         self.reporter.see(step, metrics)
         self.summary.see(step, metrics)
+
+    @property
+    def asked_in(self) -> Path:
+        """The folder in which the pods of this process ask for a save (`opd.pods.stop`): they know the outermost run's."""
+        return Path(self.handle.local_dir) if self.within is None else self.within.asked_in
+
+    def hand_over(self) -> None:
+        """Let the next attempt start at once, without waiting for this one's lease: its pods are about to go, and it is saved.
+
+        So too of the run that this one is a stage of. Should it go on after all, it still owns the run until somebody
+        overtakes it.
+        """
+        for run in self._with_outer():
+            try:
+                run.claim.end("stopped", "saved for its pods, which are being deleted")
+            except StoreError as error:
+                logger.warning("the next attempt will wait for this one's lease: %s", error)
+
+    def take_back(self) -> None:
+        """The pods have stayed: the attempt goes on, and the next one has to wait for it again."""
+        for run in self._with_outer():
+            try:
+                for store in run.stores:
+                    store.delete(f"{run.claim.prefix}/{ENDED_FILE}")
+            except StoreError as error:
+                logger.warning("attempt %d still looks ended in the store: %s", run.handle.attempt, error)
+
+    def _with_outer(self) -> Iterator[Run]:
+        yield self
+        if self.within is not None:
+            yield from self.within._with_outer()
 
     def close(self) -> None:
         if self.tee is not None:

@@ -69,8 +69,11 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     return config
 
 
-def run(spec: AnyRunSpec, facts: RunFacts) -> int:
+def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     """`opd.launch`'s way in: one attempt at a run with a run directory.
+
+    Args:
+        within: the attempt of the pipeline that the run is a stage of.
 
     Returns:
         0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name, or the spec asks
@@ -90,6 +93,7 @@ def run(spec: AnyRunSpec, facts: RunFacts) -> int:
             identity=identity(spec),
             spec_hash=spec_hash(spec),
             store_url=ours.spec.store.url,
+            within=within,
         )
         with claimed:
             tracking.write_into(claimed.handle.local_dir)

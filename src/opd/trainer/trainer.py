@@ -225,15 +225,15 @@ class OrderedTrainer(PPOTrainerSync):
         def save() -> int | None:
             step = self._save_now()
             PROGRESS.rest("pods")
-            checkpointing.hand_over(run)
+            run.hand_over()
             return step
 
         def is_over() -> bool:
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
         PROGRESS.rest("pods")
-        if stop.serve(stop.asked_in(Path(run.handle.local_dir)), save, is_over=is_over):
-            checkpointing.take_back(run)
+        if stop.serve(run.asked_in, save, is_over=is_over):
+            run.take_back()
         PROGRESS.enter("next step", self.global_steps)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:

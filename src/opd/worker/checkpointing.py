@@ -21,7 +21,6 @@ from verl.single_controller.base.decorator import Dispatch, register
 from opd.compat.plain_loads import find_unloadable, plain_loads
 from opd.config.running import Checkpoint
 from opd.errors import CheckpointError, StoreError
-from opd.runs.attempts import ENDED_FILE
 from opd.runs.manifest import DRIVER_RANK, Manifest, step_folder
 from opd.runs.resume import Fetch
 from opd.runs.run import Run
@@ -189,26 +188,6 @@ def seal(run: Run, worker_group: WorkerGroup, step: int, keep: Checkpoint) -> No
     if deleted:
         worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
-
-
-def hand_over(run: Run) -> None:
-    """Let the next attempt start at once, without waiting for this one's lease: its pods are about to go, and it is saved.
-
-    Should it go on after all, it still owns the run until somebody overtakes it.
-    """
-    try:
-        run.claim.end("stopped", "saved for its pods, which are being deleted")
-    except StoreError as error:
-        logger.warning("the next attempt will wait for this one's lease: %s", error)
-
-
-def take_back(run: Run) -> None:
-    """The pods have stayed: the attempt goes on, and the next one has to wait for it again."""
-    try:
-        for store in run.stores:
-            store.delete(f"{run.claim.prefix}/{ENDED_FILE}")
-    except StoreError as error:
-        logger.warning("attempt %d still looks ended in the store: %s", run.handle.attempt, error)
 
 
 def _fetch_everywhere(run: Run, worker_group: WorkerGroup) -> Fetch:

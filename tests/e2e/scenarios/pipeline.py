@@ -29,7 +29,8 @@ def play(scene: Scene) -> None:
         killed.submit(PIPELINE, *_OVERRIDES)
         with killed.followed():
             _until_stored(killed, "warmup", "attempts/0001/owner.json")
-            [head] = killed.pods("head")  # known by then: the next stage begins soon
+            [head] = killed.pods("head")
+            scene.stop_launcher(head)  # the next stage does not begin
             _until_stored(killed, "warmup", "result.json")
             killed.lose(head)
             _until_stored(killed, "distil", "checkpoints/global_step_2/COMPLETE")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import s3fs
 from tests.e2e.cluster.kube import Kube, Tree
 from tests.e2e.cluster.services import BUCKET, S3_SECRET
@@ -86,11 +87,7 @@ class Scene:
 
     def kill_pod(self, pod: Tree) -> None:
         """SIGKILL to every process of a pod at once, as its node's power cut would: no hook runs, nobody is told."""
-        uid = pod["metadata"]["uid"]
-        files = [
-            path for top in ("pids/kubepods", "kubepods") for path in CGROUPS.glob(f"{top}/**/pod{uid}/**/cgroup.procs")
-        ]
-        pids = {int(line) for path in files for line in path.read_text().split()}
+        pids = _processes(pod)
         self.say(f"kill the {len(pids)} processes of {pod['metadata']['name']}")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):  # it ended with another
@@ -98,5 +95,21 @@ class Scene:
         record = {"pod": pod["metadata"]["name"], "num_processes": len(pids), "time": time.time()}
         self.evidence.append(KILLED, json.dumps(record) + "\n")
 
+    def stop_launcher(self, pod: Tree) -> None:
+        """SIGSTOP to the launcher of a pod's run: the stage of a pipeline that it has begun goes on, and no other begins."""
+        launchers = [process for process in map(psutil.Process, _processes(pod)) if "opd.launch" in process.cmdline()]
+        [first] = [one for one in launchers if one.parent() not in launchers]  # beside what it has forked
+        self.say(f"stop the launcher of {pod['metadata']['name']}, process {first.pid}")
+        first.send_signal(signal.SIGSTOP)
+
     def _pids(self) -> dict[str, Any]:
         return json.loads(self.pids.read_text())
+
+
+def _processes(pod: Tree) -> set[int]:
+    """Process ids of a pod, as its cgroups name them."""
+    uid = pod["metadata"]["uid"]
+    files = [
+        path for top in ("pids/kubepods", "kubepods") for path in CGROUPS.glob(f"{top}/**/pod{uid}/**/cgroup.procs")
+    ]
+    return {int(line) for path in files for line in path.read_text().split()}
