@@ -32,6 +32,7 @@ from opd.config.site import SITE_VARIABLE
 from opd.config.verl import RunFacts, compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline
+from opd.pods.stop import answering
 from opd.runs.claim import refuse
 from opd.runs.identity import RUN_FILE
 from opd.runs.result import RESULT_FILE
@@ -200,7 +201,7 @@ def start(spec: AnySpec, *, is_final: bool = False, origin: str = "", within: Ru
     apply_experiment(dump_spec(spec), is_final=is_final)
     code: int
     if isinstance(spec, ConvertSpec):
-        code = importlib.import_module("opd.convert").run(spec, within=within)
+        code = importlib.import_module("opd.convert").run(spec, within=within, meanwhile=answering)
         return code
     try:
         check_inputs(Inputs.of(spec), origin=origin)

@@ -158,6 +158,8 @@ BROKEN = [
     ("opd-agent", {"agent.database_dir": "/d", TOOLS: {"url": "https://x/d.tar"}}),
     ("opd-agent", {TOOLS: {"claim": "c"}}),
     ("opd", {TOOLS: {"claim": "c"}}),
+    ("opd", {"data.split.of": 2}),
+    ("sft", {"data.split.seed": 7}),
 ]  # fmt: skip
 
 

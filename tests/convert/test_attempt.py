@@ -83,6 +83,6 @@ def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_th
     ).spec
     with open_run(pipeline) as within:
         request = stop.ask(within.asked_in, reason="its pod is being deleted", hold_s=0)
-        assert run_attempt(_spec(tmp_path, sealed(CASE)), say=pytest.fail, within=within) == 0
+        assert run_attempt(_spec(tmp_path, sealed(CASE)), say=pytest.fail, within=within, meanwhile=stop.answering) == 0
         assert list(stop.answered(within.asked_in)) == [request.id]
         assert not list((tmp_path / "out").glob("**/pipe/**/ended.json")), "the lease of who goes on is its own again"

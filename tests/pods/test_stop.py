@@ -9,6 +9,8 @@ import pytest
 from tests.runs.power import watched_disk
 
 from opd.pods import stop
+from opd.runs.attempts import ENDED_FILE
+from opd.runs.run import Run
 
 
 @pytest.fixture
@@ -165,13 +167,15 @@ def test_the_hook_says_that_no_save_came_in_time(tmp_path, monkeypatch, capsys):
     assert "no save within 0.2 s" in hook(tmp_path, monkeypatch, capsys)
 
 
-def test_work_of_which_nothing_can_be_saved_goes_on_while_pods_are_answered_and_waited_for(run_dir):
-    said = []
-    with stop.answering(run_dir, lambda: said.append("handed over") or 3, lambda: said.append("taken back")):
-        request = stop.ask(run_dir, reason="test", hold_s=600)
-        assert stop.wait(run_dir, request, timeout_s=60) == 3
-        assert said == ["handed over"]
-    assert said == ["handed over", "taken back"], "its end ends the wait"
-    [(name, until_s)] = stop.answered(run_dir).items()
-    assert name == request.id
-    assert time.time() < until_s <= time.time() + 600
+def test_work_of_which_nothing_can_be_saved_goes_on_while_pods_are_answered_and_waited_for(tmp_path):
+    with Run.open(run_id="r", local_root=tmp_path, spec={}, spec_hash="h", tee=False) as run:
+        ended = run.handle.attempt_dir / ENDED_FILE
+        stop.sign_of_life(run.asked_in)
+        with stop.answering(run):
+            request = stop.ask(run.asked_in, reason="test", hold_s=600)
+            assert stop.wait(run.asked_in, request, timeout_s=60) == 0
+            assert ended.exists(), "the lease is handed over"
+        assert not ended.exists(), "its end ends the wait"
+        [(name, until_s)] = stop.answered(run.asked_in).items()
+        assert name == request.id
+        assert time.time() < until_s <= time.time() + 600

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from opd.config import ConvertSpec
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, RunFinished
-from opd.pods import stop
 from opd.runs.claim import open_run
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.store.opening import open_store
 
 EXIT_FAILED = 1
+Meanwhile = Callable[[Run], AbstractContextManager[None]]
 
 
-def run_attempt(spec: ConvertSpec, *, say: Callable[[str], None], within: Run | None = None) -> int:
-    """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0.
-
-    Half a conversion is nothing that could be saved: pods that have to go are answered at once, and it goes on meanwhile.
-    """
-
-    def save() -> int:
-        claimed.hand_over()
-        return 0
-
+def run_attempt(
+    spec: ConvertSpec, *, say: Callable[[str], None], within: Run | None = None, meanwhile: Meanwhile = nullcontext
+) -> int:
+    """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0; see `opd.convert.run`."""
     try:
         claimed = open_run(spec, within=within)
         with claimed:
             PROGRESS.rest("conversion")
-            with stop.answering(claimed.asked_in, save, claimed.take_back):
+            with meanwhile(claimed):
                 from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
 
                 done = convert_checkpoint(spec.convert)

@@ -19,9 +19,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opd.pods.experiment import read_experiment
 from opd.store.durable import fsync_file
+
+if TYPE_CHECKING:
+    from opd.runs.run import Run
 
 FOLDER = "stop"
 LISTENING = "listening"
@@ -100,20 +104,21 @@ def serve(
 
 
 @contextlib.contextmanager
-def answering(run_dir: Path, save: Callable[[], int | None], take_back: Callable[[], None]) -> Iterator[None]:
-    """Answer on a thread while the block works on something of which nothing can be saved before its end: it goes on meanwhile.
+def answering(run: Run) -> Iterator[None]:
+    """Answer pods on a thread while the block works on something of which nothing can be saved before its end.
 
-    Args:
-        run_dir: folder of the run.
-        save: as `serve` takes it.
-        take_back: called where the pods have stayed, or the block has ended before they were gone.
+    It goes on meanwhile, and its end ends the wait for the pods; the lease is handed over for as long as they are waited for.
     """
     over = threading.Event()
 
+    def save() -> int:
+        run.hand_over()
+        return 0
+
     def answer() -> None:
         while True:
-            if serve(run_dir, save, is_over=over.is_set):
-                take_back()
+            if serve(run.asked_in, save, is_over=over.is_set):
+                run.take_back()
             if over.wait(POLL_INTERVAL_S):
                 return
 
