@@ -61,10 +61,14 @@ class Point:
             return f"between {stage} and {self.following.removeprefix(f'{SPEC}-')}: {self.where}"
         return f"inside {stage}: {self.where}" + (f", {self.nth} of 3" if self.nth else "")
 
-    def reach(self, folder: Path, attempt: Attempt) -> None:
-        """Wait for the point and freeze every process there."""
+    def reach(self, folder: Path, attempt: Attempt, begun: int) -> None:
+        """Wait for the point and freeze every process there.
+
+        Args:
+            begun: attempts that the run had before this start.
+        """
         if self.following:
-            self._hold_between(folder, attempt)
+            self._hold_between(folder, attempt, begun)
         elif self.nth:
             self._hold_driver(folder, attempt)
         else:
@@ -78,8 +82,12 @@ class Point:
             assert self._is_running(folder), f"{self}: killed behind"
             assert self.where != "writing" or self._is_writing(folder), f"{self}: killed behind"
 
+    def num_begun(self, folder: Path) -> int:
+        """Attempts that the run has by now."""
+        return len(list((folder / _STORE / self.run).glob("attempts/*/owner.json")))
+
     def _is_running(self, folder: Path) -> bool:
-        return _has(folder, self.run, "attempts/*/owner.json") and not _has(folder, self.run, "result.json")
+        return self.num_begun(folder) > 0 and not _has(folder, self.run, "result.json")
 
     def _is_starting(self, folder: Path) -> bool:
         """Ray is up, trainer and rollout server are not: seconds before the first answer."""
@@ -104,9 +112,9 @@ class Point:
 
         assert attempt.until(has_stopped, TIMEOUT_S), attempt.output[-4000:]
 
-    def _hold_between(self, folder: Path, attempt: Attempt) -> None:
+    def _hold_between(self, folder: Path, attempt: Attempt, begun: int) -> None:
         """The launcher is stopped while the stage runs, and so does not begin the next one."""
-        assert attempt.until(lambda: self._is_running(folder), TIMEOUT_S), attempt.output[-4000:]
+        assert attempt.until(lambda: self.num_begun(folder) > begun, TIMEOUT_S), attempt.output[-4000:]
         attempt.process.send_signal(signal.SIGSTOP)
         assert attempt.until(lambda: _has(folder, self.run, "result.json"), TIMEOUT_S), attempt.output[-4000:]
         if self.where == _BETWEEN[1]:
@@ -201,9 +209,10 @@ def test_kill_9_at_ten_seeded_points_ends_as_the_uninterrupted_pipeline_bit_for_
     finish(start(whole, SPEC), whole, SPEC, timeout_s=TIMEOUT_S).must_be_clean()
     for number, point in enumerate(points, start=1):
         freeze_at = f"{point.where}:{point.nth}" if point.nth else ""
+        begun = point.num_begun(killed)
         attempt = start_marked(killed, ray_folder=ray_folder, freeze_at=freeze_at, spec=SPECS / f"{SPEC}.yaml")
         try:
-            point.reach(killed, attempt)
+            point.reach(killed, attempt, begun)
             num_finished = len(list((killed / _STORE).glob("*/result.json")))
             attempt.kill_tree()
         finally:

@@ -108,7 +108,7 @@ def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
 def test_whole_inputs_reach_the_trainer(start):
     code = (
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "
-        "entry.run = lambda spec, overrides: print('reached') or 0; sys.modules['opd.trainer.entry'] = entry; "
+        "entry.run = lambda spec, overrides, within: print('reached') or 0; sys.modules['opd.trainer.entry'] = entry; "
         "sys.exit(opd.launch.main())"
     )
     done = start(code)

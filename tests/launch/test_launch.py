@@ -160,7 +160,7 @@ def test_the_exit_code_is_the_runs(result, code):
     # The entry point is replaced by one that ends at once; the real one is run by the end-to-end tests.
     script = (
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "
-        f"entry.run = lambda spec, overrides: {result}; sys.modules['opd.trainer.entry'] = entry; sys.exit(opd.launch.main())"
+        f"entry.run = lambda spec, overrides, within: {result}; sys.modules['opd.trainer.entry'] = entry; sys.exit(opd.launch.main())"
     )
     assert launch(QUICKSTART, code=script).returncode == code
 
