@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from opd.config import ConvertSpec
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from opd.runs.run import Run
 
 
-def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile = nullcontext) -> int:
+def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile | None = None) -> int:
     """`opd.launch`'s way in: one attempt at a conversion, with a run directory as every kind has.
 
     Args:

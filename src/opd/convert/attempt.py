@@ -18,14 +18,14 @@ Meanwhile = Callable[[Run], AbstractContextManager[None]]
 
 
 def run_attempt(
-    spec: ConvertSpec, *, say: Callable[[str], None], within: Run | None = None, meanwhile: Meanwhile = nullcontext
+    spec: ConvertSpec, *, say: Callable[[str], None], within: Run | None = None, meanwhile: Meanwhile | None = None
 ) -> int:
     """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0; see `opd.convert.run`."""
     try:
         claimed = open_run(spec, within=within)
         with claimed:
             PROGRESS.rest("conversion")
-            with meanwhile(claimed):
+            with nullcontext() if meanwhile is None else meanwhile(claimed):
                 from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
 
                 done = convert_checkpoint(spec.convert)
