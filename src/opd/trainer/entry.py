@@ -194,9 +194,8 @@ def set_process_environment(device: str) -> None:
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
         os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
-    if device != "cpu":
         keep_compiled()
-    if device == "cpu":
+    else:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models: more threads wait for each other
