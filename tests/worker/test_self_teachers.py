@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from tests.worker.batches import uneven_rows
@@ -34,12 +36,12 @@ class _Engine:
     def local_weights(self) -> dict[str, torch.Tensor]:
         return {"w": self.weight}
 
-    def load_local_weights(self, weights: dict[str, torch.Tensor], whose: str) -> None:
+    def load_local_weights(self, weights: Mapping[str, torch.Tensor], whose: str) -> None:
         self.weight.copy_(weights["w"])
 
 
 def _teachers(value: float, every: int) -> SelfTeachers:
-    return SelfTeachers(engines={"teacher": _Engine(value)}, every={"teacher": every})  # type: ignore[dict-item]
+    return SelfTeachers(engines={"teacher": _Engine(value)}, every={"teacher": every})
 
 
 @pytest.mark.parametrize(("step", "is_saved"), [(2, False), (3, False), (4, True), (5, True), (6, False), (7, True)])

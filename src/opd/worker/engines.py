@@ -165,6 +165,13 @@ class _HeadEngine(_PackedEngine):
                     output = run_with_task(self.module, self.head, task, **inputs)
                 take(micro_batch, output)
 
+    def local_weights(self) -> dict[str, torch.Tensor]:
+        """This rank's part of each weight, by name, as it lies: on the device, or parked on the host."""
+        parts = {
+            name: weight.detach() for name, weight in self.module.state_dict().items()
+        }  # sharded, whatever was gathered
+        return {name: part.to_local() if isinstance(part, DTensor) else part for name, part in parts.items()}
+
     def check_head(self, name: str) -> None:
         """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
         ids = torch.arange(4, device=get_device_id()).unsqueeze(0)
@@ -184,11 +191,6 @@ class _HeadEngine(_PackedEngine):
             )
 
 
-def _local_weights(module: PreTrainedModel) -> dict[str, torch.Tensor]:
-    parts = {name: weight.detach() for name, weight in module.state_dict().items()}  # sharded, whatever was gathered
-    return {name: part.to_local() if isinstance(part, DTensor) else part for name, part in parts.items()}
-
-
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
 class TeacherEngine(_HeadEngine):
     """A model without gradients and optimizer that moves between host and device as `param_offload` says.
@@ -206,20 +208,8 @@ class TeacherEngine(_HeadEngine):
     def _build_lr_scheduler(self, optimizer: None) -> None:
         return None
 
-    def local_weights(self) -> dict[str, torch.Tensor]:
-        """This rank's part of each weight, by name, as it lies: on the device, or parked on the host."""
-        return _local_weights(self.module)
-
-    def copy_weights(self, student: StudentEngine) -> None:
-        """Become what the student is now, in this teacher's dtype; both are of one model, cut over the same ranks.
-
-        Raises:
-            ValueError: they are not.
-        """
-        self.load_local_weights(_local_weights(student.module), "the student's")
-
     def load_local_weights(self, weights: Mapping[str, torch.Tensor], whose: str) -> None:
-        """Take this rank's part of each weight from `weights`.
+        """Take this rank's part of each weight from `weights`, in this teacher's dtype.
 
         Raises:
             ValueError: names or shapes are not this teacher's; `whose` says which were given.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from opd.config.sections import Teacher
 from opd.errors import CheckpointError
 from opd.runs.manifest import step_of
-from opd.worker.engines import StudentEngine, TeacherEngine
 from opd.worker.step_metrics import TEACHER
 
 
@@ -31,18 +31,30 @@ def refresh_metrics(teachers: Mapping[str, Teacher], step: int) -> dict[str, flo
     return {f"opd/{names[key]}": float(found) for key, found in of.items()}
 
 
+class Weights(Protocol):
+    """What is asked of the student's engine."""
+
+    def local_weights(self) -> dict[str, torch.Tensor]: ...
+
+
+class TakesWeights(Weights, Protocol):
+    """What is asked of a teacher's: see `opd.worker.engines.TeacherEngine`."""
+
+    def load_local_weights(self, weights: Mapping[str, torch.Tensor], whose: str) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class SelfTeachers:
     """The teachers of a run by their keys, each with its `refresh_every`."""
 
-    engines: Mapping[str, TeacherEngine]
+    engines: Mapping[str, TakesWeights]
     every: Mapping[str, int]
 
-    def before(self, step: int, student: StudentEngine) -> None:
+    def before(self, step: int, student: Weights) -> None:
         """Refresh the teachers for which it is time, before anything of the step is read; 0: the step is not known."""
         for key, engine in self.engines.items():
             if step > 1 and teachers_step(step, self.every[key]) == step - 1:
-                engine.copy_weights(student)
+                engine.load_local_weights(student.local_weights(), "the student's")
 
     def save(self, folder: Path, *, step: int, rank: int, world: int) -> None:
         """Keep this rank's part of the teachers beside the student's, of those that a resume could not have from elsewhere.
