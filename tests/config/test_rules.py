@@ -101,6 +101,7 @@ RULES = [
             "teacher.prompt": "{prompt}",
             "teacher.max_prompt_length": 30000,
             "actor.use_dynamic_bsz": True,
+            "model.attn_implementation": "sdpa",
             "actor.log_prob_max_token_len_per_gpu": 30720,
         },
         "teacher.max_prompt_length",
@@ -113,11 +114,33 @@ RULES = [
         | {
             "teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "{prompt}", "max_prompt_length": 30000}},
             "actor.use_dynamic_bsz": True,
+            "model.attn_implementation": "sdpa",
             "actor.log_prob_max_token_len_per_gpu": 30720,
         },
         "teachers.b.max_prompt_length",
         "must hold the teacher's longest row",
         {"actor.log_prob_max_token_len_per_gpu": 38192},
+    ),
+    (
+        "opd",
+        {"teacher.prompt": "Answer as {{experts}} do."},
+        "teacher.prompt",
+        "no name stands in braces",
+        {"teacher.prompt": "{prompt} Answer as {{experts}} do."},
+    ),
+    (
+        "opd-agent",
+        SEVERAL | {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "Think."}}},
+        "teachers.b.prompt",
+        "no name stands in braces",
+        {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "{{{data_source}}}"}}},
+    ),
+    (
+        "opd-agent",
+        {"model.attn_implementation": "sdpa", "actor.log_prob_max_token_len_per_gpu": 4096},
+        "actor.log_prob_max_token_len_per_gpu",
+        "longest row",
+        {"opd.read_tokens": 4096},
     ),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
     ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
@@ -162,6 +185,13 @@ RULES = [
         "opd.vocab_parallel_size",
         "divide the number of ranks",
         {"opd.vocab_parallel_size": 4},
+    ),
+    (
+        "sft",
+        {"actor.gradient_checkpointing": "auto"},
+        "actor.gradient_checkpointing",
+        "memory plan",
+        {"actor.gradient_checkpointing": True},
     ),
     (
         "grpo",
@@ -459,6 +489,14 @@ def test_a_reward_that_cannot_match_the_instruction_is_remarked(kind, changes, w
     notes = parse_tree(tree_of(minimal, kind, **changes)).notes
     assert len(notes) == 1
     assert words in notes[0]
+
+
+@pytest.mark.parametrize(
+    "own", [{"actor.log_prob_max_token_len_per_gpu": 64}, {"actor.log_prob_micro_batch_size_per_gpu": 5}]
+)
+def test_a_distillation_whose_forwards_the_plan_cuts_is_not_asked_for_sizes_that_it_does_not_read(own, minimal):
+    prompt = {"teacher.prompt": "{prompt}", "teacher.max_prompt_length": 30000, "actor.use_dynamic_bsz": True}
+    parse_tree(tree_of(minimal, "opd", **own, **(prompt if "actor.log_prob_max_token_len_per_gpu" in own else {})))
 
 
 def test_a_teacher_that_no_value_leads_to_is_remarked(minimal):

@@ -61,11 +61,6 @@
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
-{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
-  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
-{{- end -}}
 {{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.truncation" "value" ($v.data).truncation
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
@@ -116,31 +111,39 @@
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
+{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- if eq (toString ($v.actor).gradient_checkpointing) "auto" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.gradient_checkpointing" "value" ($v.actor).gradient_checkpointing
+  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- if eq (toString ($v.actor).param_offload) "auto" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.param_offload" "value" ($v.actor).param_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
+  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
+  "fix" "use true or false") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
   "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
   "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
-{{- if mod $v.mini_rows $v.num_groups -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
-  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
-{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "opd" "opd-agent") -}}
 {{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
@@ -185,6 +188,18 @@
   "fix" "give it the student's path and revision, or remove the key") -}}
 {{- end -}}
 {{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).prompt)) (not (regexMatch "(^|[^{])([{][{])*[{][^{}]" (toString ($v.teacher).prompt))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "teacher.prompt" "value" ($v.teacher).prompt
+  "rule" "no name stands in braces in it, so the teacher would read the same text in the place of every row's question"
+  "fix" "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key") -}}
+{{- end -}}
+{{- range $index, $item := keys $v.teachers | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "prompt"))) (not (regexMatch "(^|[^{])([{][{])*[{][^{}]" (toString (index (index $v.teachers $item) "prompt")))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.prompt" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "prompt")
+  "rule" "no name stands in braces in it, so the teacher would read the same text in the place of every row's question"
+  "fix" "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (kindIs "invalid" ($v.teacher).prompt) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "teacher.max_prompt_length" "value" ($v.teacher).max_prompt_length
   "rule" "this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length"
@@ -197,13 +212,13 @@
   "fix" "give it a prompt, or remove the key") -}}
 {{- end -}}
 {{- end -}}
-{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf ($v.teacher).max_prompt_length ($v.data).max_response_length))) -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf ($v.teacher).max_prompt_length ($v.data).max_response_length))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "teacher.max_prompt_length" "value" ($v.teacher).max_prompt_length
   "rule" (printf "the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size %s) must hold the teacher's longest row, its own prompt and max_response_length" (include "opd.text" $v.num_sharing))
   "fix" "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length") -}}
 {{- end -}}
 {{- range $index, $item := keys $v.teachers | sortAlpha -}}
-{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "max_prompt_length"))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf (index (index $v.teachers $item) "max_prompt_length") ($v.data).max_response_length))) -}}
+{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" (index (index $v.teachers $item) "max_prompt_length"))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) ($v.actor).use_dynamic_bsz (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 (addf (index (index $v.teachers $item) "max_prompt_length") ($v.data).max_response_length))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.max_prompt_length" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "max_prompt_length")
   "rule" (printf "the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size %s) must hold the teacher's longest row, its own prompt and max_response_length" (include "opd.text" $v.num_sharing))
   "fix" "raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length") -}}
@@ -331,16 +346,30 @@
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
 {{- end -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
-{{- if eq (toString ($v.actor).param_offload) "auto" -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.param_offload" "value" ($v.actor).param_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
-  "fix" "use true or false") -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
 {{- end -}}
-{{- if eq (toString ($v.actor).optimizer_offload) "auto" -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.optimizer_offload" "value" ($v.actor).optimizer_offload
-  "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
-  "fix" "use true or false") -}}
+{{- if mod $v.mini_rows $v.num_groups -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+  "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
+  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "sft") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd") -}}

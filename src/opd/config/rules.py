@@ -25,6 +25,18 @@ ranks, answers of a prompt, rows of a mini-batch."""
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
 
+PACKED_ATTENTION = ("varlen", "flash_attention_2")
+"""Those that need no matrix of all tokens by all for packed rows."""
+
+_OTHERS = ("grpo", "sft", *ASKS)
+_READS_BY_ACTOR = (
+    'opd.read_tokens is None and not (device == "cuda" and actor.use_remove_padding '
+    f"and model.attn_implementation in {PACKED_ATTENTION})"
+)
+_LOG_PROB_READ = ((_OTHERS, ""), (DISTILS, f"{_READS_BY_ACTOR} and "))
+"""(kinds, condition) by which actor.log_prob_* say how long a forward without a gradient is; else a distillation's memory plan or
+opd.read_tokens does."""
+
 _IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
 _BEFORE_FALL = 'opd.importance.tokens.mode == "before_fall"'
 _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.importance.problems.recompute.at_stages)"
@@ -83,12 +95,16 @@ RULES = (
     *(
         Rule(
             key=key,
-            when=f"{key} is not None and {key} * num_sharing < row_length",
+            when=f"{only}{key} is not None and {key} * num_sharing < row_length",
             rule="a token budget (times ulysses_sequence_parallel_size {num_sharing}) must hold the longest row: "
             "max_prompt_length + max_response_length = {row_length}; verl asserts on it in mid-run",
             fix="use at least {ceil_div(row_length, num_sharing)}, or remove the key",
+            kinds=kinds,
         )
-        for key in ("actor.ppo_max_token_len_per_gpu", "actor.log_prob_max_token_len_per_gpu")
+        for key, kinds, only in (
+            ("actor.ppo_max_token_len_per_gpu", KINDS, ""),
+            *(("actor.log_prob_max_token_len_per_gpu", kinds, only) for kinds, only in _LOG_PROB_READ),
+        )
     ),
     Rule(
         key="data.truncation",
@@ -122,17 +138,25 @@ RULES = (
     *(
         Rule(
             key=key,
-            when=f"not ({_UNEVEN}) and not actor.use_dynamic_bsz and not {prompts} * num_samples % num_groups "
+            when=f"{only}not ({_UNEVEN}) and not actor.use_dynamic_bsz and not {prompts} * num_samples % num_groups "
             f"and {prompts} * num_samples // num_groups % {key}",
             rule=f"with use_dynamic_bsz off the micro-batch must divide a rank's rows ({{{prompts}}} prompts x "
             f"{{num_samples}} samples / {{num_groups}} data-parallel ranks = "
             f"{{{prompts} * num_samples // num_groups}})",
             fix=f"use a divisor of {{{prompts} * num_samples // num_groups}}, or use_dynamic_bsz: true",
-            kinds=TRAINS,
+            kinds=kinds,
         )
-        for key, prompts in (
-            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size"),
-            ("actor.log_prob_micro_batch_size_per_gpu", "data.train_batch_size"),
+        for key, prompts, kinds, only in (
+            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size", TRAINS, ""),
+            *(
+                (
+                    "actor.log_prob_micro_batch_size_per_gpu",
+                    "data.train_batch_size",
+                    tuple(kind for kind in kinds if kind in TRAINS),
+                    only,
+                )
+                for kinds, only in _LOG_PROB_READ
+            ),
         )
     ),
     *(
@@ -177,9 +201,9 @@ RULES = (
             when=f'{key} == "auto"',
             rule="only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks",
             fix="use true or false",
-            kinds=("grpo", "sft", *ASKS),
+            kinds=_OTHERS,
         )
-        for key in ("actor.param_offload", "actor.optimizer_offload")
+        for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload")
     ),
     Rule(
         key="reward.path",
@@ -237,6 +261,12 @@ RULES = (
         fix="give it the student's path and revision, or remove the key",
     ),
     *_of_each_teacher(
+        "prompt",
+        when='{prompt} is not None and not matches({prompt}, "(^|[^{{])([{{][{{])*[{{][^{{}}]")',
+        rule="no name stands in braces in it, so the teacher would read the same text in the place of every row's question",
+        fix="write {{prompt}}, which is the row's last user message, or {{COLUMN}} of data.train, or remove the key",
+    ),
+    *_of_each_teacher(
         "max_prompt_length",
         when="{max_prompt_length} is not None and {prompt} is None",
         rule="this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length",
@@ -244,7 +274,8 @@ RULES = (
     ),
     *_of_each_teacher(
         "max_prompt_length",
-        when="{max_prompt_length} is not None and actor.log_prob_max_token_len_per_gpu is not None and actor.use_dynamic_bsz "
+        when=f"{_READS_BY_ACTOR} and "
+        "{max_prompt_length} is not None and actor.log_prob_max_token_len_per_gpu is not None and actor.use_dynamic_bsz "
         "and actor.log_prob_max_token_len_per_gpu * num_sharing < {max_prompt_length} + data.max_response_length",
         rule="the token budget actor.log_prob_max_token_len_per_gpu (times ulysses_sequence_parallel_size {num_sharing}) must hold "
         "the teacher's longest row, its own prompt and max_response_length",

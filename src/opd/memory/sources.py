@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
+from opd.config.rules import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape
 
@@ -121,9 +122,7 @@ def _is_packed(spec: OpdSpec | OpdAgentSpec) -> bool:
     Only then is a forward of many tokens as cheap as the plan takes it for, and what a layer keeps known.
     """
     return (
-        spec.device == "cuda"
-        and spec.actor.use_remove_padding
-        and spec.model.attn_implementation in ("varlen", "flash_attention_2")
+        spec.device == "cuda" and spec.actor.use_remove_padding and spec.model.attn_implementation in PACKED_ATTENTION
     )
 
 

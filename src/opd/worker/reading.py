@@ -21,7 +21,7 @@ class Reading:
     """How rows are cut into forwards without a gradient.
 
     Args:
-        num_tokens: of a forward on one rank; None: as many as the engine's inference settings say.
+        num_tokens: of a forward on one rank, or of its longest row; None: as many as the engine's inference settings say.
         num_sharing: ranks that share each sequence.
         device: where this rank computes.
     """
@@ -40,6 +40,8 @@ class Reading:
         """The rows as an engine reads them, cut by tokens (a collective call), or as its inference settings say."""
         inputs = data.select(*READ)
         config, num_tokens = worker.engine_config, self.num_tokens
+        if num_tokens is None and config.use_dynamic_bsz:
+            num_tokens = config.infer_max_token_len_per_gpu
         if num_tokens is not None:  # a row is never cut, and verl takes one limit on all ranks
             longest = inputs["input_ids"].offsets().diff().max().to(self.device)
             distributed.all_reduce(longest, distributed.ReduceOp.MAX)
@@ -47,7 +49,7 @@ class Reading:
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=worker.model_config.use_remove_padding,
-            use_dynamic_bsz=config.use_dynamic_bsz or num_tokens is not None,
+            use_dynamic_bsz=num_tokens is not None,
             max_token_len_per_gpu=num_tokens or config.infer_max_token_len_per_gpu,
             micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
             temperature=1.0,
