@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from opd.memory.phases import moments_bytes, params_bytes, teacher_sizes
 from opd.memory.plan import Plan
 from opd.memory.shapes import ModelShape
 
@@ -135,15 +136,12 @@ def _student_share(plan: Plan) -> float:
 
 def _moved_bytes(plan: Plan) -> float:
     """To the device and back in a step, of one rank."""
-    parts = {name: size for phase in plan.phases for name, size in phase.parts.items()}
-    choice, moved = plan.choice, 0
-    for offloaded, name in (
-        (choice.offload_teacher, "teacher weights"),
-        (choice.offload_params, "student weights"),
-        (choice.offload_optimizer, "optimizer moments"),
-    ):
-        moved += 2 * parts.get(name, 0) if offloaded else 0
-    return moved
+    job, choice = plan.job, plan.choice
+    return 2.0 * (
+        choice.offload_teacher * sum(teacher_sizes(job))
+        + choice.offload_params * params_bytes(job)
+        + choice.offload_optimizer * moments_bytes(job)
+    )
 
 
 def render_pace(pace: Pace, rates: Rates, *, num_ranks: int, num_steps: int | None, price: float | None) -> list[str]:

@@ -80,13 +80,14 @@ def _phase(name: str, parts: Mapping[str, int], either: Mapping[str, int] | None
 def _resting(job: Job, choice: Choice) -> dict[str, int]:
     """What stays on the device where it is not at work."""
     return {
-        "teacher weights": 0 if choice.offload_teacher else sum(_teacher_sizes(job)),
+        "teacher weights": 0 if choice.offload_teacher else sum(teacher_sizes(job)),
         "student weights": 0 if choice.offload_params else params_bytes(job),
         "optimizer moments": 0 if choice.offload_optimizer else moments_bytes(job),
     }
 
 
-def _teacher_sizes(job: Job) -> list[int]:
+def teacher_sizes(job: Job) -> list[int]:
+    """Bytes of one rank's share of each teacher's weights."""
     return [_share(size * shape.num_params, job.num_ranks) for shape, size in job.teachers]
 
 
@@ -114,7 +115,7 @@ def _rollout(job: Job, choice: Choice) -> Phase:
 
 def _teacher(job: Job, choice: Choice) -> Phase:
     """Forward only: two gathered layers (one computes, the next arrives) and embedding or head; of several the largest parts."""
-    tokens, sizes = _share(choice.score_tokens, job.sequence_ranks), _teacher_sizes(job)
+    tokens, sizes = _share(choice.score_tokens, job.sequence_ranks), teacher_sizes(job)
     return _phase(
         "teacher",
         _resting(job, choice)

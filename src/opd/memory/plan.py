@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from opd.memory.job import GIB, Job
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        return not any(_excess(self.job, phase) for phase in self.phases)
+        return _fits(self.job, self.phases)
 
     @property
     def peak(self) -> Phase:
@@ -138,9 +138,9 @@ def _refilled(job: Job, choice: Choice) -> Choice:
     """What an earlier lever gave up and a later one has made room for: activations, then sums and weights, then the cache."""
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
         kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
-        choice = next((better for better in kept if not any(_excess(job, p) for p in phases_of(job, better))), choice)
+        choice = next((better for better in kept if _fits(job, phases_of(job, better))), choice)
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
-        if _sums_updates(job) and not any(_excess(job, phase) for phase in phases_of(job, better)):
+        if _sums_updates(job) and _fits(job, phases_of(job, better)):
             choice = better
     wanted = _wanted_cache(job)
     if job.device_bytes is None or choice.cache_bytes >= wanted:
@@ -151,6 +151,10 @@ def _refilled(job: Job, choice: Choice) -> Choice:
 
 
 _WITH_CACHE = ("teacher", "student", "optimizer step")
+
+
+def _fits(job: Job, phases: Iterable[Phase]) -> bool:
+    return not any(_excess(job, phase) for phase in phases)
 
 
 def _excess(job: Job, phase: Phase) -> int:

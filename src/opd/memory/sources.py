@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
 from opd.config.rules import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
@@ -28,42 +30,24 @@ def job_from_spec(
         num_sharing: ranks that share the weights; None: all.
     """
     if isinstance(spec, SftSpec):
-        return _without_teacher(spec, student, device_bytes=device_bytes)
+        return _without_teacher(spec, student, num_samples=1, device_bytes=device_bytes)
     teachers = list(spec.named_teachers.values())
     widths = [ENTRY_BYTES[teacher.dtype] for teacher in teachers]
-    actor, sequence_ranks = spec.actor, spec.actor.ulysses_sequence_parallel_size
-    num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
-    num_groups = max(1, num_ranks // sequence_ranks)
-    row_tokens = spec.data.max_prompt_length + spec.data.max_response_length
+    actor, on_gpu, is_packed = spec.actor, spec.device == "cuda", _is_packed(spec)
     prompts = [teacher.max_prompt_length or spec.data.max_prompt_length for teacher in teachers]
     teacher_row_tokens = max(prompts) + spec.data.max_response_length
-    rows = -(-spec.data.train_batch_size * spec.rollout.num_samples // num_groups)
-    mini_rows = -(-actor.ppo_mini_batch_size * spec.rollout.num_samples // num_groups)
-    on_gpu, is_packed = spec.device == "cuda", _is_packed(spec)
     checkpointing = _wish(actor.gradient_checkpointing)
-    return Job(
-        student=student,
+    job = _without_teacher(spec, student, num_samples=spec.rollout.num_samples, device_bytes=device_bytes)
+    return replace(
+        job,
         teacher=teacher_shapes[0],
-        num_ranks=num_sharing or num_ranks,
-        sequence_ranks=sequence_ranks,
+        num_ranks=num_sharing or job.num_ranks,
         vocab_ranks=spec.opd.vocab_parallel_size,
-        compute_bytes=ENTRY_BYTES[actor.dtype],
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
-        row_tokens=row_tokens,
-        response_tokens=spec.data.max_response_length,
-        rows_per_step=rows,
-        train_tokens=_micro_batch(
-            mini_rows,
-            row_tokens,
-            actor.ppo_micro_batch_size_per_gpu,
-            actor.use_dynamic_bsz,
-            actor.ppo_max_token_len_per_gpu * sequence_ranks,
-        ),
         teacher_row_tokens=teacher_row_tokens,
-        score_tokens=_score_tokens(spec, rows, teacher_row_tokens),
+        score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
         score_is_planned=is_packed and spec.opd.read_tokens is None,
-        mini_rows=mini_rows,
         checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
         activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
         compiled=actor.torch_compile and on_gpu,
@@ -74,27 +58,17 @@ def job_from_spec(
         rollout_sleeps=spec.rollout.free_cache_engine,
         rollout_ranks=spec.rollout.tensor_parallel_size,
         cache_bytes=_bytes(spec.opd.cache_gib),
-        device_bytes=device_bytes,
         offload_teacher=_wish(teachers[0].offload),
-        offload_params=_wish(actor.param_offload),
-        offload_optimizer=_wish(actor.optimizer_offload),
     )
 
 
-def _without_teacher(spec: SftSpec, model: ModelShape, *, device_bytes: int | None) -> Job:
-    """The job of one rank that learns given answers."""
+def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, device_bytes: int | None) -> Job:
+    """The job of one rank that learns given answers, `num_samples` of each prompt."""
     actor, sequence_ranks = spec.actor, spec.actor.ulysses_sequence_parallel_size
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     num_groups = max(1, num_ranks // sequence_ranks)
     row_tokens = spec.data.max_prompt_length + spec.data.max_response_length
-    mini_rows = -(-actor.ppo_mini_batch_size // num_groups)
-    tokens = _micro_batch(
-        mini_rows,
-        row_tokens,
-        actor.ppo_micro_batch_size_per_gpu,
-        actor.use_dynamic_bsz,
-        actor.ppo_max_token_len_per_gpu * sequence_ranks,
-    )
+    mini_rows = -(-actor.ppo_mini_batch_size * num_samples // num_groups)
     return Job(
         student=model,
         teacher=None,
@@ -103,8 +77,14 @@ def _without_teacher(spec: SftSpec, model: ModelShape, *, device_bytes: int | No
         compute_bytes=ENTRY_BYTES[actor.dtype],
         row_tokens=row_tokens,
         response_tokens=spec.data.max_response_length,
-        rows_per_step=-(-spec.data.train_batch_size // num_groups),
-        train_tokens=tokens,
+        rows_per_step=-(-spec.data.train_batch_size * num_samples // num_groups),
+        train_tokens=_micro_batch(
+            mini_rows,
+            row_tokens,
+            actor.ppo_micro_batch_size_per_gpu,
+            actor.use_dynamic_bsz,
+            actor.ppo_max_token_len_per_gpu * sequence_ranks,
+        ),
         score_tokens=0,
         mini_rows=mini_rows,
         checkpointing=actor.gradient_checkpointing is not False,
