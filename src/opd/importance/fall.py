@@ -62,7 +62,7 @@ def end_of_signal(scores: NDArray[np.float64]) -> int:
     explained[ahead <= behind] = 0.0
     place = int(explained.argmax())
     around_one = float(((means - means.mean()) ** 2).sum())
-    around_two = max(around_one - float(explained[place]), np.finfo(np.float64).eps * around_one)
+    around_two = max(around_one - float(explained[place]), float(np.finfo(np.float64).eps) * around_one)
     if around_one == 0.0 or num_segments * np.log(around_one / around_two) <= 3 * np.log(num_segments):
         return len(scores)
     return int(starts[first[place]])
