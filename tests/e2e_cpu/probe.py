@@ -6,12 +6,11 @@ are, so it waits for them. Nothing is changed: the wrapped functions do what the
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
+
+from tests.after_import import change_after_import
 
 FOLDER = "OPD_PROBE_FOLDER"
 
@@ -48,32 +47,5 @@ def _watch_student(module) -> None:
     module.run_with_task = run_with_task
 
 
-_WATCHED = {"opd.rollout.worker": _watch_rollout, "opd.worker.engines": _watch_student}
-
-
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `watched[name]` with each of these modules as soon as it has been imported."""
-
-    def __init__(self, watched):
-        self.watched = watched
-
-    def find_spec(self, name, path, target=None):
-        if name not in self.watched:
-            return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self.watched[name](module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 if FOLDER in os.environ:
-    sys.meta_path.insert(0, AfterImport(_WATCHED))
+    change_after_import({"opd.rollout.worker": _watch_rollout, "opd.worker.engines": _watch_student})

@@ -10,11 +10,10 @@ import json
 import math
 import os
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from tests.e2e_cpu.probe import AfterImport
+from tests.after_import import change_after_import
 
 PHASES = "OPD_BENCH_PHASES"
 SIGMA = 0.8  # of the logarithm: the longest of 128 answers is about six times as long as the mean
@@ -79,4 +78,4 @@ def _sized(module) -> None:
 
 
 if PHASES in os.environ:
-    sys.meta_path.insert(0, AfterImport({"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized}))
+    change_after_import({"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized})
