@@ -72,8 +72,10 @@ def attempt(monkeypatch, tmp_path):
         trainer.ours = SimpleNamespace(spec=parse_tree(SPEC | {"eval": eval_keys}).spec)
         local, remote = (LocalStore(tmp_path / name) for name in (f"disk {number}", "store"))
         handle = SimpleNamespace(attempt=number, local_dir=str(local.root), run_id="r")
-        claim = SimpleNamespace(end=lambda state, why: None, prefix=f"attempts/{number:04d}")
-        trainer.run = SimpleNamespace(handle=handle, stores=(remote, local), remote=remote, claim=claim)
+        trainer.run = SimpleNamespace(
+            handle=handle, stores=(remote, local), remote=remote,
+            asked_in=local.root, hand_over=lambda: None, take_back=lambda: None,
+        )  # fmt: skip
         trainer._not_uploaded, trainer._unsealed_step, trainer._stop = set(), None, GracefulStop()
         trainer.global_steps, trainer.total_training_steps = 0, 1
         trainer._skipped = SkippedUpdates(0)

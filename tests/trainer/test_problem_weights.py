@@ -327,11 +327,11 @@ def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> t
     trainer.ours = SimpleNamespace(spec=spec, checkpoint=spec.checkpoint, run=SimpleNamespace(run_id="r"))
     trainer.config = OmegaConf.create({"trainer": {"save_freq": 2}})
     trainer.saved, trainer.claim = [], []
-    claim = SimpleNamespace(end=lambda state, why: trainer.claim.append(state), prefix="attempts/0001")
     trainer.run = SimpleNamespace(
         checkpoints=SimpleNamespace(current=None),
-        local=LocalStore(tmp_path), remote=None, stores=[LocalStore(tmp_path)], claim=claim,
+        local=LocalStore(tmp_path), remote=None, stores=[LocalStore(tmp_path)],
         handle=SimpleNamespace(local_dir=str(tmp_path), attempt=1),
+        asked_in=tmp_path, hand_over=lambda: trainer.claim.append("stopped"), take_back=lambda: trainer.claim.append("goes on"),
     )  # fmt: skip
     trainer.train_dataset, trainer.agent_loop_manager = dataset, _Interrupted(ask)
     trainer.global_steps, trainer.total_training_steps, trainer.timing_raw = 4, 8, {}
@@ -363,7 +363,7 @@ def test_a_pod_that_has_to_go_while_the_rates_are_measured_gets_its_save_and_the
     assert trainer.saved == [3]
     stop.sign_of_life(tmp_path)
     assert stop.wait(tmp_path, asked[0], timeout_s=5) == 3
-    assert trainer.claim == ["stopped"]
+    assert trainer.claim == ["stopped", "goes on"]
     assert (trainer.agent_loop_manager.num_batches, trainer.global_steps) == (4, 4)
     assert metrics["opd/pass_rate_mean"] == 0.0
     standing = PROGRESS.read()
