@@ -14,7 +14,7 @@ from tests.envs.travel.tokenizers_under_test import byte_level_bpe
 from opd.data.prepare_agent_data import main
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.database import verify_database
-from opd.envs.travel.data.deepplanning import FOLDER, TRAVEL_FILES
+from opd.envs.deepplanning.parts import FOLDER, QUERY_FILES
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.make_database import write_database
 from opd.envs.travel.reward import compute_score
@@ -277,7 +277,7 @@ def test_what_is_there_is_prepared_and_what_is_not_is_said(published, capsys):
     shutil.rmtree(published / FOLDER / "shoppingplanning" / "database_level1")
     for level in (2, 3):
         (published / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json").unlink()
-    (published / TRAVEL_FILES["zh"]).unlink()
+    (published / QUERY_FILES["zh"]).unlink()
     main(["--data-dir", str(published), "--sources", "deepplanning"])
     out = published / "agent_processed"
     assert {path.name for path in out.glob("*.parquet")} == {"train.parquet", "val_travel_en.parquet"}

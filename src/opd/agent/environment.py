@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from opd.agent.conversation import Conversation
 from opd.agent.dialogue import Dialogue, DialogueRunner, Reply
 from opd.agent.parsing import CallParser
+from opd.agent.protocol import ToolReply
 from opd.agent.settings import TOOL_SELECTION, AgentSettings
 from opd.agent.tool_pool import ToolPool
 from opd.agent.toolset import load_toolset, tool_schemas
@@ -22,17 +24,31 @@ CASE_ID = "case_id"
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class EpisodeTools:
-    """The pool's tools as one episode sees them."""
+    """The pool's tools as one episode sees them, and what tools that keep a state have made of it."""
 
     pool: ToolPool
     names: Collection[str]
     episode_seed: int | None
     case_id: str | None = None
+    keeps_state: bool = False
+    """Calls run in their order, each with the state that the one before left; a call that fails leaves it as it was."""
+    state: str | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Reply:
-        return await self.pool.call(name, arguments, episode_seed=self.episode_seed, case_id=self.case_id)
+        if not self.keeps_state:
+            return await self._call(name, arguments)
+        async with self._turn:
+            reply = await self._call(name, arguments)
+            self.state = self.state if reply.state is None else reply.state
+            return reply
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
+        return await self.pool.call(
+            name, arguments, episode_seed=self.episode_seed, case_id=self.case_id, state=self.state
+        )
 
 
 class Runners:
@@ -121,7 +137,9 @@ class Environment(Runners):
     ):
         found = tool_schemas(settings.toolset) if schemas is None else schemas
         super().__init__(settings, tokenizer, schemas=found, make_parser=make_parser)
-        self._needs_case = schemas is None and load_toolset(settings.toolset).needs_case
+        toolset = load_toolset(settings.toolset) if schemas is None else None
+        self._needs_case = toolset is not None and toolset.needs_case
+        self._keeps_state = toolset is not None and toolset.keeps_state
         truncate_reply("", tokenizer=tokenizer, max_tokens=settings.max_reply_tokens)
         self._pool = (
             ToolPool(
@@ -152,6 +170,7 @@ class Environment(Runners):
             names=self.tool_names(extra_info),
             episode_seed=None if seed is None else int(seed),
             case_id=case_id,
+            keeps_state=self._keeps_state,
         )
 
     def final_text(self, dialogue: Dialogue) -> str:

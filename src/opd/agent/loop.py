@@ -18,7 +18,7 @@ from verl.experimental.agent_loop.agent_loop import (
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.environment import Environment
 from opd.agent.metrics import num_turns
-from opd.agent.settings import AGENT_LOOP, FINAL_TEXT, AgentSettings
+from opd.agent.settings import AGENT_LOOP, ENDING, FINAL_TEXT, TOOL_STATE, AgentSettings
 from opd.agent.verl_tools import VerlTools, call_parser
 
 _ENVIRONMENTS: dict[AgentSettings, Environment] = {}
@@ -73,6 +73,7 @@ class ToolDialogueLoop(AgentLoopBase):
             steps.see(out)
             return Sampled(token_ids=out.token_ids, logprobs=out.log_probs or None)
 
+        state: dict[str, str | None] = {}
         if self._own_tools:
             own = VerlTools(
                 {name: self._own_tools[name] for name in self._environment.tool_names(extra)},
@@ -86,9 +87,12 @@ class ToolDialogueLoop(AgentLoopBase):
         else:
             tools = self._environment.tools(extra)
             self.dialogue = await runner.run(row["raw_prompt"], generate=generate, tools=tools)
-        return self._output(self.dialogue, clock, steps)
+            state = {TOOL_STATE: tools.state} if tools.keeps_state else {}
+        return self._output(self.dialogue, clock, steps, state)
 
-    def _output(self, dialogue: Dialogue, clock: _Clock, steps: _Steps) -> AgentLoopOutput:
+    def _output(
+        self, dialogue: Dialogue, clock: _Clock, steps: _Steps, state: Mapping[str, str | None]
+    ) -> AgentLoopOutput:
         tool_s = sum(call.seconds for turn in dialogue.turns for call in turn.calls)
         return AgentLoopOutput(
             prompt_ids=dialogue.prompt_ids,
@@ -102,9 +106,10 @@ class ToolDialogueLoop(AgentLoopBase):
             # verl hands these to the reward function inside `extra_info`.
             extra_fields={
                 FINAL_TEXT: self._environment.final_text(dialogue),
-                "ending": dialogue.ending,
+                ENDING: dialogue.ending,
                 "min_global_steps": steps.first,
                 "max_global_steps": steps.last,
+                **state,
             },
         )
 

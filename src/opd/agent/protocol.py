@@ -17,6 +17,8 @@ class ToolCall(NamedTuple):
     timeout_s: float
     case_id: str | None = None
     """Of a toolset whose database holds a part of its own for each task."""
+    state: str | None = None
+    """Of a toolset that keeps one: the conversation's, None at its beginning."""
 
 
 class WorkerReply(NamedTuple):
@@ -26,6 +28,8 @@ class WorkerReply(NamedTuple):
     error: ErrorClass | None
     fault: str | None = None
     """What the tool itself raised, for the log; the model reads only that it failed."""
+    state: str | None = None
+    """The conversation's new state; None: as before."""
 
 
 class Ready(NamedTuple):
@@ -43,6 +47,8 @@ class ToolReply(NamedTuple):
     """From when a process took the call up to its answer, kill included."""
     queued_s: float = 0.0
     """Before that: the wait for a free process."""
+    state: str | None = None
+    """The conversation's new state (`Toolset.keeps_state`); None: as before, as after every failure."""
 
 
 def error_text(error: ErrorClass, message: str) -> str:

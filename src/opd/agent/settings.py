@@ -15,6 +15,10 @@ TOOL_SELECTION = "tool_selection"
 """verl's key in a row's `extra_info`: the tools that this row is offered; all where it is absent."""
 FINAL_TEXT = "final_text"
 """Key of `extra_info` under which an agent loop may hand over the text of the model's last turn alone."""
+TOOL_STATE = "tool_state"
+"""Key of `extra_info` for what tools that keep a state made of it in the conversation; None where they changed nothing."""
+ENDING = "ending"
+"""Key of `extra_info` for why the conversation ended (`opd.agent.dialogue.ENDINGS`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,7 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
         *,
         episode_seed: int | None = None,
         case_id: str | None = None,
+        state: str | None = None,
     ) -> ToolReply:
         """Runs one tool.
 
@@ -83,12 +84,15 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             arguments: JSON text as the model wrote it, or parsed.
             episode_seed: the row's `extra_info["episode_seed"]`: whose prices the tools tell.
             case_id: the row's `extra_info["case_id"]`: whose entries they see (`Toolset.needs_case`).
+            state: the conversation's, from the last reply that had one (`Toolset.keeps_state`).
 
         Raises:
             ToolPoolError: the pool is closed, or its processes cannot be started.
             TypeError | AttributeError: arguments that cannot be pickled; none that came as JSON.
         """
-        return await asyncio.wrap_future(self.submit(name, arguments, episode_seed=episode_seed, case_id=case_id))
+        return await asyncio.wrap_future(
+            self.submit(name, arguments, episode_seed=episode_seed, case_id=case_id, state=state)
+        )
 
     def submit(
         self,
@@ -97,9 +101,10 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
         *,
         episode_seed: int | None = None,
         case_id: str | None = None,
+        state: str | None = None,
     ) -> "Future[ToolReply]":
         """`call` for threads; cancelling the future before a process takes it up drops the call."""
-        call = ToolCall(str(name), arguments, episode_seed, self._timeout_s, case_id)
+        call = ToolCall(str(name), arguments, episode_seed, self._timeout_s, case_id, state)
         return self._submit(_Request(call, time.monotonic()))
 
     def _spawn(self) -> ChildProcess:
@@ -132,7 +137,7 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
                 answer: WorkerReply = child.connection.recv()
                 if answer.fault is not None:
                     logger.warning("tool %s raised %s", name, answer.fault)
-                return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s)
+                return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s, answer.state)
         except (EOFError, OSError):
             if self._closed:
                 raise ToolPoolError("their pool was closed") from None

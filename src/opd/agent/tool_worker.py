@@ -4,12 +4,21 @@ import os
 import pickle
 import resource
 import sys
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
-from opd.agent.toolset import BadArguments, BadJson, Tool, load_toolset, parse_arguments, render, shown
+from opd.agent.toolset import (
+    MAX_STATE_CHARS,
+    BadArguments,
+    BadJson,
+    Changed,
+    Toolset,
+    load_toolset,
+    parse_arguments,
+    render,
+    shown,
+)
 from opd.isolation.serving import limit, orphan_alarm, requests
 
 MAX_DATA_BYTES = 1 << 30
@@ -29,7 +38,7 @@ def main(connection_fd: int, database_dir: str, toolset: str) -> None:
         for request in requests(connection):
             call: ToolCall = pickle.loads(request)
             with orphan_alarm(call.timeout_s):
-                reply = _answer(found.tools, database, call)
+                reply = _answer(found, database, call)
             connection.send(reply)
 
 
@@ -48,14 +57,23 @@ def _confine() -> None:
         limit(kind, value)
 
 
-def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerReply:
-    tool = tools.get(call.name)
+def _answer(toolset: Toolset, database: Any, call: ToolCall) -> WorkerReply:
+    tool = toolset.tools.get(call.name)
     if tool is None:
-        message = f"there is no tool {shown(call.name)}; the tools are {', '.join(tools)}"
+        message = f"there is no tool {shown(call.name)}; the tools are {', '.join(toolset.tools)}"
         return WorkerReply(error_text("unknown_tool", message), "unknown_tool")
+    state = None
     try:
         arguments = parse_arguments(tool, call.arguments)
-        text = render(tool.run(_view(database, call), arguments))
+        view = _view(database, call)
+        reply = tool.run(view.with_state(call.state) if toolset.keeps_state else view, arguments)
+        if isinstance(reply, Changed):
+            reply, state = reply
+            if len(state) > MAX_STATE_CHARS:
+                raise BadArguments(
+                    f"after {call.name} too much would be kept: at most {MAX_STATE_CHARS} characters are"
+                )
+        text = render(reply)
     except BadJson as error:
         return WorkerReply(error_text("bad_json", str(error)), "bad_json")
     except BadArguments as error:
@@ -65,7 +83,7 @@ def _answer(tools: Mapping[str, Tool], database: Any, call: ToolCall) -> WorkerR
         return WorkerReply(
             error_text("crashed", message), "crashed", f"{type(error).__name__}: {error}"[:MAX_FAULT_CHARS]
         )
-    return WorkerReply(text[:MAX_REPLY_CHARS], None)
+    return WorkerReply(text[:MAX_REPLY_CHARS], None, state=state)
 
 
 def _view(database: Any, call: ToolCall) -> Any:

@@ -14,6 +14,8 @@ from opd.isolation.modules import load_file
 from opd.text import storable
 
 DEFAULT_TOOLSET = "opd.agent.tools"
+MAX_STATE_CHARS = 65536
+"""It travels with every call of its conversation."""
 MAX_ARGUMENT_BYTES = 65536
 """Longer arguments are refused unread: no honest call comes near, and JSON is parsed in bounded time."""
 _MAX_SHOWN_CHARS = 60
@@ -32,13 +34,21 @@ class Tool(NamedTuple):
     name: str
     description: str
     arguments: type[BaseModel]
-    run: Callable[[Any, Any], "Reply"]
+    run: Callable[[Any, Any], "Reply | Changed"]
     """Takes the database (`opd.envs.travel.database.Database` in the call's episode, or the toolset's own) and an instance of
     `arguments`; returns what JSON can hold."""
 
 
 Reply = Mapping[str, Any] | Sequence[Any]
 """What a tool answers: a JSON object or array."""
+
+
+class Changed(NamedTuple):
+    """A reply after which the conversation's state is another (`Toolset.keeps_state`)."""
+
+    reply: Reply
+    state: str
+    """What the conversation's next call gets; at most `MAX_STATE_CHARS`."""
 
 
 class BadArguments(ValueError):
@@ -125,6 +135,10 @@ class Toolset(NamedTuple):
     """Of the toolset that opens the database; None where that defines none."""
     needs_case: bool
     """Its module says `NEEDS_CASE = True`: each row names its case, and tools get the database's `.in_case(case_id)`."""
+    keeps_state: bool
+    """Its module says `KEEPS_STATE = True`: tools get that view's `.with_state(state)`, with what the conversation's last
+    `Changed` held, None before one. The conversation holds it, so that no process takes it along, and its calls run one
+    after another."""
 
 
 @lru_cache(maxsize=8)
@@ -140,10 +154,10 @@ def load_toolset(toolset: str = DEFAULT_TOOLSET) -> Toolset:
         isinstance(tool, Tool) and tool.name == name for name, tool in tools.items()
     ):
         raise ImportError(f"toolset = {toolset}: must define TOOLS, a mapping from each tool's name to its Tool")
-    needs_case = bool(getattr(module, "NEEDS_CASE", False))
+    needs_case, keeps_state = (bool(getattr(module, name, False)) for name in ("NEEDS_CASE", "KEEPS_STATE"))
     if not hasattr(module, "open_database"):
         module = _module(DEFAULT_TOOLSET)
-    return Toolset(tools, module.open_database, getattr(module, "verify_database", None), needs_case)
+    return Toolset(tools, module.open_database, getattr(module, "verify_database", None), needs_case, keeps_state)
 
 
 def _module(toolset: str) -> ModuleType:

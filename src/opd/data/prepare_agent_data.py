@@ -16,6 +16,8 @@ from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, write_files
 from opd.envs.database_folder import kind_of, read_manifest
 from opd.envs.deepplanning import database as benchmark_database
+from opd.envs.deepplanning.parts import FOLDER, PUBLISHED_AT
+from opd.envs.deepplanning.shopping.rows import shopping
 from opd.envs.travel.data import deepplanning
 from opd.envs.travel.data.filters import filter_rows, length_rule
 from opd.envs.travel.data.generate import GRADES, GeneratedTask, generate_task
@@ -155,6 +157,7 @@ def _published(arguments: argparse.Namespace, tables: Tables, left_out: list[str
     left_out += [f"{path}: no such file" for path in deepplanning.absent_files(arguments.data_dir, arguments.languages)]
     first_index = sum(len(rows) for rows in tables.values())
     ratio, seed = arguments.train_ratio, arguments.seed
+    cases = _cases(arguments)
     sets = list(
         deepplanning.travel(
             arguments.data_dir,
@@ -162,25 +165,26 @@ def _published(arguments: argparse.Namespace, tables: Tables, left_out: list[str
             train_ratio=ratio,
             seed=seed,
             first_index=first_index,
-            cases=_cases(arguments),
+            cases=cases,
         )
     )
     first_index += sum(len(rows) for _, prepared in sets for rows in prepared.rows.values())
-    sets += deepplanning.shopping(arguments.data_dir, first_index=first_index)
+    sets += shopping(arguments.data_dir, first_index=first_index, cases=cases)
     if not sets:
         raise RawFileError(
-            f"{arguments.data_dir / deepplanning.FOLDER}: no query file is there. Get them from "
-            f"{deepplanning.PUBLISHED_AT}, or leave them out with --sources generated"
+            f"{arguments.data_dir / FOLDER}: no query file is there. Get them from "
+            f"{PUBLISHED_AT}, or leave them out with --sources generated"
         )
     for name, prepared in sets:
         language: Language = "zh" if name.endswith("zh") else "en"
         validation = SHOPPING_FILE if "shopping" in name else val_file(language)
         num_written = {}
+        if not any(prepared.rows.values()):
+            reasons = ", ".join(f"{reason} {number}" for reason, number in prepared.dropped.items())
+            left_out.append(f"{name}: none of its queries can be used ({reasons})")
+            prepared = prepared._replace(rows={})
         for split, rows in prepared.rows.items():
             file = TRAIN_FILE if split == "train" else validation
-            if not rows and file == SHOPPING_FILE:
-                left_out.append(f"{name}: none of its queries has a right cart")
-                continue
             tables.setdefault(file, []).extend(rows)
             num_written[file] = len(rows)
         raw = prepared.raw
@@ -197,7 +201,7 @@ def _cases(arguments: argparse.Namespace) -> deepplanning.Cases | None:
         manifest = read_manifest(folder, benchmark_database.Manifest)
     except ManifestError as error:
         raise RawFileError(str(error)) from error
-    return deepplanning.Cases(manifest, manifest.case_names)
+    return deepplanning.Cases(manifest, manifest.case_names, folder)
 
 
 def _filter(arguments: argparse.Namespace, tables: Tables, reports: list[SetReport]) -> Tables:

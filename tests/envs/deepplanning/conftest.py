@@ -1,4 +1,4 @@
-"""The imported database of two invented cases a language, made once."""
+"""The imported database of two invented cases a language and a level, made once."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import pytest
 from tests.envs.deepplanning.published import write_data
 
 from opd.envs.deepplanning.__main__ import main
+from opd.envs.deepplanning.parts import LEVELS
 
 
 @pytest.fixture(scope="session")
 def published_data(tmp_path_factory) -> Path:
-    return write_data(tmp_path_factory.mktemp("published"))
+    return write_data(tmp_path_factory.mktemp("published"), levels=LEVELS)
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tests.envs.deepplanning.published import Files, csv_text
 
+from opd.envs.deepplanning.parts import ARCHIVES, QUERY_FILES
 from opd.envs.deepplanning.scoring.judge import DIMENSIONS
-from opd.envs.travel.data.deepplanning import TRAVEL_ARCHIVES, TRAVEL_FILES
 
 Json = dict[str, Any]
 WORDS = {
@@ -414,13 +414,13 @@ def write_worlds(folder: Path, worlds: Iterable[World]) -> Path:
     for world in worlds:
         by_language.setdefault(world.language, []).append(world)
     for language, found in by_language.items():
-        path = folder / TRAVEL_ARCHIVES[language]
+        path = folder / ARCHIVES[language]
         path.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(path, "w") as archive:
             for world in found:
                 for file, rows in world.files().items():
                     archive.writestr(f"database_{language}/id_{world.case}/{file}", csv_text(rows))
-        queries = folder / TRAVEL_FILES[language]
+        queries = folder / QUERY_FILES[language]
         queries.parent.mkdir(parents=True, exist_ok=True)
         queries.write_text(json.dumps([world.query() for world in found], ensure_ascii=False))
     return folder

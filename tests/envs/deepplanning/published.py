@@ -1,4 +1,4 @@
-"""DeepPlanning's published travel layout with invented entries: what stands in for the archives, which are not to be had here."""
+"""DeepPlanning's published layout with invented entries: what stands in for the archives, which are not to be had here."""
 
 import csv
 import io
@@ -7,7 +7,9 @@ import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from opd.envs.travel.data.deepplanning import TRAVEL_ARCHIVES, TRAVEL_FILES
+from tests.envs.deepplanning import shop
+
+from opd.envs.deepplanning.parts import ARCHIVES, QUERY_FILES, SHOPPING_PARTS, Part
 
 Rows = list[dict[str, str]]
 Files = dict[str, Rows]
@@ -167,14 +169,29 @@ def query(language: str, case: str, **constraints: dict[str, object]) -> dict[st
     return {"id": case, "query": f"{w['home']} → {w['goal']}, {case}", "meta_info": meta}
 
 
-def write_data(folder: Path, *, languages: Iterable[str] = ("en", "zh"), cases: Iterable[str] = ("0", "1")) -> Path:
-    """A data folder with the archives and query files of the languages."""
+def write_data(
+    folder: Path,
+    *,
+    languages: Iterable[str] = ("en", "zh"),
+    levels: Iterable[int] = (),
+    cases: Iterable[str] = ("0", "1"),
+) -> Path:
+    """A data folder with the archives and query files of the languages' travel and the levels' shopping."""
     numbers = list(cases)
     for language in languages:
-        write_zip(folder / TRAVEL_ARCHIVES[language], language, cases=numbers)
+        write_zip(folder / ARCHIVES[language], language, cases=numbers)
         constraint = {"constraint_type": "superlative_cheapest_star", "hotel_name": WORDS[language]["inn"]}
         queries = [query(language, case, hotel_cheapest_star=constraint) for case in numbers]
-        path = folder / TRAVEL_FILES[language]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(queries, ensure_ascii=False))
+        write_queries(folder, language, queries)
+    for level in levels:
+        part = SHOPPING_PARTS[level]
+        shop.write_tar(folder / ARCHIVES[part], level, [(case, shop.files(level, case)) for case in numbers])
+        write_queries(folder, part, [shop.query(level, case) for case in numbers])
     return folder
+
+
+def write_queries(folder: Path, part: Part, queries: list[dict[str, object]]) -> None:
+    """A part's query file."""
+    path = folder / QUERY_FILES[part]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(queries, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`python -m opd.envs.deepplanning check|import`: looks at the published travel archives, and makes the tool database of them."""
+"""`python -m opd.envs.deepplanning check|import`: looks at the published archives, and makes the tool database of them."""
 
 import argparse
 import os
@@ -10,24 +10,35 @@ from opd.data.raw_files import RawFileError
 from opd.envs.database_folder import write_archive
 from opd.envs.deepplanning.archive import Archive, ArchiveError
 from opd.envs.deepplanning.importer import (
+    Asked,
     ImportRefused,
-    NamedEntries,
     checked_cases,
     import_archives,
-    read_named_entries,
+    read_asked,
+)
+from opd.envs.deepplanning.parts import (
+    ARCHIVES,
+    LAYOUTS,
+    LEVELS,
+    PARTS,
+    PUBLISHED_AT,
+    QUERY_FILES,
+    SHOPPING_PARTS,
+    Part,
 )
 from opd.envs.deepplanning.surprises import NUM_EXAMPLES, Surprises
-from opd.envs.travel.data.deepplanning import PUBLISHED_AT, TRAVEL_ARCHIVES, TRAVEL_FILES
-from opd.envs.travel.entries import LANGUAGES, Language
+from opd.envs.travel.entries import LANGUAGES
 
 EXIT_SURPRISED = 1
 EXIT_BAD_INPUT = 2
 EXAMPLE = """\
 example:
   python -m opd.envs.deepplanning check
-    reads data/DeepPlanning/travelplanning/database/database_{en,zh}.zip and says where they differ from the published layout
+    reads data/DeepPlanning/travelplanning/database/database_{en,zh}.zip and shoppingplanning/database_zip/
+    database_level{1,2,3}.tar.gz, as far as they are there, and says where they differ from the published layout
   python -m opd.envs.deepplanning import --out databases/deepplanning
-    writes databases/deepplanning/{deepplanning_en.sqlite,deepplanning_zh.sqlite,manifest.json}: what DATABASE_DIR names
+    writes databases/deepplanning/{deepplanning_en.sqlite,...,deepplanning_shopping_3.sqlite,manifest.json}: what
+    DATABASE_DIR names
 
 exit code: 0; 1 faults, or with --strict notes; 2 wrong usage, or an archive that cannot be read"""
 
@@ -35,13 +46,13 @@ exit code: 0; 1 faults, or with --strict notes; 2 wrong usage, or an archive tha
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    surprises = {language: Surprises(None if arguments.all else NUM_EXAMPLES) for language in LANGUAGES}
+    surprises = {part: Surprises(None if arguments.all else NUM_EXAMPLES) for part in PARTS}
     try:
         archives = _archives(arguments)
-        queries = {language: _queries(arguments.data_dir / TRAVEL_FILES[language]) for language in archives}
+        queries = {part: _queries(arguments.data_dir / QUERY_FILES[part], part) for part in archives}
         if arguments.command == "check":
-            for language, path in archives.items():
-                _check(path, queries[language], surprises[language])
+            for part, path in archives.items():
+                _check(path, part, queries[part], surprises[part])
         else:
             manifest = import_archives(
                 archives, arguments.out, queries=queries, surprises=surprises, replace=arguments.force
@@ -57,13 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "import":
         for name, record in manifest.files.items():
             print(f"{arguments.out / name}: {record.num_bytes} bytes, sha256 {record.sha256}")
-        for language, cases in manifest.cases.items():
-            print(f"{language}: {len(cases)} cases")
+        for part, cases in manifest.cases.items():
+            print(f"{part}: {len(cases)} cases")
         if arguments.archive is not None:
             print(f"{arguments.archive}: sha256 {write_archive(arguments.out, arguments.archive)}")
         return 0
-    num_faults = sum(surprises[language].num_faults for language in archives)
-    num_notes = sum(surprises[language].num_notes for language in archives)
+    num_faults = sum(surprises[part].num_faults for part in archives)
+    num_notes = sum(surprises[part].num_notes for part in archives)
     print(f"{num_faults} faults, {num_notes} notes")
     return EXIT_SURPRISED if num_faults or (arguments.strict and num_notes) else 0
 
@@ -71,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m opd.envs.deepplanning",
-        description="DeepPlanning's travel archives as the tool database of agent.toolset opd.envs.deepplanning.en or .zh.",
+        description="DeepPlanning's archives as the tool database of agent.toolset opd.envs.deepplanning.en or .zh (travel), "
+        "opd.envs.deepplanning.shopping.en or .zh.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -90,38 +102,49 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             help="folder that holds DeepPlanning/ (default: $DATA_DIR, else data)",
         )
-        command.add_argument("--languages", nargs="+", choices=LANGUAGES, help="default: those whose archive is there")
+        command.add_argument(
+            "--languages", nargs="+", choices=LANGUAGES, default=[], help="of travel; default: those that are there"
+        )
+        command.add_argument(
+            "--levels",
+            nargs="+",
+            type=int,
+            choices=LEVELS,
+            default=[],
+            help="of shopping; default: those that are there; with --languages or --levels nothing but what they name",
+        )
         command.add_argument("--all", action="store_true", help=f"every place, not the first {NUM_EXAMPLES} of a kind")
     return parser
 
 
-def _archives(arguments: argparse.Namespace) -> dict[Language, Path]:
-    paths = {language: arguments.data_dir / TRAVEL_ARCHIVES[language] for language in arguments.languages or LANGUAGES}
-    found = {language: path for language, path in paths.items() if path.is_file()}
-    absent = [path for language, path in paths.items() if language not in found]
-    if absent and (arguments.languages or not found):
+def _archives(arguments: argparse.Namespace) -> dict[Part, Path]:
+    named: list[Part] = [*arguments.languages, *(SHOPPING_PARTS[level] for level in arguments.levels)]
+    paths = {part: arguments.data_dir / ARCHIVES[part] for part in named or PARTS}
+    found = {part: path for part, path in paths.items() if path.is_file()}
+    absent = [path for part, path in paths.items() if part not in found]
+    if absent and (named or not found):
         raise RawFileError(f"{', '.join(map(str, absent))}: no such file. Get it from {PUBLISHED_AT}")
     for path in absent:
-        print(f"{path}: no such file; this language is left out")
+        print(f"{path}: no such file; left out")
     return found
 
 
-def _queries(path: Path) -> NamedEntries | None:
+def _queries(path: Path, part: Part) -> Asked | None:
     if path.is_file():
-        return read_named_entries(path)
+        return read_asked(path, part)
     print(f"{path}: no such file; the archive is not compared with its queries")
     return None
 
 
-def _check(path: Path, queries: NamedEntries | None, surprises: Surprises) -> None:
-    with Archive(path, surprises) as archive:
+def _check(path: Path, part: Part, queries: Asked | None, surprises: Surprises) -> None:
+    with Archive(path, LAYOUTS[part], surprises) as archive:
         for _ in checked_cases(archive, queries, surprises):
             pass
 
 
-def _print(archives: dict[Language, Path], surprises: dict[Language, Surprises]) -> None:
-    for language, path in archives.items():
-        for line in surprises[language].lines():
+def _print(archives: dict[Part, Path], surprises: dict[Part, Surprises]) -> None:
+    for part, path in archives.items():
+        for line in surprises[part].lines():
             print(f"{path.name}: {line}")
 
 

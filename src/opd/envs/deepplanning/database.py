@@ -1,7 +1,7 @@
 """The imported benchmark as a read-only database: a case at a time, since every query has entries of its own."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -10,17 +10,18 @@ from pydantic import ConfigDict
 
 from opd.envs import database_folder
 from opd.envs.database_folder import FolderManifest, ManifestError
-from opd.envs.deepplanning.layout import TABLES, Table, case_name
+from opd.envs.deepplanning.layout import Table, case_name
+from opd.envs.deepplanning.parts import PARTS, Part
 from opd.envs.sqlite_file import open_read_only
-from opd.envs.travel.entries import LANGUAGES, Language
+from opd.envs.travel.entries import Language
 
 FORMAT_VERSION = 1
 """Raised whenever a table or the meaning of a column changes: an older folder is then refused, not misread."""
-DATABASE_FILES: Mapping[Language, str] = {language: f"deepplanning_{language}.sqlite" for language in LANGUAGES}
+DATABASE_FILES: Mapping[Part, str] = {part: f"deepplanning_{part}.sqlite" for part in PARTS}
 
 
 class Manifest(FolderManifest):
-    """`manifest.json`; `num_rows` by `LANGUAGE.TABLE`."""
+    """`manifest.json`; `num_rows` by `PART.TABLE`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,25 +30,25 @@ class Manifest(FolderManifest):
     VERSION: ClassVar[int | None] = FORMAT_VERSION
 
     kind: str = KIND
-    archives: dict[Language, str]
-    """SHA-256 of the published archive of each language that was imported."""
-    cases: dict[Language, tuple[str, ...]]
-    num_notes: dict[Language, int]
+    archives: dict[Part, str]
+    """SHA-256 of the published archive of each part that was imported."""
+    cases: dict[Part, tuple[str, ...]]
+    num_notes: dict[Part, int]
     """Values that `check` remarks on and that were imported as they stand."""
 
     @property
     def case_names(self) -> frozenset[str]:
         """Every case as a row's `extra_info.case_id` names it."""
-        return frozenset(case_name(language, case) for language, cases in self.cases.items() for case in cases)
+        return frozenset(case_name(part, case) for part, cases in self.cases.items() for case in cases)
 
 
-def create_statements() -> tuple[str, ...]:
+def create_statements(tables: Iterable[Table]) -> tuple[str, ...]:
     """The SQL of the tables: published values as text, in the order of the file where a key is there twice."""
     return tuple(
         f"CREATE TABLE {table.name} (case_id TEXT NOT NULL, line INTEGER NOT NULL, "
         + ", ".join(f"{name} TEXT NOT NULL" for name in table.column_names)
-        + f", PRIMARY KEY (case_id, {', '.join(table.key)}, line)) STRICT, WITHOUT ROWID"
-        for table in TABLES
+        + f", PRIMARY KEY ({', '.join(('case_id', *table.key, 'line'))})) STRICT, WITHOUT ROWID"
+        for table in tables
     )
 
 
@@ -68,10 +69,10 @@ def _select(table: Table, wanted: tuple[str, ...]) -> str:
 class Case:
     """The entries of one query; every value is the text of the published file."""
 
-    def __init__(self, connection: sqlite3.Connection, language: Language, case_id: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, part: Part, case_id: str) -> None:
         self._connection = connection
-        self.language = language
         self._case_id = case_id
+        self.language: Language = "zh" if part == "zh" else "en"
 
     def rows(self, table: Table, **wanted: str) -> list[dict[str, str]]:
         """The rows whose columns are exactly as `wanted`, in the order of the file."""
@@ -82,7 +83,7 @@ class Case:
 class Database:
     """The folder's SQLite files behind read-only connections; for one thread."""
 
-    def __init__(self, connections: Mapping[Language, sqlite3.Connection], manifest: Manifest) -> None:
+    def __init__(self, connections: Mapping[Part, sqlite3.Connection], manifest: Manifest) -> None:
         self._connections = connections
         self.manifest = manifest
 
@@ -94,8 +95,8 @@ class Database:
         """
         if name not in self.manifest.case_names:
             raise KeyError(f"extra_info.case_id = {name}: the database has no such case")
-        language, _, case_id = name.partition("/")
-        return Case(self._connections[language], language, case_id)  # type: ignore[index, arg-type]
+        part, _, case_id = name.partition("/")
+        return Case(self._connections[part], part, case_id)  # type: ignore[index, arg-type]
 
     def close(self) -> None:
         """Closes the connections."""
@@ -111,11 +112,11 @@ def open_database(folder: str | Path) -> Database:
     """
     root = Path(folder)
     manifest = database_folder.read_manifest(root, Manifest)
-    files = {language: DATABASE_FILES[language] for language in manifest.cases}
+    files = {part: DATABASE_FILES[part] for part in manifest.cases}
     missing = [name for name in files.values() if name not in manifest.files]
     if missing:
         raise ManifestError(f"{root}: its manifest lists no {', '.join(missing)}; make the database anew")
-    return Database({language: open_read_only(root / name) for language, name in files.items()}, manifest)
+    return Database({part: open_read_only(root / name) for part, name in files.items()}, manifest)
 
 
 def verify_database(folder: Path) -> Manifest:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from opd.envs.database_folder import new_folder, record_of, write_manifest
 from opd.envs.deepplanning.archive import Archive
-from opd.envs.deepplanning.cases import Rows, check_named, read_cases
+from opd.envs.deepplanning.cases import read_cases
 from opd.envs.deepplanning.database import (
     DATABASE_FILES,
     FORMAT_VERSION,
@@ -14,28 +14,35 @@ from opd.envs.deepplanning.database import (
     create_statements,
     insert_statement,
 )
-from opd.envs.deepplanning.layout import TABLES
+from opd.envs.deepplanning.parts import LAYOUTS, Part
+from opd.envs.deepplanning.readers import Rows
+from opd.envs.deepplanning.shopping.checks import ASKED_QUERY
 from opd.envs.deepplanning.surprises import Surprises
 from opd.envs.sqlite_file import written
-from opd.envs.travel.data.deepplanning import named_entries, read_json
-from opd.envs.travel.entries import Language
+from opd.envs.travel.data.deepplanning import named_entries, read_json, text_of
+from opd.envs.travel.entries import LANGUAGES
 from opd.store.durable import hash_file
 
-NamedEntries = Mapping[str, tuple[tuple[str, str], ...]]
-"""By query id: (field of a constraint, name) of every entry that the published constraints name."""
+Asked = Mapping[str, tuple[tuple[str, str], ...]]
+"""By query id, what its case is compared with (`Layout.check_asked`): (field of a constraint, name) of every entry that the
+published constraints of a trip name; the text of a shopping query."""
 
 
 class ImportRefused(ValueError):
     """An archive has faults; `Surprises` says which."""
 
 
-def read_named_entries(path: Path) -> NamedEntries:
-    """What the queries of a published file name.
+def read_asked(path: Path, part: Part) -> Asked:
+    """What the queries of a published file say of their cases.
 
     Raises:
         RawFileError: missing, or not in the published layout.
     """
     raw = read_json(path)
+    if part not in LANGUAGES:
+        return {
+            text_of(raw, row, "id"): ((ASKED_QUERY, text_of(raw, row, ASKED_QUERY)),) for row in range(len(raw.records))
+        }
     named: dict[str, tuple[tuple[str, str], ...]] = {}
     for row, record in enumerate(raw.records):
         try:
@@ -52,34 +59,35 @@ def read_named_entries(path: Path) -> NamedEntries:
 
 
 def checked_cases(
-    archive: Archive, queries: NamedEntries | None, surprises: Surprises
+    archive: Archive, queries: Asked | None, surprises: Surprises
 ) -> Iterator[tuple[str, dict[str, Rows]]]:
     """`read_cases`, compared with the queries where they are at hand."""
     for case, rows in read_cases(archive, surprises):
         if queries is not None:
+            where = archive.layout.folder(case)
             if case not in queries:
-                surprises.note("archive: a case that no query is of", f"id_{case}")
-            check_named(case, rows, queries.get(case, ()), surprises)
+                surprises.note("archive: a case that no query is of", where)
+            archive.layout.check_asked(where, rows, queries.get(case, ()), surprises)
         yield case, rows
     for missing in sorted(set(queries or ()) - set(archive.cases)):
-        surprises.note("archive: a query without a case", f"id_{missing}")
+        surprises.note("archive: a query without a case", archive.layout.folder(missing))
 
 
 def import_archives(
-    archives: Mapping[Language, Path],
+    archives: Mapping[Part, Path],
     folder: Path,
     *,
-    queries: Mapping[Language, NamedEntries | None],
-    surprises: Mapping[Language, Surprises],
+    queries: Mapping[Part, Asked | None],
+    surprises: Mapping[Part, Surprises],
     replace: bool = False,
 ) -> Manifest:
     """Writes a database folder of the archives, the same bytes for the same archives.
 
     Args:
-        archives: zip file by language; at least one.
+        archives: file by part; at least one.
         folder: must not hold anything but, with `replace`, a database.
-        queries: of each language, or None where they are not at hand: compared, not stored.
-        surprises: of each language; filled.
+        queries: of each part, or None where they are not at hand: compared, not stored.
+        surprises: of each part; filled.
         replace: see `new_folder`.
 
     Raises:
@@ -88,33 +96,34 @@ def import_archives(
         FileExistsError: see `new_folder`.
     """
     num_rows: Counter[str] = Counter()
-    cases: dict[Language, tuple[str, ...]] = {}
+    cases: dict[Part, tuple[str, ...]] = {}
     with new_folder(folder, replace=replace) as scratch:
-        for language, path in archives.items():
-            with Archive(path, surprises[language]) as archive:
-                found = checked_cases(archive, queries[language], surprises[language])
-                num_rows.update(_write(scratch / DATABASE_FILES[language], language, found))
-                cases[language] = tuple(archive.cases)
-        if any(surprises[language].num_faults for language in archives):
+        for part, path in archives.items():
+            with Archive(path, LAYOUTS[part], surprises[part]) as archive:
+                found = checked_cases(archive, queries[part], surprises[part])
+                num_rows.update(_write(scratch / DATABASE_FILES[part], part, found))
+                cases[part] = tuple(archive.cases)
+        if any(surprises[part].num_faults for part in archives):
             raise ImportRefused("the archives have faults: nothing was written")
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             num_rows=dict(num_rows),
-            files={DATABASE_FILES[language]: record_of(scratch / DATABASE_FILES[language]) for language in archives},
-            archives={language: hash_file(path)[1] for language, path in archives.items()},
+            files={DATABASE_FILES[part]: record_of(scratch / DATABASE_FILES[part]) for part in archives},
+            archives={part: hash_file(path)[1] for part, path in archives.items()},
             cases=cases,
-            num_notes={language: surprises[language].num_notes for language in archives},
+            num_notes={part: surprises[part].num_notes for part in archives},
         )
         write_manifest(scratch, manifest)
     return manifest
 
 
-def _write(path: Path, language: Language, cases: Iterable[tuple[str, dict[str, Rows]]]) -> Counter[str]:
+def _write(path: Path, part: Part, cases: Iterable[tuple[str, dict[str, Rows]]]) -> Counter[str]:
     num_rows: Counter[str] = Counter()
-    with written(path, create_statements()) as connection:
+    tables = LAYOUTS[part].tables
+    with written(path, create_statements(tables)) as connection:
         for case, rows in cases:
-            for table in TABLES:
+            for table in tables:
                 values = ((case, line, *row.values()) for line, row in rows[table.name])
                 connection.executemany(insert_statement(table), values)
-                num_rows[f"{language}.{table.name}"] += len(rows[table.name])
+                num_rows[f"{part}.{table.name}"] += len(rows[table.name])
     return num_rows

@@ -1,9 +1,10 @@
-"""The published layout of a case's CSV files: what the benchmark's tools and evaluation read, and in which form."""
+"""The published layout of a case's files: what the benchmark's tools and evaluation read, and in which form."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from opd.envs.deepplanning.surprises import Surprises
 from opd.envs.travel.entries import LANGUAGES, Language
 
 Form = Literal["text", "any", "number", "integer", "date", "datetime", "coordinate", "point"]
@@ -45,6 +46,35 @@ class Table(NamedTuple):
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def format(self) -> str:
+        """`csv`, `json` or `jsonl`."""
+        return self.file.rpartition(".")[2]
+
+
+DOCUMENT = "document"
+"""The column of a table of JSON objects that holds one as its text stands; the table's key are fields of it."""
+CaseRows = Mapping[str, list[tuple[int, dict[str, str]]]]
+"""By table: line in the file, and the row by column."""
+
+
+class Layout(NamedTuple):
+    """What an archive of one part of the benchmark holds."""
+
+    tables: tuple[Table, ...]
+    prefix: str
+    """Of a case's folder, before its id."""
+    member: re.Pattern[str]
+    """A member's name as a whole: the case's id, and the file below the case's folder."""
+    check: Callable[[str, CaseRows, Surprises], None]
+    """Looks at a case as a whole, beyond the form of its values."""
+    check_asked: Callable[[str, CaseRows, Iterable[tuple[str, str]], Surprises], None]
+    """Compares a case with what its query says: (field, value) pairs."""
+
+    def folder(self, case: str) -> str:
+        """A case's folder, for messages."""
+        return f"{self.prefix}{case}"
 
 
 def _optional(name: str, form: Form = "any") -> Column:
@@ -179,9 +209,9 @@ TOOLSETS: Mapping[Language, str] = {language: f"opd.envs.deepplanning.{language}
 """`agent.toolset` by the language of the tools' descriptions."""
 
 
-def case_name(language: str, number: str) -> str:
-    """What a row's `extra_info.case_id` says: language and the query's id, for example `en/17`."""
-    return f"{language}/{number}"
+def case_name(part: str, number: str) -> str:
+    """What a row's `extra_info.case_id` says: part and the query's id, for example `en/17` or `shopping_1/17`."""
+    return f"{part}/{number}"
 
 
 def point(row: Mapping[str, str], prefix: str = "") -> str:

@@ -5,14 +5,14 @@ Descriptions, and replies of calls that find nothing, are in our own words (`opd
 
 import datetime
 from collections.abc import Callable, Mapping
-from copy import copy
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from opd.agent.toolset import Arguments, BadArguments, Reply, Tool, shown
 from opd.envs.deepplanning.database import Case
+from opd.envs.deepplanning.described import described_tool
 from opd.envs.deepplanning.layout import (
     ATTRACTIONS,
     DISTANCES,
@@ -292,19 +292,4 @@ _TOOLS: tuple[tuple[str, type[Arguments], Callable[[Case, Any], Reply]], ...] = 
 
 def tools_in(language: Language) -> dict[str, Tool]:
     """The tools described in a language; what they answer is in that of the case."""
-    tools = {}
-    for name, arguments, run in _TOOLS:
-        words = DESCRIPTIONS[language][name]
-        tools[name] = Tool(name, words.tool, _described(arguments, words.arguments), run)
-    return tools
-
-
-def _described(arguments: type[Arguments], words: Mapping[str, str]) -> type[Arguments]:
-    """The same arguments with a description each."""
-    fields: dict[str, Any] = {}
-    for name, field in arguments.model_fields.items():
-        field = copy(field)
-        field.description = words[name]
-        fields[name] = (field.annotation, field)
-    described: type[Arguments] = create_model(arguments.__name__, __base__=arguments, **fields)
-    return described
+    return {name: described_tool(name, DESCRIPTIONS[language][name], arguments, run) for name, arguments, run in _TOOLS}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from opd.envs.deepplanning.described import Description
 from opd.envs.travel.entries import Language
 
 
@@ -40,13 +41,6 @@ LABELS: Mapping[Language, Labels] = {
         no_point="{0} = {1}：此处没有地点；请照抄工具给出的坐标，保留六位小数",
     ),
 }
-
-
-class Description(NamedTuple):
-    """Of a tool and its arguments, by name."""
-
-    tool: str
-    arguments: Mapping[str, str]
 
 
 _ROUTE_EN = {

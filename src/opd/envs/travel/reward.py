@@ -5,11 +5,15 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
 
+from opd.agent.dialogue import ANSWERED
 from opd.agent.environment import CASE_ID
-from opd.agent.settings import FINAL_TEXT
+from opd.agent.settings import ENDING, FINAL_TEXT, TOOL_STATE
 from opd.envs.deepplanning.database import Case
 from opd.envs.deepplanning.database import open_database as open_benchmark
 from opd.envs.deepplanning.scoring.judge import Judgement, judge_plan
+from opd.envs.deepplanning.shopping.cart import from_state
+from opd.envs.deepplanning.shopping.catalog import first_cart
+from opd.envs.deepplanning.shopping.score import judge_filled_cart
 from opd.envs.travel.answers import right_answer, says
 from opd.envs.travel.benchmark import judge_cart, judge_trip, personalized_score
 from opd.envs.travel.case import Verdict
@@ -49,7 +53,7 @@ def compute_score(
         solution_str: all turns as text; tool replies can hold no `<plan>` or `<answer>` (`tools.registry.render`).
         ground_truth: a task as text (`opd.envs.travel.task`).
         extra_info: `episode_seed` lays that episode's prices over the database; `final_text`, if there, is the
-            text of the last turn; `database_dir` may name the database, `database_id` says which one the task is for.
+            text of the last turn, `tool_state` the cart that tools filled, `ending` why it ended; `database_dir` may name the database, `database_id` says which one the task is for.
         database_dir: the database folder; else `extra_info`'s, else the environment's DATABASE_DIR.
 
     Returns:
@@ -57,7 +61,8 @@ def compute_score(
         of this task: `commonsense_NAME`, `hard_NAME` or `question_NAME`, with the shares `commonsense` and `hard`;
         `gradeN` repeats `acc` for a task of grade N. A query of DeepPlanning over its own database gives the benchmark's
         numbers: `dimension_NAME`, `commonsense_score`, `personalized_score`, `composite_score`, `case_acc` and
-        `delivery_rate`, with `acc` = `case_acc`. An entry's mean over rows is the pass rate where it is asked.
+        `delivery_rate`, with `acc` = `case_acc`; a shopping query `case_score`, `match_score`, `coupon_score`,
+        `matched_count`, `expected_count`, `extra_products_count` and `incomplete`, with `acc` = `case_score`. An entry's mean over rows is the pass rate where it is asked.
 
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
@@ -84,6 +89,8 @@ def score(text: str, task: Task, extra_info: Mapping[str, Any], *, database_dir:
         judged = _benchmark(verdicts)
         return judged._replace(shares=judged.shares | {"personalized_score": personalized_score(verdicts)})
     if isinstance(task, BenchmarkCart):
+        if task.filled_by == "tools":
+            return _benchmark_cart(task, extra_info, database_dir)
         return _benchmark(judge_cart(text, task))
     assert_never(task)
 
@@ -129,6 +136,16 @@ def _benchmark_plan(judgement: Judgement) -> Result:
     verdicts += [(f"hard_{verdict.name}", verdict) for verdict in judgement.hard]
     shares = {f"dimension_{name}": value for name, value in judgement.dimensions.items()} | judgement.scores
     return Result(judgement.reward, bool(shares["case_acc"]), "", tuple(verdicts), shares)
+
+
+def _benchmark_cart(task: BenchmarkCart, extra_info: Mapping[str, Any], database_dir: str | None) -> Result:
+    case = _benchmark_case(extra_info, database_dir)
+    state = extra_info.get(TOOL_STATE)
+    ending = extra_info.get(ENDING)
+    judgement = judge_filled_cart(first_cart(case) if state is None else from_state(str(state)), task)
+    verdicts = tuple((f"hard_{verdict.name}", verdict) for verdict in judgement.verdicts)
+    shares = judgement.scores | {"incomplete": float(ending not in (None, ANSWERED))}
+    return Result(judgement.reward, bool(shares["case_score"]), "", verdicts, shares)
 
 
 def _database(extra_info: Mapping[str, Any], database_dir: str | None) -> Database:

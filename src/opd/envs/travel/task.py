@@ -100,6 +100,8 @@ class BenchmarkCart(_Record):
     product_ids: tuple[str, ...]
     coupons: dict[str, int] = {}
     """Number by name."""
+    filled_by: Literal["tools"] | None = None
+    """Set where the row's database is the benchmark's: the answer is the cart that the tools filled, not a text."""
 
 
 Task = Question | Trip | BenchmarkTrip | BenchmarkCart

@@ -1,4 +1,4 @@
-"""DeepPlanning's published queries as tasks: what of their constraints can be checked on a plan's text, and what cannot."""
+"""DeepPlanning's published travel queries as tasks: what of their constraints can be checked on a plan's text, and what cannot."""
 
 import json
 import random
@@ -14,21 +14,11 @@ from opd.data.raw_files import RawFileError
 from opd.data.rows import Row
 from opd.envs.database_folder import FolderManifest
 from opd.envs.deepplanning.layout import case_name
+from opd.envs.deepplanning.parts import PUBLISHED_AT, QUERY_FILES, SHOPPING_PARTS, Part
 from opd.envs.travel.data.rows import agent_row
 from opd.envs.travel.data.wording import benchmark_rules
-from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.task import BenchmarkCart, BenchmarkFacts, BenchmarkTrip, EntryKind, entry_kind
-
-FOLDER = Path("DeepPlanning")
-"""Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
-PUBLISHED_AT = "https://github.com/QwenLM/Qwen-Agent (benchmark/deepplanning) and the data set Qwen/DeepPlanning"
-TRAVEL_FILES: Mapping[Language, Path] = {
-    language: FOLDER / f"travelplanning/data/travelplanning_query_{language}.json" for language in LANGUAGES
-}
-TRAVEL_ARCHIVES: Mapping[Language, Path] = {
-    language: FOLDER / f"travelplanning/database/database_{language}.zip" for language in LANGUAGES
-}
-SHOPPING_LEVELS = (1, 2, 3)
+from opd.envs.travel.entries import Language
+from opd.envs.travel.task import BenchmarkFacts, BenchmarkTrip, EntryKind, entry_kind
 
 _NAME_FIELDS: Mapping[EntryKind, tuple[str, ...]] = {
     "hotel": ("hotel_name",),
@@ -39,10 +29,6 @@ _NAME_FIELDS: Mapping[EntryKind, tuple[str, ...]] = {
 }
 """Fields of a constraint that name what a right plan holds. `attraction_name` is not one: it says near what."""
 _BUDGET = "budget_constraint"
-_CART_FORM = (
-    "You fill a shopping cart with the tools. When everything asked for is found, answer with the products' ids and the "
-    'number of each coupon used: <cart>{"products": ["ID"], "coupons": {"NAME": 1}}</cart>'
-)
 
 
 class Raw(NamedTuple):
@@ -94,16 +80,13 @@ class Cases(NamedTuple):
     manifest: FolderManifest
     names: Collection[str]
     """Its cases, as `case_name` names them."""
+    folder: Path
 
 
 def absent_files(data_dir: Path, languages: Sequence[Language]) -> list[Path]:
     """The query files of these languages and of shopping that are not there: their sets are left out."""
-    travel_files = [data_dir / TRAVEL_FILES[language] for language in languages]
-    return [
-        path
-        for path in (*travel_files, *(_shopping_file(data_dir, level) for level in SHOPPING_LEVELS))
-        if not path.is_file()
-    ]
+    parts: list[Part] = [*languages, *SHOPPING_PARTS.values()]
+    return [path for part in parts if not (path := data_dir / QUERY_FILES[part]).is_file()]
 
 
 def travel(
@@ -124,7 +107,7 @@ def travel(
     """
     index = first_index
     for language in languages:
-        path = data_dir / TRAVEL_FILES[language]
+        path = data_dir / QUERY_FILES[language]
         if not path.is_file():
             continue
         raw = read_json(path)
@@ -134,7 +117,7 @@ def travel(
         unchecked: Counter[str] = Counter()
         seen: set[str] = set()
         for row in range(len(raw.records)):
-            query, identity = _text(raw, row, "query"), _text(raw, row, "id")
+            query, identity = text_of(raw, row, "query"), text_of(raw, row, "id")
             task = _trip(raw, row, unchecked, has_database=cases is not None)
             case_id = case_name(language, identity)
             reason = "duplicate_query" if query in seen else "nothing_to_check" if task is None else None
@@ -168,55 +151,19 @@ def travel(
         yield f"deepplanning_travel_{language}", Prepared(raw, rows, dropped, notes if unchecked else [])
 
 
-def shopping(data_dir: Path, *, first_index: int) -> Iterator[tuple[str, Prepared]]:
-    """The shopping queries of each level whose file is there, for validation only.
-
-    Raises:
-        RawFileError: a file that is missing or not in its published layout.
-    """
-    index = first_index
-    for level in SHOPPING_LEVELS:
-        folder = data_dir / FOLDER / "shoppingplanning"
-        path = _shopping_file(data_dir, level)
-        if not path.is_file():
-            continue
-        raw = read_json(path)
-        rows: list[Row] = []
-        dropped: Counter[str] = Counter()
-        for row in range(len(raw.records)):
-            query, identity = _text(raw, row, "query"), _text(raw, row, "id")
-            truth = folder / f"database_level{level}" / f"case_{identity}" / "validation_cases.json"
-            if not truth.is_file():
-                dropped["no_validation_cases"] += 1
-                continue
-            rows.append(
-                agent_row(
-                    _cart(truth),
-                    [{"role": "system", "content": _CART_FORM}, {"role": "user", "content": query}],
-                    data_source="deepplanning_shopping",
-                    split="val",
-                    index=index,
-                    problem_id=f"deepplanning-shopping-{level}-{identity}",
-                    language="en",
-                )
-            )
-            index += 1
-        notes = [f"unpack database_level{level}.tar.gz beside data/ for the right carts"] if dropped else []
-        yield f"deepplanning_shopping_{level}", Prepared(raw, {"val": rows}, dropped, notes)
-
-
-def _shopping_file(data_dir: Path, level: int) -> Path:
-    return data_dir / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json"
-
-
 def _train_ids(raw: Raw, train_ratio: float, seed: int) -> set[str]:
     """Ids on the training side: drawn from the sorted ids alone, so that both languages agree."""
-    ids = sorted({_text(raw, row, "id") for row in range(len(raw.records))})
+    ids = sorted({text_of(raw, row, "id") for row in range(len(raw.records))})
     random.Random(seed).shuffle(ids)
     return set(ids[: int(len(ids) * train_ratio)])
 
 
-def _text(raw: Raw, row: int, column: str) -> str:
+def text_of(raw: Raw, row: int, column: str) -> str:
+    """A text of a record.
+
+    Raises:
+        RawFileError: there is none, or an empty one.
+    """
     value = raw.records[row].get(column)
     if not isinstance(value, str) or not value.strip():
         raise raw.error(row, column, "must be a text that is not empty")
@@ -285,16 +232,3 @@ def named_entries(constraint: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((field, str(name)) for name in value)
         elif value is not None:
             yield field, str(value)
-
-
-def _cart(path: Path) -> BenchmarkCart:
-    try:
-        truth = json.loads(path.read_text(encoding="utf-8"))
-        products = tuple(str(product["product_id"]) for product in truth["ground_truth_products"])
-        coupons = {str(name): int(number) for name, number in (truth.get("ground_truth_coupons") or {}).items()}
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RawFileError(
-            f"{path}: must be an object with ground_truth_products (each with product_id) and ground_truth_coupons "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    return BenchmarkCart(product_ids=products, coupons=coupons)

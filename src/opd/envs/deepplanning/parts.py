@@ -1,0 +1,35 @@
+"""The parts of the benchmark: an archive each, a SQLite file each, and beside them one manifest."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from opd.envs.deepplanning.cases import TRAVEL
+from opd.envs.deepplanning.layout import Layout
+from opd.envs.deepplanning.shopping.checks import SHOPPING
+from opd.envs.travel.entries import LANGUAGES
+
+Part = Literal["en", "zh", "shopping_1", "shopping_2", "shopping_3"]
+"""Travel by language, shopping by level."""
+PARTS: tuple[Part, ...] = get_args(Part)
+LEVELS = (1, 2, 3)
+SHOPPING_PARTS: Mapping[int, Part] = dict(zip(LEVELS, PARTS[len(LANGUAGES) :], strict=True))
+LAYOUTS: Mapping[Part, Layout] = {part: TRAVEL if part in LANGUAGES else SHOPPING for part in PARTS}
+
+FOLDER = Path("DeepPlanning")
+"""Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
+PUBLISHED_AT = "https://github.com/QwenLM/Qwen-Agent (benchmark/deepplanning) and the data set Qwen/DeepPlanning"
+_TRAVEL, _SHOPPING = FOLDER / "travelplanning", FOLDER / "shoppingplanning"
+ARCHIVES: Mapping[Part, Path] = {
+    **{language: _TRAVEL / f"database/database_{language}.zip" for language in LANGUAGES},
+    **{part: _SHOPPING / f"database_zip/database_level{level}.tar.gz" for level, part in SHOPPING_PARTS.items()},
+}
+QUERY_FILES: Mapping[Part, Path] = {
+    **{language: _TRAVEL / f"data/travelplanning_query_{language}.json" for language in LANGUAGES},
+    **{part: _SHOPPING / f"data/level_{level}_query_meta.json" for level, part in SHOPPING_PARTS.items()},
+}
+
+
+def unpacked_answer(level: int, case: str) -> Path:
+    """Where the right cart of a shopping case lies once its archive is unpacked as the benchmark says."""
+    return _SHOPPING / f"database_level{level}" / f"case_{case}" / "validation_cases.json"
