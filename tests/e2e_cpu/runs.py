@@ -76,12 +76,17 @@ def command(spec: str, sets: list[str]) -> list[str]:
     return words
 
 
-def start(folder: Path, spec: str, *sets: str) -> subprocess.Popen[str]:
-    """The run in `folder` (its working directory), output into `folder/run.log`."""
+def start(folder: Path, spec: str, *sets: str, raw: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """The run in `folder` (its working directory), output into `folder/run.log`; `raw` are overrides of verl's own keys."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "run.log").open("w") as log:
         return subprocess.Popen(
-            command(spec, list(sets)), cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
+            [*command(spec, list(sets)), *(["--", *raw] if raw else [])],
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=dict(os.environ),
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e_cpu import probe
+from tests.e2e_cpu.masks import Masks
 from tests.e2e_cpu.runs import ROOT, Outcome, command, finish
 from tests.e2e_cpu.test_tokens import _records, read_by_the_student, said_by_the_rollout
 from transformers import AutoTokenizer
@@ -89,29 +90,15 @@ def rollouts(outcome: Outcome) -> list[dict]:
 
 
 def test_masks_are_the_transcripts_token_by_token(outcome):
-    tokenizer = AutoTokenizer.from_pretrained(model_folder(STUDENT))
     schemas = {schema["function"]["name"]: schema for schema in tool_schemas(TOOLSET)}
-    found = {tuple(row["prompts"] + row["responses"]): row for row in rollouts(outcome)}
+    offered = [schema for name, schema in schemas.items() if name in ("get_price", "hang", "raise", "long", "ping")]
+    masks = Masks(AutoTokenizer.from_pretrained(model_folder(STUDENT)), rollouts(outcome))
     for key, item in scripted(outcome).items():
         if None in SCRIPTED[key]:
             continue
-        # The whole conversation, rendered and tokenised at once: an account that shares nothing with the loop's.
         question = re.search(r"user\n(.*?)<\|im_end\|>", item.prompt, re.DOTALL)[1]
         assert key in question
-        messages = [{"role": "user", "content": question}]
-        for k, calls in enumerate(item.calls):
-            messages.append({"role": "assistant", "content": SCRIPTED[key][min(k, len(SCRIPTED[key]) - 1)]})
-            messages += [{"role": "tool", "content": record["reply"]} for record in calls]
-        offered = [schema for name, schema in schemas.items() if name in ("get_price", "hang", "raise", "long", "ping")]
-        text = tokenizer.apply_chat_template(messages, tools=offered, tokenize=False).removesuffix("\n")
-        ids, mask = [], []
-        for i, piece in enumerate(re.split(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", text, flags=re.DOTALL)):
-            tokens = tokenizer(piece, add_special_tokens=False)["input_ids"]
-            ids, mask = ids + tokens, mask + [i % 2] * len(tokens)  # every second piece is a turn of the model
-        assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
-        row = found[tuple(ids)]
-        assert row["response_mask"] == mask[len(row["prompts"]) :], key
-        assert not any(mask[: len(row["prompts"])])
+        masks.check([{"role": "user", "content": question}], SCRIPTED[key], item, offered)
 
 
 def test_the_student_trains_on_its_own_tokens_and_reads_all_of_them(outcome):

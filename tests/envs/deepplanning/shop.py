@@ -63,7 +63,7 @@ def files(level: int, case: str) -> dict[str, Any]:
 
 def query(level: int, case: str) -> Json:
     """A published query."""
-    return {"id": case, "query": f"Boots and a linen shirt, level {level}, {case}"}
+    return {"id": case, "query": f"Boots and a linen shirt (order_{level}_{case})"}
 
 
 class Fault(NamedTuple):
@@ -132,19 +132,17 @@ class Shop:
 
     def faults(self) -> dict[str, Fault]:
         """Wrong carts by name; those with coupons only where the right cart has some."""
-        right = self.solution()
+        right, out = self.solution(), ("delete_product_from_cart", {"product_id": self.wanted[0]})
         found = {
             "nothing bought": Fault([], "products"),
-            "a product missing": Fault(
-                [*right, ("delete_product_from_cart", {"product_id": self.wanted[0]})], "products"
-            ),
-            "another product": Fault([*right[1:], _add(self.unwanted)], "products"),
+            "a product missing": Fault([*right, out], "products"),
+            "another product": Fault([*right, out, _add(self.unwanted)], "products"),
             "one product too many": Fault([*right, _add(self.unwanted)], "nothing_else"),
             "a product twice": Fault([*right, _add(self.wanted[0])], "nothing_else"),
         }
         for name, number in list(self.used.items())[:1]:
-            out = {"coupon_name": name, "quantity": number}
-            found["a coupon missing"] = Fault([*right, ("delete_coupon_from_cart", out)], "coupons")
+            every = {"coupon_name": name, "quantity": number}
+            found["a coupon missing"] = Fault([*right, ("delete_coupon_from_cart", every)], "coupons")
             if number > 1:
                 fewer = [*right, ("delete_coupon_from_cart", {"coupon_name": name})]
                 found["a coupon too seldom"] = Fault(fewer, "coupons")

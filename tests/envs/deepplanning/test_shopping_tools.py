@@ -5,16 +5,16 @@ import json
 
 import pytest
 from tests.envs.deepplanning import shop
+from tests.envs.deepplanning.customer import TOOLSET, Customer
 from tests.envs.deepplanning.shop import BRAND_25, STORE_30, STORE_60, VIP
 
 from opd.agent.environment import EpisodeTools
 from opd.agent.tool_pool import ToolPool
-from opd.agent.toolset import BadArguments, Changed, load_toolset, parse_arguments, render, tool_schemas
+from opd.agent.toolset import load_toolset, tool_schemas
 from opd.envs.deepplanning.shopping.catalog import open_database
 from opd.envs.deepplanning.shopping.transport import delivery_days, province
 from opd.envs.travel.entries import LANGUAGES
 
-TOOLSET = "opd.envs.deepplanning.shopping.{}"
 TEXT, TEXTS, WHOLE, NUMBER = "string", "array", "integer", "number"
 AMONG = {"product_ids": TEXTS}
 PUBLISHED = {
@@ -41,25 +41,6 @@ def database(imported):
     database = open_database(imported)
     yield database
     database.close()
-
-
-class Customer:
-    """One conversation's calls: what they answer, with the cart that the ones before left."""
-
-    def __init__(self, database, case: str, language: str = "en") -> None:
-        self.tools, self.view, self.state = load_toolset(TOOLSET.format(language)).tools, database.in_case(case), None
-
-    def __call__(self, name: str, /, **arguments):
-        tool = self.tools[name]
-        reply = tool.run(self.view.with_state(self.state), parse_arguments(tool, json.dumps(arguments)))
-        if isinstance(reply, Changed):
-            reply, self.state = reply
-        return json.loads(render(reply))
-
-    def refusal(self, name: str, /, **arguments) -> str:
-        with pytest.raises(BadArguments) as caught:
-            self(name, **arguments)
-        return str(caught.value)
 
 
 @pytest.fixture

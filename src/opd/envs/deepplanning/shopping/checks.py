@@ -154,6 +154,13 @@ def _check_answer(where: str, rows: CaseRows, surprises: Surprises) -> None:
         ids = [product.get(PRODUCT_ID) for product in products if isinstance(product, dict)]
         if not ids and not coupons:
             surprises.note(f"{ANSWERS.file}: the right cart is empty", where)
+        if len(set(ids)) < len(ids) or any(
+            product.get("quantity", 1) != 1 for product in products if isinstance(product, dict)
+        ):
+            surprises.note(
+                f"{ANSWERS.file}: a product of the right cart is there twice, or with a quantity; no score asks for more than one",
+                where,
+            )
         for number in ids:
             if number not in known:
                 surprises.note(f"{ANSWERS.file}: a product of the right cart is missing", f"{where}: {_shown(number)}")
