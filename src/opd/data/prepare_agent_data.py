@@ -63,6 +63,8 @@ def prepare(arguments: argparse.Namespace) -> None:
         reports += _generated(arguments, console, tables, solutions)
     if "deepplanning" in arguments.sources:
         reports += _published(arguments, tables, left_out)
+    if not tables:
+        raise RawFileError(f"{output_dir}: no row is left; {'; '.join(left_out)}")
     tables = _filter(arguments, tables, reports)
     for name, rows in tables.items():
         if not rows:

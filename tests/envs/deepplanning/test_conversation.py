@@ -11,7 +11,7 @@ from tests.envs.deepplanning.published import DATE, WORDS
 from transformers import AutoTokenizer
 
 from opd.agent.environment import CASE_ID
-from opd.envs.deepplanning.layout import TOOLSETS
+from opd.envs.deepplanning.parts import TOOLSETS
 from opd.envs.travel.data.rows import agent_row
 from opd.envs.travel.task import BenchmarkTrip
 from opd.envs.travel.toy import STUDENT, model_folder

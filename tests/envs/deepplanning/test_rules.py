@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from opd.envs.deepplanning.database import Case, create_statements, insert_statement
-from opd.envs.deepplanning.layout import ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TRAINS
+from opd.envs.deepplanning.layout import ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TABLES, TRAINS
 from opd.envs.deepplanning.scoring import cost, diversity, route, sandbox, structure, times
 from opd.envs.deepplanning.scoring.clock import Slot, minute_of, slot_of, stated_minutes
 from opd.envs.deepplanning.scoring.entries import Entries
@@ -20,7 +20,7 @@ OUT, BACK, STAY = "from Home to Goal", "from Goal to Home", "Goal"
 def entries(**tables) -> Entries:
     """A case of the given rows, in the importer's own tables."""
     connection = sqlite3.connect(":memory:")
-    for statement in create_statements():
+    for statement in create_statements(TABLES):
         connection.execute(statement)
     for table in (ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TRAINS):
         for line, row in enumerate(tables.get(table.name, ()), start=2):

@@ -5,20 +5,24 @@ import json
 import pyarrow.parquet as pq
 import pytest
 from tests.envs.deepplanning import shop
-from tests.envs.deepplanning.customer import Customer
+from tests.envs.deepplanning.customer import TOOLSET, Customer
 from tests.envs.deepplanning.published import write_data, write_queries
+from transformers import AutoTokenizer
 
 from opd.agent.dialogue import ANSWERED, ASSISTANT_TURNS
 from opd.agent.settings import ENDING, TOOL_STATE
+from opd.agent.toolset import tool_schemas
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.parts import ARCHIVES, LEVELS, SHOPPING_PARTS
 from opd.envs.deepplanning.shopping.catalog import open_database
 from opd.envs.deepplanning.shopping.coupons import NAMES
 from opd.envs.deepplanning.shopping.score import judge_filled_cart
+from opd.envs.travel.data.filters import length_rule
 from opd.envs.travel.manifest import ManifestError
 from opd.envs.travel.reward import compute_score
 from opd.envs.travel.task import BenchmarkCart, parse_task
+from opd.envs.travel.toy import STUDENT, model_folder
 from opd.rewards import compute_score as compute_score_in_pool
 
 PATIENCE_S = 60.0
@@ -177,6 +181,16 @@ def test_rows_name_case_and_database_and_ask_for_the_level(shops, rows, folder):
     )
 
 
+def test_a_rows_length_is_taken_with_the_shopping_tools(rows):
+    row, folder = rows["shopping_1/0"], str(model_folder(STUDENT))
+    length = len(
+        AutoTokenizer.from_pretrained(folder).apply_chat_template(
+            row["prompt"], tools=tool_schemas(TOOLSET.format("en")), add_generation_prompt=True, return_dict=False
+        )
+    )
+    assert [length_rule(folder, limit)(row) for limit in (length, length - 1)] == [False, True]
+
+
 def test_a_database_of_another_make_is_refused_not_scored(shops, score):
     with pytest.raises(ManifestError, match="this task was made for other"):
         score(shops[0], [], database_id="other")
@@ -206,3 +220,12 @@ def test_what_the_database_lacks_is_dropped_and_counted_and_an_empty_set_is_left
     for name, reason in (("travel_en", "no_case 3"), ("shopping_2", "no_validation_cases 3")):
         assert f"left out: deepplanning_{name}: none of its queries can be used ({reason})" in printed
     assert [path.name for path in (data / "agent_processed").glob("*.parquet")] == ["val_shopping.parquet"]
+
+
+def test_where_nothing_can_be_prepared_the_reasons_are_told(tmp_path, capsys):
+    data = write_data(tmp_path, languages=[], levels=[1])
+    with pytest.raises(SystemExit) as caught:
+        prepare(["--data-dir", str(data), "--sources", "deepplanning"])
+    assert caught.value.code == 2
+    assert "no row is left" in (error := capsys.readouterr().err)
+    assert "deepplanning_shopping_1: none of its queries can be used (no_validation_cases 2)" in error

@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from opd.envs import database_folder
 from opd.envs.database_folder import FolderManifest, ManifestError
 from opd.envs.deepplanning.layout import Table, case_name
-from opd.envs.deepplanning.parts import PARTS, Part
+from opd.envs.deepplanning.parts import PARTS, Part, part_of
 from opd.envs.sqlite_file import open_read_only
 from opd.envs.travel.entries import Language
 
@@ -95,8 +95,8 @@ class Database:
         """
         if name not in self.manifest.case_names:
             raise KeyError(f"extra_info.case_id = {name}: the database has no such case")
-        part, _, case_id = name.partition("/")
-        return Case(self._connections[part], part, case_id)  # type: ignore[index, arg-type]
+        part = part_of(name)
+        return Case(self._connections[part], part, name.removeprefix(f"{part}/"))
 
     def close(self) -> None:
         """Closes the connections."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from opd.envs.deepplanning.surprises import Surprises
-from opd.envs.travel.entries import LANGUAGES, Language
 
 Form = Literal["text", "any", "number", "integer", "date", "datetime", "coordinate", "point"]
 
@@ -204,9 +203,6 @@ RESTAURANTS = Table(
     ("query_latitude", "query_longitude", "restaurant_name"),
 )
 TABLES = (TRAINS, FLIGHTS, HOTELS, ATTRACTIONS, LOCATIONS, DISTANCES, RESTAURANTS)
-
-TOOLSETS: Mapping[Language, str] = {language: f"opd.envs.deepplanning.{language}" for language in LANGUAGES}
-"""`agent.toolset` by the language of the tools' descriptions."""
 
 
 def case_name(part: str, number: str) -> str:

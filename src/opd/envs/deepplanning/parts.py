@@ -16,6 +16,12 @@ LEVELS = (1, 2, 3)
 SHOPPING_PARTS: Mapping[int, Part] = dict(zip(LEVELS, PARTS[len(LANGUAGES) :], strict=True))
 LAYOUTS: Mapping[Part, Layout] = {part: TRAVEL if part in LANGUAGES else SHOPPING for part in PARTS}
 
+TOOLSETS: Mapping[Part, str] = {
+    part: f"opd.envs.deepplanning.{part}" if part in LANGUAGES else "opd.envs.deepplanning.shopping.en"
+    for part in PARTS
+}
+"""`agent.toolset` in the language of the part's queries."""
+
 FOLDER = Path("DeepPlanning")
 """Below the data folder: Qwen-Agent's `benchmark/deepplanning`."""
 PUBLISHED_AT = "https://github.com/QwenLM/Qwen-Agent (benchmark/deepplanning) and the data set Qwen/DeepPlanning"
@@ -28,6 +34,12 @@ QUERY_FILES: Mapping[Part, Path] = {
     **{language: _TRAVEL / f"data/travelplanning_query_{language}.json" for language in LANGUAGES},
     **{part: _SHOPPING / f"data/level_{level}_query_meta.json" for level, part in SHOPPING_PARTS.items()},
 }
+
+
+def part_of(case_id: str) -> Part:
+    """The part that a case is of, by its name in a row (`opd.envs.deepplanning.layout.case_name`)."""
+    part = case_id.partition("/")[0]
+    return part  # type: ignore[return-value]
 
 
 def unpacked_answer(level: int, case: str) -> Path:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from opd.agent.toolset import DEFAULT_TOOLSET, tool_schemas
 from opd.data.rows import Row
-from opd.envs.deepplanning.layout import TOOLSETS
+from opd.envs.deepplanning.parts import TOOLSETS, part_of
 
 
 class Filtered(NamedTuple):
@@ -54,12 +54,13 @@ def length_rule(tokenizer_path: str, max_prompt_length: int) -> Callable[[Row], 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
     offered = {
         toolset: {schema["function"]["name"]: schema for schema in tool_schemas(toolset)}
-        for toolset in (DEFAULT_TOOLSET, *TOOLSETS.values())
+        for toolset in {DEFAULT_TOOLSET, *TOOLSETS.values()}
     }
 
     def is_too_long(row: Row) -> bool:
         info = row["extra_info"]
-        schemas = offered[DEFAULT_TOOLSET if info.get("case_id") is None else TOOLSETS[info["language"]]]
+        case_id = info.get("case_id")
+        schemas = offered[DEFAULT_TOOLSET if case_id is None else TOOLSETS[part_of(case_id)]]
         selection = info["tool_selection"] or schemas
         tokens = tokenizer.apply_chat_template(
             row["prompt"],
