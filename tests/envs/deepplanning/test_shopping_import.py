@@ -102,12 +102,23 @@ def test_a_product_that_differs_is_named_with_its_line(tmp_path, values, line):
 
 
 USER, CART, ANSWER = "user_info.json", "cart.json", "validation_cases.json"
+ITEM = {"product_id": "b1", "name": "x", "quantity": 1, "price": 400.0}
 WANTED = [{"product_id": "b1"}]
 FIELD_CHANGES = [
     (USER, {"coupons": [1]}, "fault: user_info.json: coupons must hold whole numbers by coupon"),
     (USER, {"coupons": {"TEN": 1}}, "note: user_info.json: coupons must hold known coupons only"),
     (USER, {"is_vip": "yes"}, "note: user_info.json: is_vip must be true or false"),
-    (CART, {"items": [{"product_id": "b1"}]}, "fault: cart.json: items must be an empty list"),
+    (
+        CART,
+        {"items": [{"product_id": "b1"}]},
+        "fault: cart.json: items must be a list of objects with product_id, quan",
+    ),
+    (CART, {"items": [ITEM]}, "note: cart.json: items is not empty at the beginning (case_0 line 1: [{"),
+    (
+        CART,
+        {"used_coupons": [{"coupon_name": "TEN", "quantity": 1}]},
+        "fault: cart.json: used_coupons must be a list of",
+    ),
     (CART, {"summary": 0}, "fault: cart.json: summary must be an object"),
     (ANSWER, {"ground_truth_products": ["b1"]}, "fault: validation_cases.json: ground_truth_products must be a list"),
     (ANSWER, {"ground_truth_products": [{"product_id": "x"}]}, "a product of the right cart is missing (case_0: 'x')"),
@@ -220,12 +231,15 @@ def test_faults_write_nothing(tmp_path, capsys):
     assert [item.name for item in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_case_without_cart_begins_with_an_empty_one(tmp_path):
-    data = write_data(tmp_path, languages=[], levels=[1], cases="0")
+def test_a_case_without_cart_begins_with_an_empty_one_and_another_with_its_own(tmp_path):
+    data = write_data(tmp_path, languages=[], levels=[1], cases="01")
     bare = {key: value for key, value in shop.files(1, "0").items() if key != "cart.json"}
-    shop.write_tar(next(data.rglob("*.tar.gz")), 1, [("0", bare)])
+    shop.write_tar(next(data.rglob("*.tar.gz")), 1, [("0", bare), ("1", bare | {"cart.json": {"items": [ITEM]}})])
     assert main(["import", "--data-dir", str(data), "--out", str(data / "db")]) == 0
     database = open_database(data / "db")
     empty = {"items": [], "summary": {"total_items_count": 0, "total_price": 0.0}}
     assert first_cart(database.in_case("shopping_1/0")) == empty
+    assert first_cart(database.in_case("shopping_1/1")) == {
+        "items": [ITEM], "summary": {"total_items_count": 1, "total_price": 0.0}
+    }  # fmt: skip
     database.close()

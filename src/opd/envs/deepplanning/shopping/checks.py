@@ -33,6 +33,12 @@ def _are_coupons(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_whole(number) for number in value.values())
 
 
+def _are_objects(value: Any, fields: Mapping[str, Callable[[Any], bool]]) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, dict) and all(holds(entry.get(name)) for name, holds in fields.items()) for entry in value
+    )
+
+
 class _Field(NamedTuple):
     """A value of a document, and what it must be."""
 
@@ -83,17 +89,26 @@ _USER = [
 ]
 _CART = [
     *_fields(
-        ["items", "used_coupons"], lambda value: value == [], "must be an empty list", breaks_tools=True, required=False
+        ["items"],
+        lambda value: _are_objects(value, {PRODUCT_ID: _is_text, "quantity": _is_whole, "price": _is_number}),
+        f"must be a list of objects with {PRODUCT_ID}, quantity and price",
+        breaks_tools=True,
+        required=False,
     ),
+    *_fields(
+        ["used_coupons"],
+        lambda value: _are_objects(value, {"coupon_name": NAMES.__contains__, "quantity": _is_whole}),
+        "must be a list of objects with coupon_name, a known one, and quantity",
+        breaks_tools=True,
+        required=False,
+    ),
+    *_fields(["items", "used_coupons"], lambda value: value == [], "is not empty at the beginning", required=False),
     *_fields(["summary"], lambda value: isinstance(value, dict), _OBJECT, breaks_tools=True, required=False),
 ]
 _ANSWER = [
     *_fields(
         ["ground_truth_products"],
-        lambda value: (
-            isinstance(value, list)
-            and all(isinstance(product, dict) and _is_text(product.get(PRODUCT_ID)) for product in value)
-        ),
+        lambda value: _are_objects(value, {PRODUCT_ID: _is_text}),
         f"must be a list of objects with {PRODUCT_ID}",
         breaks_tools=True,
     ),
