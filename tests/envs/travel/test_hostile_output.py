@@ -27,7 +27,8 @@ from opd.rollout.dialogues import DialogueKeeper
 
 LONE = '{"name":"nosuch","arguments":{"city":"\\ud800"}}'
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
-TOOLS = load_toolset().tools
+TOOLSET = load_toolset()
+TOOLS = TOOLSET.tools
 ATOMS = (
     LONE, '"\\ud800"', '"\\udc00\\ud800"', "\\ud83d\\ude00", SEPARATORS, "\x00\x07\x1b[31m\x1b]0;title\x07\x7f", "\ufeff\ufffe\uffff",
     "[" * 2000, "]" * 50, '{"a":' * 1500, "}" * 50, "9" * 5000, "-1e999", "1e-999", "NaN", "-Infinity", "null", "true",
@@ -153,7 +154,7 @@ def test_5400_hostile_calls_are_each_answered_with_text(database):
     for _ in range(5400):
         for call in now(HermesParser().parse(hostile_call(rng), ())):
             request = ToolCall(call.name, call.arguments, 1, 60.0)
-            reply = _answer(TOOLS, database, request)
+            reply = _answer(TOOLSET, database, request)
             reply.text.encode()
             errors["unreadable" if call.problem else reply.error] += 1
     assert sum(errors.values()) == 5400
@@ -187,7 +188,7 @@ def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
 
     class Real(Tools):
         async def call(self, name, arguments):
-            reply = _answer(TOOLS, database, ToolCall(name, arguments, 1, 60.0))
+            reply = _answer(TOOLSET, database, ToolCall(name, arguments, 1, 60.0))
             return Answered(text=reply.text, error=reply.error)
 
     shared = runner(max_response_tokens=3000, max_assistant_turns=4)
