@@ -73,7 +73,7 @@ class Buildah:
             raise ImageError(f"{what}: {(done.stderr or done.stdout).strip()[-2000:]}")
         return done.stdout
 
-    def save(self, image: str, archive: Path, *, timeout_s: float = 600) -> None:
+    def save(self, image: str, archive: Path, *, timeout_s: float = _BUILD_TIMEOUT_S) -> None:
         """Write an image as an OCI archive, whole or not at all; uncompressed, as it never leaves this machine."""
         partial = archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)

@@ -97,7 +97,9 @@ class Scene:
 
     def stop_launcher(self, pod: Tree) -> None:
         """SIGSTOP to the launcher of a pod's run: the stage of a pipeline that it has begun goes on, and no other begins."""
-        launchers = [process for process in map(psutil.Process, _processes(pod)) if "opd.launch" in process.cmdline()]
+        pids = _processes(pod)
+        running = [process for process in psutil.process_iter(["cmdline"]) if process.pid in pids]
+        launchers = [process for process in running if "opd.launch" in (process.info["cmdline"] or ())]
         [first] = [one for one in launchers if one.parent() not in launchers]  # beside what it has forked
         self.say(f"stop the launcher of {pod['metadata']['name']}, process {first.pid}")
         first.send_signal(signal.SIGSTOP)
