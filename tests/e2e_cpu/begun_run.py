@@ -79,7 +79,9 @@ def rows(folder: Path) -> list[dict[str, float]]:
     from opd.runs.metrics import read_metrics
     from opd.store.local import LocalStore
 
-    merged = [dict(row) for row in read_metrics(LocalStore(folder / "out" / NAME)).rows]
+    # A run that lost its disk has the rows of earlier attempts in the store only.
+    places = [LocalStore(folder / place / NAME) for place in ("store", "out")]
+    merged = [dict(row) for row in read_metrics(places).rows]
     return [row for row in merged if "training/global_step" in row]
 
 

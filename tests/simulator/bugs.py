@@ -63,6 +63,8 @@ BUGS = [
          "        if False:"),
     _bug("runs/run.py", "the end does not upload what is left", "                _upload_streams(self.local, self.remote)\n                self.checkpoints",
          "                self.checkpoints"),
+    _bug("worker/checkpointing.py", "a save does not wait for the one that is on its way",
+         "        if self._job is not None:\n            self._job.wait()\n", ""),
     _bug("runs/metrics.py", "the name of the metrics is not synced", "                fsync_folder(self.path.parent)\n", ""),
 ]  # fmt: skip
 

@@ -397,7 +397,7 @@ _TIME = {
 MODULES = (
     "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.lease", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.writer", "opd.runs.shards", "opd.runs.staging", "opd.runs.resume", "opd.runs.retention",
-    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.worker.checkpointing", "opd.cluster.shutdown",
+    "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.worker.background", "opd.worker.checkpointing", "opd.cluster.shutdown",
 )  # fmt: skip
 
 
@@ -433,6 +433,9 @@ def _stand_ins() -> None:
     from contextlib import nullcontext
 
     # The files of the simulated ranks are text, so torch's own reading of them is left out.
+    from tests.simulator.copies import HostCopies
+
+    module("opd.compat.host_copies", HostCopies=HostCopies)
     module("opd.compat.plain_loads", plain_loads=nullcontext, find_unloadable=lambda folder, paths: [])
 
 

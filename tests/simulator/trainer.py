@@ -5,6 +5,7 @@ What verl and Ray do in between is simulated: a step takes time, a rank is a pro
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.worker import checkpointing
 from opd.worker.checkpointing import ShardUploads
+from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_after
 from tests.simulator.scheduler import Killed, Process
 
@@ -31,13 +33,18 @@ class Engine:
     rank: int
     num_ranks: int
     attempt: int
+    _copies: HostCopies | None
 
     def save_checkpoint(self, local_path: str, hdfs_path: None, global_step: int, max_ckpt_to_keep: None) -> None:
         folder = Path(local_path)
         folder.mkdir(parents=True, exist_ok=True)
+        writes = self._copies and self._copies.writes
         for part in PARTS:
-            with open(folder / self._name(part), "wb") as file:
-                file.write(content(self.attempt, global_step, self.rank, part))
+            data = content(self.attempt, global_step, self.rank, part)
+            if writes is None:
+                _write(folder / self._name(part), data)
+            else:
+                writes.append(functools.partial(_write, folder / self._name(part), data))
 
     def load_checkpoint(self, local_path: str, attempt: int, step: int) -> None:
         for part in PARTS:
@@ -46,6 +53,11 @@ class Engine:
 
     def _name(self, part: str) -> str:
         return f"{part}_world_size_{self.num_ranks}_rank_{self.rank}.pt"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
 
 
 class Rank(ShardUploads, Engine):
@@ -108,13 +120,19 @@ class Trainer:
         self.step = 0
         self._unsealed: int | None = None
         self._saved: int | None = None
+        self.sealing = checkpointing.Sealing()
 
     def fit(self) -> dict[str, Any]:
         self._resume()
-        with self.stop:
-            while self.step < self.plan.num_steps:
-                self.step += 1
-                self._train()
+        try:
+            with self.stop:
+                while self.step < self.plan.num_steps:
+                    self.step += 1
+                    self._train()
+                self._wait_for_seal()
+        except Exception:
+            self.sealing.leave()
+            raise
         checkpointing.upload_what_is_left(self.run, self.workers)
         rows = self.run.history()
         self.world.oracle.has_rows(rows, self.step, "in the result")
@@ -175,31 +193,44 @@ class Trainer:
         return self.stop.requested or self.step >= self.plan.num_steps
 
     def _save(self) -> None:
+        self._wait_for_seal()
         self.world.oracle.begun(self.step)
         if not self.run.checkpoints.begin(self.step):
             return
+        if self.plan.overlap:
+            self.workers.copy_next_save()
         staged = self.run.checkpoints.staged(self.step)
         self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
         staged.mkdir(parents=True, exist_ok=True)
-        with open(staged / "data.pt", "wb") as file:
-            file.write(content(self.run.handle.attempt, self.step, DRIVER, "data"))
+        _write(staged / "data.pt", content(self.run.handle.attempt, self.step, DRIVER, "data"))
         self._unsealed = self.step
 
     def _seal(self) -> None:
+        self._saved = self.sealing.look() or self._saved
         if self._unsealed is None:
             return
-        step, checkpoints = self._unsealed, self.run.checkpoints
+        step, self._unsealed = self._unsealed, None
+        self.sealing.begin(step, lambda: self._seal_step(step))
+        if not self.plan.overlap:
+            self._wait_for_seal()
+
+    def _seal_step(self, step: int) -> None:
+        checkpoints = self.run.checkpoints
         before = checkpoints.num_failed_uploads
         checkpointing.seal(self.run, self.workers, step, self.keep)
         is_in_store = checkpoints.remote is not None and checkpoints.num_failed_uploads == before
         disks = self.world.disks_of(self.workers.processes)
         self.world.oracle.sealed(step, self.run.handle.attempt, disks, is_in_store=is_in_store)
-        self._saved, self._unsealed = step, None
+
+    def _wait_for_seal(self) -> None:
+        self._saved = self.sealing.wait() or self._saved
 
     def _save_now(self) -> int | None:
+        self._wait_for_seal()
         if self._saved != self.step:
             self._save()
             self._seal()
+            self._wait_for_seal()
             self._saved = self.step
         return self._saved
 

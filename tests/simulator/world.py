@@ -68,6 +68,7 @@ class Plan:
     save_every: int
     keep_last: int | None
     keep_every: int | None
+    overlap: bool  # saves beside the training
     enabled: frozenset[str]
     mean_gap: int
     # How much longer a short sleep lasts than it was asked for; polling takes most calls of a run that waits.
@@ -632,6 +633,7 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         aim=aim,
         then=then,
         paces=draw.choice((SLOW, SLOW, MIXED) if is_late else PACES),
+        overlap=draw.random() < 0.75,
     )
 
 

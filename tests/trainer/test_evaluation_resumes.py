@@ -21,6 +21,7 @@ from opd.store.local import LocalStore
 from opd.trainer import evaluation
 from opd.trainer.evaluation import EvalTrainer
 from opd.trainer.trainer import OrderedTrainer
+from opd.worker.checkpointing import Sealing
 from opd.worker.nonfinite import SkippedUpdates
 
 SPEC = {"kind": "passrate", "model": {"path": "hub/m"}, "rollout": {"val": {"num_samples": 2}}}
@@ -77,6 +78,7 @@ def attempt(monkeypatch, tmp_path):
             asked_in=local.root, hand_over=lambda: None, take_back=lambda: None,
         )  # fmt: skip
         trainer._not_uploaded, trainer._unsealed_step, trainer._stop = set(), None, GracefulStop()
+        trainer._sealing, trainer._saved_step = Sealing(), None
         trainer.global_steps, trainer.total_training_steps = 0, 1
         trainer._skipped = SkippedUpdates(0)
         trainer._init_dataloader()

@@ -38,6 +38,7 @@ from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import UNFINISHED_KEY, Measuring
 from opd.trainer.problem_weights import ProblemWeights, problem_weights
 from opd.trainer.stages import Stages
+from opd.worker.checkpointing import Sealing
 
 QUESTIONS = ["10+10=", "11+11=", "12+12=", "13+13="]
 RATES = [0.0, 0.25, 0.5, 1.0]  # p (1 - p): 0, 3/16, 4/16, 0, with a mean of 7/64
@@ -336,6 +337,7 @@ def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> t
     trainer.train_dataset, trainer.agent_loop_manager = dataset, _Interrupted(ask)
     trainer.global_steps, trainer.total_training_steps, trainer.timing_raw = 4, 8, {}
     trainer._stop, trainer._saved_step, trainer._unsealed_step = GracefulStop(), 2, None
+    trainer._sealing = Sealing()
     trainer._problem_weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN), trainer.run)
     trainer._stages = Stages(spec, dataset, dataset.tokenizer, total_steps=8)
     monkeypatch.setattr(trainer, "_save_checkpoint", lambda: trainer.saved.append(trainer.global_steps))

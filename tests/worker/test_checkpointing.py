@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,8 @@ from opd.store.durable import hash_file
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
 from opd.worker import checkpointing
-from opd.worker.checkpointing import ShardUploads
+from opd.worker.background import Job
+from opd.worker.checkpointing import Sealing, ShardUploads
 
 
 class Rank(ShardUploads):
@@ -262,16 +266,21 @@ def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
             attempt(tmp_path, lease_ttl_s=8)
 
 
-class OwnDisks(Ranks):
-    """Ranks whose run folder lies on a disk of their own."""
+class OwnDisk(Rank):
+    """A rank whose run folder lies on a disk of its own."""
 
+    def __init__(self, rank: int, folder: Path):
+        super().__init__(rank)
+        self._folder = folder
+
+    def delete_shards(self, run_dir: str, steps: list[int]) -> None:
+        super().delete_shards(str(self._folder), steps)
+
+
+class OwnDisks(Ranks):
     def __init__(self, folders: list[Path]):
         super().__init__(len(folders))
-        self._folders = folders
-
-    def delete_shards(self, *, run_dir: str, steps: list[int]) -> None:
-        for rank, folder in zip(self._ranks, self._folders, strict=True):
-            rank.delete_shards(run_dir=str(folder), steps=steps)
+        self._ranks = [OwnDisk(rank, folder) for rank, folder in enumerate(folders)]
 
 
 def test_retention_deletes_on_disks_that_the_driver_does_not_see(tmp_path):
@@ -371,3 +380,97 @@ def test_who_was_overtaken_while_verl_saved_writes_over_nothing_of_its_successor
         with pytest.raises(Overtaken):
             checkpointing.seal(run, ranks, 1, Checkpoint())
         assert successor.get(f"{step_folder(1)}/data.pt") == b"the successor's"
+
+
+class Writer(ShardUploads):
+    """A rank whose save writes its parts when it is let, as from copies."""
+
+    def __init__(self, rank: int, may_write: threading.Event, error: Exception | None = None):
+        self.rank, self.may_write, self.error = rank, may_write, error
+
+    def save_beside(self, folder: Path, ranks: Ranks, step: int) -> None:
+        def late() -> None:
+            self.may_write.wait()
+            if self.error is not None:
+                raise self.error
+            write(folder, ranks, step)
+
+        self._writing = Job(late, name="write")
+
+
+@pytest.fixture
+def beside(tmp_path) -> Iterator[Callable[..., tuple[Run, Sealing, threading.Event]]]:
+    """A run whose step 1 is on its way to its seal; its files are not written before the event."""
+    may_write = threading.Event()
+    with ExitStack() as stack:
+
+        def begin(error: Exception | None = None) -> tuple[Run, Sealing, threading.Event]:
+            run = stack.enter_context(attempt(tmp_path))
+            ranks = Ranks(1)
+            rank = Writer(0, may_write, error)
+            ranks._ranks = [rank]
+            assert run.checkpoints.begin(1)
+            rank.save_beside(run.checkpoints.staged(1), ranks, 1)
+            sealing = Sealing()
+            sealing.begin(1, lambda: checkpointing.seal(run, ranks, 1, Checkpoint()))
+            return run, sealing, may_write
+
+        yield begin
+        may_write.set()
+
+
+def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
+    run, sealing, may_write = beside()
+    assert sealing.look() is None
+    assert run.checkpoints.complete_steps() == []
+    may_write.set()
+    assert sealing.wait() == 1
+    assert run.checkpoints.complete_steps() == [1]
+    assert sealing.seconds > 0
+    assert (sealing.look(), sealing.wait()) == (None, None), "it is told once"
+
+
+def test_a_save_that_fails_on_its_thread_fails_where_the_trainer_looks_and_is_not_sealed(beside):
+    run, sealing, may_write = beside(OSError(errno.ENOSPC, "No space left on device"))
+    may_write.set()
+    with pytest.raises(OSError, match="No space left"):
+        sealing.wait()
+    assert run.checkpoints.complete_steps() == []
+
+
+def test_who_fails_leaves_a_save_that_takes_too_long_unsealed_and_says_so(beside, caplog):
+    run, sealing, _ = beside()
+    sealing.leave(patience_s=0.0)
+    assert "global_step_1 is not sealed: its save did not end within 0 s" in caplog.text
+    assert run.checkpoints.complete_steps() == []
+
+
+def test_who_fails_lets_a_save_come_to_its_end_whose_own_error_is_only_told(beside, caplog):
+    _, sealing, may_write = beside(OSError("torn"))
+    may_write.set()
+    sealing.leave()
+    assert "global_step_1 is not sealed: torn" in caplog.text
+
+
+def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatch):
+    left = []
+
+    class VerlWorker:
+        def save_checkpoint(self, local_path, *rest):
+            torch.save(torch.ones(1), Path(local_path) / "model")
+
+    class Worker(ShardUploads, VerlWorker):
+        rank = 0
+
+    monkeypatch.setattr(checkpointing, "Job", lambda call, name: left.append(call))
+    worker, folder = Worker(), tmp_path / ".saving-0002" / "global_step_3" / "actor"
+    folder.mkdir(parents=True)
+    worker.copy_next_save()
+    worker.save_checkpoint(str(folder), None, 3, None)
+    assert list(folder.iterdir()) == []
+    left.pop()()
+    assert [path.name for path in folder.iterdir()] == ["model"]
+    (folder / "model").unlink()
+    worker.save_checkpoint(str(folder), None, 4, None)
+    assert [path.name for path in folder.iterdir()] == ["model"], "only the save that was asked for"
+    assert left == []

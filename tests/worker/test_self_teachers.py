@@ -85,6 +85,7 @@ def refreshed(request, tmp_path_factory) -> dict[str, dict]:
             **how,
         )
 
+    beside = base / "beside" / "global_step_3"
     cases = {
         "frozen": case(every=0, num_steps=3),
         "step 3 of 2": case(every=2, num_steps=3),
@@ -94,6 +95,8 @@ def refreshed(request, tmp_path_factory) -> dict[str, dict]:
         "another model": case(every=1, num_steps=2, teacher=other),
         "saved after step 3": case(every=2, num_steps=4, saves_to=str(base / "global_step_3")),
         "resumed": case(every=2, num_steps=4, resumes_from=str(base / "global_step_3")),
+        "saved beside step 4": case(every=2, num_steps=4, saves_to=str(beside), saves_beside=True),
+        "resumed from copies": case(every=2, num_steps=4, resumes_from=str(beside)),
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=request.param), strict=True))
 
@@ -126,8 +129,9 @@ class TestRefreshed:
     def test_a_teacher_of_another_shape_is_refused(self, refreshed):
         assert "other names or shapes than its own" in refreshed["another model"]["error"]
 
-    def test_a_resumed_worker_goes_on_to_the_same_bits(self, refreshed):
-        whole, resumed = refreshed["saved after step 3"], refreshed["resumed"]
+    @pytest.mark.parametrize("how", ["resumed", "resumed from copies"])
+    def test_a_resumed_worker_goes_on_to_the_same_bits(self, refreshed, how):
+        whole, resumed = refreshed["saved after step 3"], refreshed[how]
         assert whole["has_moved"]
         for part in ("weights", "teacher_weights"):
             for name, weight in whole[part].items():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,8 @@ class Case:
     """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
     saves_to: str = ""
     """Folder `global_step_N` of a checkpoint that is saved before the last step."""
+    saves_beside: bool = False
+    """It is written from copies, once the last step has changed what was copied."""
     resumes_from: str = ""
     """Such a folder: only the last step is made, from there."""
     nan_teacher: bool = False
@@ -191,6 +193,7 @@ def run_case(case: Case) -> dict[str, Any]:
     """One fresh worker, one `update_opd` over this rank's share of the rows: reduced metrics, weights, places of the backbones."""
     from verl.utils import tensordict_utils as tu
 
+    from opd.worker import checkpointing
     from opd.worker import step_metrics as step_counts
     from opd.worker.opd_worker import OPDWorker
     from opd.worker.token_view import Seen
@@ -209,12 +212,20 @@ def run_case(case: Case) -> dict[str, Any]:
     for number in range(0 if case.resumes_from else case.num_steps - 1):
         _tell_step(data, case, number)
         worker.update_opd(data.clone())
-    if case.saves_to:
+    left: list[Callable[[], None]] = []
+    if case.saves_to and case.saves_beside:
+        with patch.object(checkpointing, "Job", lambda call, name: left.append(call)):
+            worker.copy_next_save()
+            worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
+        assert not list(Path(case.saves_to).rglob("*.pt"))
+    elif case.saves_to:
         worker.save_checkpoint(f"{case.saves_to}/actor", global_step=case.num_steps - 1)
     _tell_step(data, case, case.num_steps - 1)
     before = _weights(worker)
     with Collectives() as collectives, _nan_from_teacher(case):
         output = worker.update_opd(data)
+    for write in left:
+        write()
     nonfinite_rows = [worker.read_nonfinite_rows()] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(nonfinite_rows, nonfinite_rows[0])
     seen: list = [worker.read_token_view() if case.shown else Seen()] * torch.distributed.get_world_size()

@@ -82,6 +82,7 @@
    {"name": "rollout workers", "per": "rollout worker", "cpus": 0, "leastGib": 0.5, "roomGib": 0.5},
    {"name": "reward workers", "per": "reward worker", "cpus": 0, "leastGib": 0.5, "roomGib": 0.5},
    {"name": "GPUs", "per": "gpu", "cpus": 0, "leastGib": 4.0, "roomGib": 16.0},
+   {"name": "copies of checkpoints", "per": "copy", "cpus": 0, "leastGib": 0.0, "roomGib": 12.0},
    {"name": "Ray nodes", "per": "node", "cpus": 0, "leastGib": 0.5, "roomGib": 1.5}
   ],
   "head": [
@@ -155,7 +156,7 @@
    "overrides": [],
    "recipe": "grpo",
    "grpo": {"kl_loss_type": "low_var_kl", "entropy_coeff": 0.0, "loss_agg_mode": "token-mean", "norm_adv_by_std": true},
-   "checkpoint": {"save_on_exit": true}
+   "checkpoint": {"save_on_exit": true, "overlap": true}
   },
   "opd": {
    "kind": "opd",
@@ -241,7 +242,7 @@
     "horizon": {"part": "first", "applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true}
+   "checkpoint": {"save_on_exit": true, "overlap": true}
   },
   "opd-agent": {
    "kind": "opd-agent",
@@ -327,7 +328,7 @@
     "horizon": {"part": "first", "applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true},
+   "checkpoint": {"save_on_exit": true, "overlap": true},
    "agent": {
     "enable_tools": true,
     "max_assistant_turns": 50,
@@ -384,7 +385,7 @@
     "resume": "auto"
    },
    "overrides": [],
-   "checkpoint": {"save_on_exit": true}
+   "checkpoint": {"save_on_exit": true, "overlap": true}
   },
   "eval": {
    "kind": "eval",

@@ -12,6 +12,7 @@
 {{- end -}}
 {{- end -}}
 {{- $counts := dict "node" 1 "rank" $gpus "gpu" (eq .Values.device "cuda" | ternary $gpus 0) -}}
+{{- $_ := set $counts "copy" (($filled.checkpoint).overlap | default false | ternary $counts.gpu 0) -}}
 {{- range $name, $number := dict "storage unit" $units "rollout worker" (($filled.rollout).num_agent_workers | default 0) "reward worker" (($filled.reward).num_workers | default 0) -}}
 {{- $_ := set $counts $name (div (sub (add $number $nodes) 1) $nodes) -}}
 {{- end -}}

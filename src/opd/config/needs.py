@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, FileSpec, SftSpec
+from opd.config.kinds import AnyRunSpec, AnySpec, ConvertSpec, DistillationSpec, FileSpec, GrpoSpec, SftSpec
 from opd.config.pipeline import runs_of
 from opd.config.raw import parse_raw
 
@@ -47,7 +47,7 @@ class Part:
 # On a node that trains. The queue's controller may be placed on any of them; rollout and reward workers and servers ask Ray
 # for nothing. Memory as measured on the CPU with tiny models (a rank and its server 0.9 GiB, the others 0.4 to 0.5); a
 # GPU's is an estimate for CUDA, NCCL and vLLM's processes, and its room holds the weights and moments of an 8B model,
-# spread over eight GPUs, while they are off the device.
+# spread over eight GPUs, while they are off the device; a copy of them is what `checkpoint.overlap` writes from.
 WORKER_PARTS = (
     Part(name="ranks", per="rank", cpus=RANK_CPUS, least_gib=1.0, room_gib=1.0),
     Part(name="queue storage units", per="storage unit", cpus=QUEUE_ACTOR_CPUS, least_gib=0.5, room_gib=0.5),
@@ -55,6 +55,7 @@ WORKER_PARTS = (
     Part(name="rollout workers", per="rollout worker", least_gib=0.5, room_gib=0.5),
     Part(name="reward workers", per="reward worker", least_gib=0.5, room_gib=0.5),
     Part(name="GPUs", per="gpu", least_gib=4.0, room_gib=16.0),
+    Part(name="copies of checkpoints", per="copy", room_gib=12.0),
     Part(name="Ray nodes", per="node", least_gib=0.5, room_gib=1.5),
 )
 # On the head, which offers Ray no CPU: these are for the scheduler of Kubernetes.
@@ -79,14 +80,17 @@ class Sizes:
     num_storage_units: int
     num_rollout_workers: int
     num_reward_workers: int
+    overlaps_saves: bool
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """How many of each there are on the fullest node: what is spread over the nodes is spread evenly."""
+        gpus = self.gpus_per_node if self.device == "cuda" else 0
         return {
             "node": 1,
             "rank": self.gpus_per_node,
-            "gpu": self.gpus_per_node if self.device == "cuda" else 0,
+            "gpu": gpus,
+            "copy": gpus if self.overlaps_saves else 0,
             "storage unit": -(-self.num_storage_units // self.num_nodes),
             "rollout worker": -(-self.num_rollout_workers // self.num_nodes),
             "reward worker": -(-self.num_reward_workers // self.num_nodes),
@@ -156,6 +160,7 @@ def sizes_of(spec: AnyRunSpec) -> Sizes:
         num_storage_units=_given_storage_units(spec.overrides) or num_storage_units(spec.device, trainer.nnodes),
         num_rollout_workers=0 if isinstance(spec, SftSpec) else spec.rollout.num_agent_workers,
         num_reward_workers=0 if isinstance(spec, SftSpec) else spec.reward.num_workers,
+        overlaps_saves=isinstance(spec, SftSpec | GrpoSpec | DistillationSpec) and spec.checkpoint.overlap,
     )
 
 

@@ -73,6 +73,10 @@ class Checkpoint(Section):
         default=None, description="Keep every checkpoint whose step is a multiple, for good."
     )
     save_on_exit: bool = Field(default=True, description="Save before ending on SIGTERM or a deadline.")
+    overlap: bool = Field(
+        default=True,
+        description="Write, hash and upload a checkpoint while the next steps train, from a copy in host memory; where there is no room for it, within the step.",
+    )
 
 
 class Store(Section):

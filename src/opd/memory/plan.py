@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from opd.memory.job import GIB, Job
-from opd.memory.phases import Choice, Phase, phases_of
+from opd.memory.phases import Choice, Phase, moments_bytes, params_bytes, phases_of
 
 # What is given up, in this order: short forwards gather weights more often; kept activations are worth a tenth of the
 # student's phase down to a third of them; gathering and reducing per micro-batch and hidden states in pinned memory hide
@@ -47,6 +47,11 @@ class Plan:
     def host_bytes(self) -> int:
         """Hidden states that wait in pinned host memory, at the longest responses."""
         return self.job.hidden_bytes - min(self.choice.cache_bytes, self.job.hidden_bytes)
+
+
+def checkpoint_bytes(job: Job) -> int:
+    """A rank's part of a checkpoint, which `checkpoint.overlap` keeps a copy of in host memory."""
+    return params_bytes(job) + moments_bytes(job)
 
 
 def make_plan(job: Job) -> Plan:

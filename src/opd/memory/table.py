@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opd.memory.job import GIB
-from opd.memory.plan import Plan
+from opd.memory.plan import Plan, checkpoint_bytes
 
 
 def render(plan: Plan) -> str:
@@ -45,8 +45,9 @@ def _decisions(plan: Plan) -> list[str]:
         f"{name} {'on the host outside its phase' if offloaded else 'on the device'}{'' if wish is None else ' (as set)'}"
         for name, (offloaded, wish) in parts.items()
     )
+    copy = f"a checkpoint's copy in host memory (checkpoint.overlap): {_gib(checkpoint_bytes(job))} GiB of each rank"
     if job.teacher is None:
-        return [f"weights: {where}", "logits of a micro-batch are made whole: an estimate, not measured on a GPU"]
+        return [f"weights: {where}", "logits of a micro-batch are made whole: an estimate, not measured on a GPU", copy]
     cached = min(choice.cache_bytes, job.hidden_bytes)
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
@@ -57,6 +58,7 @@ def _decisions(plan: Plan) -> list[str]:
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
         f"student's activations: {_activations(plan)}",
         f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
+        copy,
     ]
 
 

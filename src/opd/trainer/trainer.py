@@ -47,6 +47,7 @@ class OrderedTrainer(PPOTrainerSync):
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
+        self._sealing = checkpointing.Sealing()
         self._stop = GracefulStop()
         self._dialogues = DialogueLog(num_kept(self.ours))
         self._skipped = SkippedUpdates(self.ours.trainer.max_skipped_updates if self.ours.trainer else 0)
@@ -120,8 +121,13 @@ class OrderedTrainer(PPOTrainerSync):
     def fit(self, agent_loop_manager: RolloutManager | None) -> None:
         if agent_loop_manager is not None:
             agent_loop_manager.is_asked_to_end = lambda: self._stop.requested
-        with verl_trainer.quiet(), self._stop:
-            super().fit(agent_loop_manager)
+        try:
+            with verl_trainer.quiet(), self._stop:
+                super().fit(agent_loop_manager)
+                self._wait_for_seal()
+        except Exception:
+            self._sealing.leave()
+            raise
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
         if self.run is not None:
             checkpointing.upload_what_is_left(self.run, self.actor_rollout_wg)
@@ -181,8 +187,14 @@ class OrderedTrainer(PPOTrainerSync):
     def _save_checkpoint(self) -> None:
         step = self.global_steps
         PROGRESS.enter("save", step)
-        if self.run is not None and not self.run.checkpoints.begin(step):
-            return
+        if self.run is not None:
+            with marked_timer("save_wait", self.timing_raw):
+                self._wait_for_seal()
+            self.timing_raw["save_before"] = self._sealing.seconds
+            if not self.run.checkpoints.begin(step):
+                return
+            if self.ours.checkpoint.overlap:
+                self.actor_rollout_wg.copy_next_save()
         super()._save_checkpoint()
         self._save_more(self._step_folder)
         if self.run is not None:
@@ -253,16 +265,29 @@ class OrderedTrainer(PPOTrainerSync):
         return batch
 
     def _seal_saved(self) -> None:
-        if self.run is not None and self._unsealed_step is not None:
-            checkpointing.seal(self.run, self.actor_rollout_wg, self._unsealed_step, self.ours.checkpoint)
-            self._saved_step, self._unsealed_step = self._unsealed_step, None
+        """Have what the step saved sealed, beside the next steps if it may be; raises why an earlier save could not be."""
+        run = self.run
+        if run is None:
+            return
+        self._saved_step = self._sealing.look() or self._saved_step
+        if (step := self._unsealed_step) is not None:
+            self._unsealed_step, keep = None, self.ours.checkpoint
+            self._sealing.begin(step, lambda: checkpointing.seal(run, self.actor_rollout_wg, step, keep))
+            if not keep.overlap:
+                self._wait_for_seal()
+
+    def _wait_for_seal(self) -> None:
+        """Until no save is on its way any more."""
+        self._saved_step = self._sealing.wait() or self._saved_step
 
     def _save_now(self) -> int | None:
         """Save, seal and upload the step that has just ended, unless it was; the step that is safe, None if none is."""
         saves = self.config.trainer.save_freq > 0 and self.ours.checkpoint.save_on_exit
+        self._wait_for_seal()
         if self.run is not None and saves and self.global_steps > 0 and self._saved_step != self.global_steps:
             self._save_checkpoint()
             self._seal_saved()
+            self._wait_for_seal()
             self._saved_step = self.global_steps
         return self._saved_step
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from ray.exceptions import RayActorError
 from verl.single_controller.base import WorkerGroup
 from verl.single_controller.base.decorator import Dispatch, register
 
+from opd.compat.host_copies import HostCopies
 from opd.compat.plain_loads import find_unloadable, plain_loads
 from opd.config.running import Checkpoint
 from opd.errors import CheckpointError, StoreError
@@ -29,14 +31,24 @@ from opd.runs.staging import move_in, sweep_older
 from opd.store.base import DEFAULT_POLICY, NO_RETRY
 from opd.store.local import TRANSIENT_ERRNOS
 from opd.store.transfer import find_problems
+from opd.worker.background import Job
 
 logger = logging.getLogger(__name__)
+
+# Between two looks whether all ranks are done, seconds: the first, and the longest, of which each is twice the one before.
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 1.0
+# For how long a run that has failed waits for the save that is on its way.
+LEAVE_S = 60.0
 
 
 class ShardUploads:
     """Mixin of workers, before verl's: what this rank does for the checkpoints, on the disk that it sees."""
 
     rank: int
+    _copies: HostCopies | None = None
+    _copies_next: bool = False
+    _writing: Job[None] | None = None
+    _job: Job[Any] | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(
@@ -50,9 +62,55 @@ class ShardUploads:
     def save_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
     ) -> None:
-        """verl's, on a disk without what the killed saves of earlier attempts have left there."""
+        """verl's, on a disk without what the killed saves of earlier attempts have left there.
+
+        After `copy_next_save` it has written next to nothing when it returns: `finish_writing` waits for the rest.
+        """
         sweep_older(Path(local_path).parents[1])
+        if not self._copies_next:
+            self.write_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+            return
+        self._copies_next = False
+        self._copies = self._copies or HostCopies()
+        with self._copies.taken() as writes:
+            self.write_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        self._writing = Job(lambda: _make_all(writes), name=f"opd-write-{global_step}")
+
+    def write_checkpoint(
+        self, local_path: str, hdfs_path: str | None, global_step: int, max_ckpt_to_keep: int | None
+    ) -> None:
+        """What a save is made of; verl's own, to which workers add."""
         super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)  # type: ignore[misc]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def copy_next_save(self) -> None:
+        """Have the next `save_checkpoint` copy to host memory, and write on a thread."""
+        self._copies_next = True
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def start_call(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Call one of this worker's methods on a thread, so that it goes on training; one at a time."""
+        self._job = Job(lambda: getattr(self, method)(**arguments), name=f"opd-{method}")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def has_call_ended(self) -> bool:
+        """Whether that has ended."""
+        assert self._job is not None
+        return self._job.has_ended()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def call_result(self) -> Any:
+        """What it returned; raises what it raised."""
+        job, self._job = self._job, None
+        assert job is not None
+        return job.result()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def finish_writing(self) -> None:
+        """Returns when what was saved is in the staging folder; raises why it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def upload_shards(self, step: int, staged: str, step_dir: str, store_url: str | None) -> ShardReport:
@@ -95,6 +153,11 @@ def upload_saved(rank: int, *, step_dir: str | Path, manifest: Manifest, store_u
     files = [entry.path for entry in entries]
     report = upload_shards(rank=rank, step=manifest.step, step_dir=step_dir, store_url=store_url, files=files)
     return [report.upload_error] if report.upload_error else []
+
+
+def _make_all(writes: list[Callable[[], None]]) -> None:
+    while writes:  # what is written is held no longer
+        writes.pop(0)()
 
 
 def remove_folder(folder: Path) -> None:
@@ -173,21 +236,85 @@ def upload_what_is_left(run: Run, worker_group: WorkerGroup) -> None:
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
+def beside_training(worker_group: WorkerGroup, method: str, **arguments: Any) -> list[Any]:
+    """A method of all ranks, whose own threads go on with what the trainer asks of them meanwhile."""
+    worker_group.start_call(method=method, arguments=arguments)
+    look_s = FIRST_LOOK_S
+    while not all(worker_group.has_call_ended()):
+        time.sleep(look_s)
+        look_s = min(2 * look_s, LONGEST_LOOK_S)
+    return list(worker_group.call_result())
+
+
 def seal(run: Run, worker_group: WorkerGroup, step: int, keep: Checkpoint) -> None:
-    """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk."""
+    """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk.
+
+    May be called on a thread while the ranks train.
+    """
+    # Ahead of the look for another owner, which moves files in at once then: writing may take minutes.
+    beside_training(worker_group, "finish_writing")
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
     store_url = run.handle.store_url
     move_in(staged, folder, rank=DRIVER_RANK)
-    reports = list(worker_group.upload_shards(step=step, staged=str(staged), step_dir=str(folder), store_url=store_url))
+    arguments = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
+    reports: list[ShardReport] = beside_training(worker_group, "upload_shards", **arguments)
     # The ranks have waited for a store that is away: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
     run.checkpoints.finalise(step, reports)
     deleted = run.checkpoints.prune(keep_last=keep.keep_last, keep_every=keep.keep_every)
     if deleted:
-        worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)
+        beside_training(worker_group, "delete_shards", run_dir=run.handle.local_dir, steps=deleted)
         logger.info("retention: removed checkpoints of steps %s", deleted)
+
+
+class Sealing:
+    """The one save that may be on its way to its seal beside the training."""
+
+    def __init__(self) -> None:
+        self._job: Job[float] | None = None
+        self._step: int | None = None
+        self.seconds = 0.0
+        """How long the last one took that came to its end."""
+
+    def begin(self, step: int, seal: Callable[[], None]) -> None:
+        """Have `seal` called on a thread; the one before must have come to its end."""
+        assert self._job is None, f"step {self._step} is on its way"
+
+        def timed() -> float:
+            start = time.monotonic()
+            seal()
+            return time.monotonic() - start
+
+        self._step, self._job = step, Job(timed, name=f"opd-seal-{step}")
+
+    def look(self) -> int | None:
+        """The step that has been sealed since the last look, None if there is none; raises why one could not be."""
+        if self._job is None or not self._job.has_ended():
+            return None
+        job, self._job = self._job, None
+        self.seconds = job.result()
+        return self._step
+
+    def wait(self) -> int | None:
+        """As `look`, once nothing is on its way any more."""
+        if self._job is not None:
+            self._job.wait()
+        return self.look()
+
+    def leave(self, patience_s: float = LEAVE_S) -> None:
+        """For who ends by an error of its own: what is on its way may yet be sealed, if that does not take too long."""
+        if self._job is None:
+            return
+        step = self._step
+        if not self._job.wait(patience_s):
+            logger.warning("global_step_%d is not sealed: its save did not end within %g s", step, patience_s)
+            return
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - the run's own error is on its way
+            logger.warning("global_step_%d is not sealed: %s", step, error)
 
 
 def _fetch_everywhere(run: Run, worker_group: WorkerGroup) -> Fetch:

@@ -145,11 +145,10 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+    def write_checkpoint(
+        self, local_path: str, hdfs_path: str | None, global_step: int, max_ckpt_to_keep: int | None
     ) -> None:
-        super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        super().write_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
         rank, world = distributed.get_rank(), distributed.get_world_size()
         self._self_teachers.save(Path(local_path), step=global_step, rank=rank, world=world)
 

@@ -1,0 +1,134 @@
+"""verl's checkpoint of a rank copied to host memory, to be written while the next steps train: verl 0.9.1's FSDP saves block.
+
+The copies are made by torch's own stager, which keeps what tensors share, sharded tensors included; its buffers are replaced
+by ones that are used again at each save, whatever storages the engine has then (offloaded ones are new each time).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import torch
+from ray._common.utils import get_system_memory
+from ray._private.utils import get_used_memory
+from torch.cuda._pin_memory_utils import pin_memory, unpin_memory
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+logger = logging.getLogger(__name__)
+
+# Of the host's or the container's memory this share stays free: Ray ends processes from 95 % on.
+KEPT_FREE = 0.1
+
+
+class NoRoom(Exception):
+    """The host memory for a copy is not there."""
+
+
+class HostCopies:
+    """A rank's copies of what it saves: as large as its weights, optimizer and extra state, pinned where they come from a GPU.
+
+    Args:
+        room: bytes of host memory that may be taken now.
+    """
+
+    def __init__(self, room: Callable[[], int] | None = None):
+        self._buffers = _Buffers(room or free_bytes)
+        self._is_given_up = False
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[list[Callable[[], None]]]:
+        """While verl saves: `torch.save` to a path only copies. Yields the writes that are left, one call a file.
+
+        They have to be made before the next time. Where the memory is not there, files are written at once, from then on.
+        """
+        save, writes = torch.save, list[Callable[[], None]]()
+        self._buffers.give_back()
+
+        @functools.wraps(save)
+        def copy(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            if args or kwargs or self._is_given_up or not isinstance(f, str | os.PathLike):
+                return save(obj, f, *args, **kwargs)
+            try:
+                writes.append(functools.partial(_write, save, self._buffers.stage(obj), os.fspath(f)))
+            except NoRoom as error:
+                self._is_given_up = True
+                logger.warning(
+                    "checkpoint.overlap: %s; checkpoints are written within the step from now on; more memory for the node "
+                    "(cluster.worker.requests.memory), or checkpoint.overlap: false",
+                    error,
+                )
+                save(obj, f)
+            return None
+
+        torch.save = copy
+        try:
+            yield writes
+        finally:
+            torch.save = save
+            if self._is_given_up:
+                self._buffers = _Buffers(free_bytes)  # those in use go with their writes
+
+
+class _Buffers(StateDictStager):
+    """torch's stager over buffers that are taken again once they are given back."""
+
+    def __init__(self, room: Callable[[], int]):
+        super().__init__()
+        self._room = room
+        self._free: defaultdict[tuple[int, bool], list[torch.UntypedStorage]] = defaultdict(list)
+        self._used: list[tuple[tuple[int, bool], torch.UntypedStorage]] = []
+
+    def give_back(self) -> None:
+        for key, buffer in self._used:
+            self._free[key].append(buffer)
+        self._used.clear()
+
+    def _stage_untyped_storage(self, storage: torch.UntypedStorage, non_blocking: bool = False) -> torch.UntypedStorage:
+        key = (storage.nbytes(), storage.is_cuda)
+        if found := self._free[key]:
+            buffer = found.pop()
+            buffer.copy_(storage, non_blocking)
+        else:
+            num_bytes, room = key[0], self._room()
+            if num_bytes > room:
+                raise NoRoom(
+                    f"no host memory for the copy of a checkpoint: the next tensor takes {num_bytes / 2**20:.0f} MiB, and "
+                    f"{room / 2**20:.0f} MiB are free beside the {KEPT_FREE:.0%} that are kept free"
+                )
+            buffer = _new(num_bytes, is_pinned=storage.is_cuda)
+            buffer.copy_(storage, non_blocking)
+        self._used.append((key, buffer))
+        return buffer
+
+
+def _new(num_bytes: int, *, is_pinned: bool) -> torch.UntypedStorage:
+    buffer = torch.UntypedStorage(num_bytes)
+    if is_pinned and num_bytes:
+        try:
+            pin_memory(buffer.data_ptr(), num_bytes)
+        except RuntimeError as error:  # what the driver refuses makes a copy slower, and no save fail
+            logger.warning("a copy of a checkpoint is not pinned: %s", error)
+        else:
+            weakref.finalize(buffer, unpin_memory, buffer.data_ptr()).atexit = False  # CUDA may be gone by then
+    return buffer
+
+
+def free_bytes() -> int:
+    """Host memory that may be taken now: of the container where there is one, else of the machine."""
+    total = int(get_system_memory())
+    free = min(total - int(get_used_memory()), int(psutil.virtual_memory().available))
+    return max(0, free - int(total * KEPT_FREE))
+
+
+def _write(save: Callable[..., None], copy: object, path: str) -> None:
+    # Through Python's file: a write of its own lets go of the interpreter's lock, torch's to a path does not.
+    with open(path, "wb") as file:
+        save(copy, file)

@@ -1,0 +1,84 @@
+"""What verl saves is copied and written later, with the bytes that it had, in memory that is taken once."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+from opd.compat.host_copies import HostCopies, free_bytes
+
+GIB = 2**30
+
+
+def copies(room: int = GIB) -> HostCopies:
+    return HostCopies(room=lambda: room)
+
+
+def later(taker: HostCopies, **saved: object) -> list:
+    """Saves each value under `NAME`; what is left to write."""
+    with taker.taken() as writes:
+        for name, value in saved.items():
+            torch.save(value, name)
+    return writes
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_verls_save_still_writes_by_torch_save_within_the_call():
+    assert "torch.save(model_state_dict, model_path)" in inspect.getsource(FSDPCheckpointManager.save_checkpoint)
+
+
+def test_a_file_holds_what_there_was_when_it_was_saved(folder):
+    weight = torch.arange(6.0).reshape(2, 3)
+    writes = later(copies(), model={"weight": weight, "row": weight[1], "step": 3, "list": [(1, "a")]})
+    weight.zero_()
+    assert list(folder.iterdir()) == []
+    for write in writes:
+        write()
+    found = torch.load(folder / "model", weights_only=True)
+    assert torch.equal(found["weight"], torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(found["row"], torch.tensor([3.0, 4.0, 5.0]))
+    assert found["row"].untyped_storage().data_ptr() == found["weight"].untyped_storage().data_ptr(), "once in the file"
+    assert (found["step"], found["list"]) == (3, [(1, "a")])
+
+
+def test_torch_saves_at_once_again_afterwards(folder):
+    later(copies(), model=torch.ones(1))
+    torch.save(torch.ones(1), "extra")
+    assert (folder / "extra").exists()
+    assert not (folder / "model").exists()
+
+
+def test_the_next_save_takes_no_more_memory_though_the_storages_are_new(folder):
+    room = [GIB, 0]  # for one look
+    taker = HostCopies(room=lambda: room.pop(0))
+    for value in (1.0, 2.0):
+        for write in later(taker, model=torch.full((1000,), value)):
+            write()
+        assert torch.load(folder / "model", weights_only=True)[0] == value
+    assert room == [0], "the second save found its place"
+
+
+def test_where_the_memory_is_not_there_files_are_written_at_once_and_one_line_says_so(folder, caplog):
+    taker = copies(room=1000)
+    assert len(later(taker, small=torch.ones(10), large=torch.ones(1000), extra=torch.ones(1))) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["extra", "large"]
+    assert later(taker, small=torch.ones(10)) == []
+    assert torch.equal(torch.load(folder / "small", weights_only=True), torch.ones(10))
+    (record,) = caplog.records
+    assert "no host memory for the copy of a checkpoint" in record.message
+    assert "written within the step from now on" in record.message
+
+
+def test_a_machine_says_how_much_it_has():
+    with open("/proc/meminfo") as file:
+        total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) * 1024
+    assert 0 <= free_bytes() < total
