@@ -40,7 +40,9 @@ FILES: dict[str, tuple[str, ...]] = {
     "store/transfer.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
     "runs/stream.py": ("tests/runs/test_stream.py",),
     "inputs/fetch.py": ("tests/runs/test_fetched.py", "tests/runs/s3/test_fetch.py"),
+    "worker/background.py": ("tests/worker/test_background.py", "tests/worker/test_checkpointing.py"),
     "worker/checkpointing.py": ("tests/worker/test_checkpointing.py",),
+    "compat/host_copies.py": ("tests/compat/test_host_copies.py",),
     "compat/plain_loads.py": ("tests/compat/test_plain_loads.py", "tests/worker/test_checkpointing.py"),
     "worker/step_metrics.py": (
         "tests/worker/test_step_metrics.py",

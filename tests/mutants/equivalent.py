@@ -4,7 +4,7 @@ EQUIVALENT: dict[str, str] = {
     "inputs/fetch.py: _Mirror._sweep: time.time() - part.stat().st_mtime > STALE_PART_S -> time.time() - part.stat().st_mtime >= STALE_PART_S": (
         "a file's age is a float of nanoseconds, and never exactly an hour"
     ),
-    "worker/checkpointing.py: seal: if deleted: worker_group.delete_shards(run_dir=run.handle.lo -> if True: worker_group.delete_shards(run_dir=run.handle.local": (
+    'worker/checkpointing.py: seal: if deleted: beside_training(worker_group, "delete_shards", r -> if True: beside_training(worker_group, "delete_shards", run_': (
         "asked to delete no step, the ranks delete none: it saves them a call and the log a line"
     ),
     "worker/teacher_cache.py: HiddenCache.fetch: if not on_host: piece.copy_(part) -> if True: piece.copy_(part)": (

@@ -58,7 +58,7 @@ NAMED = [
     _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]", "for problem in ()]", _RETENTION),
     _mutant("compat/plain_loads.py", "verl unpickles", '{**kwargs, "weights_only": True}', "kwargs", ("tests/compat/test_plain_loads.py",)),
     _mutant("worker/checkpointing.py", "ranks' disks are not pruned",
-            "        worker_group.delete_shards(run_dir=run.handle.local_dir, steps=deleted)\n", "        pass\n", _RANKS),
+            '        beside_training(worker_group, "delete_shards", run_dir=run.handle.local_dir, steps=deleted)\n', "        pass\n", _RANKS),
     _mutant("worker/checkpointing.py", "a seal without check_owner", "    run.checkpoints.check_owner()  #", "    pass  #", _RANKS),
     _mutant("worker/step_metrics.py", "non-finite tokens are not counted", "float(output.nonfinite.sum())", "0.0", _COUNTS),
     _mutant("worker/engines.py", "agreement is measured in every update", "first_update=self.num_updates == 0", "first_update=True", _WORKER),
