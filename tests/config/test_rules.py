@@ -31,6 +31,8 @@ SEVERAL = {
 }
 
 
+REWARDED = {"opd.policy.weight": 0.5, "rollout.num_samples": 2}
+
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
@@ -206,6 +208,103 @@ RULES = [
         "actor.ppo_mini_batch_size",
         "divide data.train_batch_size (256)",
         {"actor.ppo_mini_batch_size": 128},
+    ),
+    ("opd", {"opd.loss_type": "topk_reverse_kl"}, "opd.loss_type", "need a number", {"opd.top_k": 8}),
+    (
+        "opd",
+        {"opd.stages": [{"loss_type": "topk_reverse_kl"}]},
+        "opd.stages.0.loss_type",
+        "need a number",
+        {"opd.top_k": 8},
+    ),
+    ("opd", {"opd.top_k": 8}, "opd.top_k", "belongs to loss_type topk", {"opd.loss_type": "topk_reverse_kl"}),
+    (
+        "opd",
+        {"opd.loss_type": "sampled_reverse_kl", "opd.vocab_parallel_size": 2},
+        "opd.loss_type",
+        "whole rows of logits",
+        {"opd.vocab_parallel_size": 1},
+    ),
+    (
+        "opd-agent",
+        {"opd.stages": [{"loss_type": "sampled_reverse_kl"}], "opd.vocab_parallel_size": 2},
+        "opd.stages.0.loss_type",
+        "whole rows of logits",
+        {"opd.vocab_parallel_size": 1},
+    ),
+    ("opd", {"opd.policy.weight": 0.5}, "opd.policy.weight", "num_samples is 1", {"rollout.num_samples": 2}),
+    (
+        "opd",
+        {"opd.stages": [{"policy_weight": 0.5}]},
+        "opd.stages.0.policy_weight",
+        "num_samples is 1",
+        {"rollout.num_samples": 2},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.vocab_parallel_size": 2},
+        "opd.policy.weight",
+        "whole rows of logits",
+        {"opd.vocab_parallel_size": 1},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.policy.weight": 0, "opd.stages": [{"policy_weight": 1}], "opd.vocab_parallel_size": 2},
+        "opd.stages.0.policy_weight",
+        "whole rows of logits",
+        {"opd.vocab_parallel_size": 1},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.horizon.tokens": 8, "opd.horizon.applies": "generate"},
+        "opd.policy.weight",
+        "are not whole",
+        {"opd.horizon.applies": "train"},
+    ),
+    (
+        "opd",
+        REWARDED
+        | {
+            "opd.policy.weight": 0,
+            "opd.stages": [{"policy_weight": 1}],
+            "opd.horizon.tokens": 8,
+            "opd.horizon.applies": "generate",
+        },
+        "opd.stages.0.policy_weight",
+        "are not whole",
+        {"opd.horizon.applies": "train"},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.divergence_weight": 0, "opd.policy.weight": 0},
+        "opd.divergence_weight",
+        "nothing is learnt",
+        {"opd.policy.weight": 1},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.stages": [{"divergence_weight": 0, "policy_weight": 0}]},
+        "opd.stages.0.divergence_weight",
+        "have weight 0",
+        {"opd.stages": [{"divergence_weight": 0}]},
+    ),
+    (
+        "opd",
+        REWARDED | {"opd.teacher_answers": ["a"], "opd.stages": [{"rollouts": "teacher"}]},
+        "opd.stages.0.rollouts",
+        "that the student has sampled",
+        {"opd.stages": [{"rollouts": "teacher", "policy_weight": 0}]},
+    ),
+    (
+        "opd",
+        {
+            "opd.teacher_answers": ["a"],
+            "opd.loss_type": "sampled_reverse_kl",
+            "opd.stages": [{"rollouts": "teacher"}],
+        },
+        "opd.stages.0.rollouts",
+        "estimates the reverse KL",
+        {"opd.stages": [{"rollouts": "student"}]},
     ),
     ("opd", {"opd.reward_beta": 1.0}, "opd.reward_beta", "num_samples is 1", {"rollout.num_samples": 2}),
     (
@@ -561,3 +660,16 @@ def test_a_value_of_the_wrong_type_or_range_is_refused(path, value, minimal):
 def test_a_whole_number_may_be_written_as_a_float(minimal):
     # Helm's JSON has 8 where the file has 8.0: both must be the same spec.
     assert parse_tree(tree_of(minimal, "opd", **{"rollout.num_samples": 8.0})).spec.rollout.num_samples == 8
+
+
+@pytest.mark.parametrize(
+    ("opd", "words"),
+    [
+        ({"policy": {"weight": 0.5}}, "no policy gradient"),
+        ({"stages": [{"loss_type": "sampled_reverse_kl"}]}, "no sampled_reverse_kl"),
+    ],
+)
+def test_a_loss_without_cuda_kernels_is_told_and_on_a_cpu_it_is_not(minimal, opd, words):
+    for device, num in (("cuda", 1), ("cpu", 0)):
+        notes = parse_tree(tree_of(minimal, "opd", device=device, opd=opd, rollout__num_samples=2)).notes
+        assert sum("fused CUDA kernels" in note and words in note for note in notes) == num

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import tensor
 
-from opd.config.algorithm import Horizon, Opd, Stage
+from opd.config.algorithm import Horizon, Opd, Policy, Stage
 from opd.importance.stages import Schedule, horizon_at, last_steps, step_at, within_horizon
 
 
@@ -106,3 +106,32 @@ def test_the_horizon_keeps_the_first_or_last_tokens_of_each_response_wherever_th
     last = within_horizon(rows, tokens=1, part="last")
     assert last.tolist() == [False, False, False, True, True, True]
     assert within_horizon(rows[:0], tokens=2, part="first").tolist() == []
+
+
+def test_a_stages_weights_are_its_own_or_the_runs():
+    found = schedule(
+        Stage(until=2), Stage(until=4, policy_weight=3), Stage(divergence_weight=0),
+        divergence_weight=0.5, policy=Policy(weight=0.25),
+    )  # fmt: skip
+    assert [found.weights_at(step) for step in (1, 2, 3, 4, 5, 10)] == [
+        (0.5, 0.25), (0.5, 0.25), (0.5, 3), (0.5, 3), (0, 0.25), (0, 0.25),
+    ]  # fmt: skip
+    assert schedule().weights_at(7) == (1, 0)
+
+
+def test_linear_weights_go_on_a_line_to_the_stages_last_step():
+    # From the run's own in step 1 to (0, 1) in step 5; then from there to (1, 1) within steps 6 to 10.
+    found = schedule(
+        Stage(until=5, divergence_weight=0, policy_weight=1, weight_schedule="linear"),
+        Stage(divergence_weight=1, policy_weight=1, weight_schedule="linear"),
+    )
+    assert [found.weights_at(step).divergence for step in range(1, 11)] == pytest.approx(
+        [1, 0.75, 0.5, 0.25, 0, 0.2, 0.4, 0.6, 0.8, 1]
+    )
+    assert [found.weights_at(step).policy for step in range(1, 7)] == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1])
+    assert found.weights_at(20) == (1, 1), "a run that was lengthened keeps the last"
+
+
+def test_a_linear_stage_of_one_step_has_its_own_weights_in_it():
+    found = schedule(Stage(until=1, divergence_weight=0.25, weight_schedule="linear"), Stage())
+    assert [found.weights_at(step).divergence for step in (1, 2)] == [0.25, 1]

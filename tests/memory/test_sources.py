@@ -41,3 +41,15 @@ def test_padded_rows_and_attention_by_a_matrix_keep_their_micro_batches_and_are_
     assert (packed.score_is_planned, packed.checkpointing) == (True, None)
     assert (other.score_is_planned, other.checkpointing) == (False, True)
     assert (packed.score_tokens, other.score_tokens) == (MOST_READ_TOKENS, 4 * ROW)
+
+
+@pytest.mark.parametrize(
+    "opd", [{"policy": {"weight": 1.0}}, {"stages": [{"policy_weight": 1.0}]}, {"loss_type": "sampled_reverse_kl"}]
+)
+def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
+    tree = MINIMAL["opd"] | {"device": "cuda", "rollout": {"num_samples": 2}}
+    fused, plain = (
+        job_from_spec(parse_tree(tree | {"opd": one}).spec, STUDENT, TEACHER, device_bytes=None) for one in ({}, opd)
+    )
+    assert fused.fused
+    assert not plain.fused

@@ -118,6 +118,7 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
             "sample_weights": torch.tensor([r["weight"] for r in rows]),
             "row_id": torch.arange(first, first + len(rows)),
             "teacher": torch.tensor([r["teacher"] for r in rows]),
+            "advantage": torch.tensor([r.get("advantage", 0.0) for r in rows]),
         },
         batch_size=len(rows),
     )

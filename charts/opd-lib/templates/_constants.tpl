@@ -221,6 +221,8 @@
    "route": {"by": "data_source", "to": {}},
    "opd": {
     "loss_type": "reverse_kl",
+    "divergence_weight": 1.0,
+    "policy": {"weight": 0.0, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "norm_adv_by_std": true},
     "chunk_size": 256,
     "workspace_gib": 1.1,
     "vocab_parallel_size": 1,
@@ -307,6 +309,8 @@
    "route": {"by": "data_source", "to": {}},
    "opd": {
     "loss_type": "reverse_kl",
+    "divergence_weight": 1.0,
+    "policy": {"weight": 0.0, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "norm_adv_by_std": true},
     "chunk_size": 256,
     "workspace_gib": 1.1,
     "vocab_parallel_size": 1,

@@ -239,6 +239,97 @@
   "rule" (printf "beta weighs the mixture of jsd; loss_type %s has none" (include "opd.text" ($v.opd).loss_type))
   "fix" "remove opd.beta, or set opd.loss_type: jsd") -}}
 {{- end -}}
+{{- if and (has (toString ($v.opd).loss_type) (list "topk_reverse_kl")) (kindIs "invalid" ($v.opd).top_k) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.loss_type" "value" ($v.opd).loss_type
+  "rule" "the teacher's tokens that it compares one by one need a number"
+  "fix" "set opd.top_k: 64, or use reverse_kl, which compares all") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).loss_type)) (has (toString ($item).loss_type) (list "topk_reverse_kl")) (kindIs "invalid" ($v.opd).top_k) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.loss_type" (include "opd.text" $index)) "value" ($item).loss_type
+  "rule" "the teacher's tokens that it compares one by one need a number"
+  "fix" "set opd.top_k: 64, or use reverse_kl, which compares all") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.opd).top_k)) (ne (toString ($v.opd).loss_type) "topk_reverse_kl") (eq (float64 (len ($v.opd).stages)) 0.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.top_k" "value" ($v.opd).top_k
+  "rule" (printf "it belongs to loss_type topk_reverse_kl; loss_type %s compares all tokens" (include "opd.text" ($v.opd).loss_type))
+  "fix" "remove the key, or set opd.loss_type: topk_reverse_kl") -}}
+{{- end -}}
+{{- if and (has (toString ($v.opd).loss_type) (list "sampled_reverse_kl" "topk_reverse_kl")) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.loss_type" "value" ($v.opd).loss_type
+  "rule" "it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
+  "fix" "use reverse_kl, or opd.vocab_parallel_size: 1") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).loss_type)) (has (toString ($item).loss_type) (list "sampled_reverse_kl" "topk_reverse_kl")) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.loss_type" (include "opd.text" $index)) "value" ($item).loss_type
+  "rule" "it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
+  "fix" "use reverse_kl, or opd.vocab_parallel_size: 1") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (eq (float64 $v.num_samples) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
+  "rule" "advantages compare the samples of one prompt, and rollout.num_samples is 1"
+  "fix" "set rollout.num_samples to 2 or more, or the weight to 0") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).policy_weight)) (gt (float64 ($item).policy_weight) 0.0) (eq (float64 $v.num_samples) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
+  "rule" "advantages compare the samples of one prompt, and rollout.num_samples is 1"
+  "fix" "set rollout.num_samples to 2 or more, or the weight to 0") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
+  "rule" "a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
+  "fix" "set opd.vocab_parallel_size to 1, or the weight to 0") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).policy_weight)) (gt (float64 ($item).policy_weight) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
+  "rule" "a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
+  "fix" "set opd.vocab_parallel_size to 1, or the weight to 0") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (eq (toString (($v.opd).horizon).applies) "generate") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
+  "rule" "answers that end at the horizon (opd.horizon.applies: generate) are not whole, so that their scores mean nothing"
+  "fix" "use opd.horizon.applies: train, or set the weight to 0") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).policy_weight)) (gt (float64 ($item).policy_weight) 0.0) (eq (toString (($v.opd).horizon).applies) "generate") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
+  "rule" "answers that end at the horizon (opd.horizon.applies: generate) are not whole, so that their scores mean nothing"
+  "fix" "use opd.horizon.applies: train, or set the weight to 0") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (float64 (len ($v.opd).stages)) 0.0) (eq (float64 ($v.opd).divergence_weight) 0.0) (eq (float64 (($v.opd).policy).weight) 0.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.divergence_weight" "value" ($v.opd).divergence_weight
+  "rule" "both parts of the loss have weight 0, so that nothing is learnt"
+  "fix" "set opd.divergence_weight: 1, or opd.policy.weight above 0") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (eq (float64 (ternary ($v.opd).divergence_weight ($item).divergence_weight (kindIs "invalid" ($item).divergence_weight))) 0.0) (eq (float64 (ternary (($v.opd).policy).weight ($item).policy_weight (kindIs "invalid" ($item).policy_weight))) 0.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.divergence_weight" (include "opd.text" $index)) "value" ($item).divergence_weight
+  "rule" "both parts of the stage's loss have weight 0"
+  "fix" "give the stage a divergence_weight or a policy_weight above 0") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (eq (toString ($item).rollouts) "teacher") (or (gt (float64 (ternary (($v.opd).policy).weight ($item).policy_weight (kindIs "invalid" ($item).policy_weight))) 0.0) (eq (toString ($item).weight_schedule) "linear")) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+  "rule" "a policy gradient is of answers that the student has sampled"
+  "fix" "use rollouts: student, or policy_weight: 0 and weight_schedule: constant") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (eq (toString ($item).rollouts) "teacher") (eq (toString (ternary ($v.opd).loss_type ($item).loss_type (kindIs "invalid" ($item).loss_type))) "sampled_reverse_kl") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+  "rule" "the log ratio of a sampled token estimates the reverse KL where the student has sampled it"
+  "fix" "use rollouts: student, or loss_type: reverse_kl") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
   "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"

@@ -77,6 +77,25 @@ class Grpo(Section):
     norm_adv_by_std: bool = Field(default=True, description="Divide a group's advantages by their standard deviation.")
 
 
+class Policy(Section):
+    """A policy gradient beside the divergence: GRPO's advantages and verl's clipped loss."""
+
+    weight: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of the policy loss in the loss, on responses' scores; 0: there is none.",
+    )
+    clip_ratio_low: float = Field(
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="Lower clip of the probability ratio, which is 1 where a step has one update.",
+    )
+    clip_ratio_high: float = Field(default=0.2, gt=0, description="Upper clip of that ratio.")
+    clip_ratio_c: float = Field(default=3.0, gt=1, description="Dual-clip bound for negative advantages.")
+    norm_adv_by_std: bool = Field(default=True, description="Divide a prompt's advantages by their standard deviation.")
+
+
 Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
 Mode = Literal["topk", "bottomk", "sample", "before_fall"]
 Scope = Literal["rollout", "batch"]
@@ -185,7 +204,8 @@ class Importance(Section):
     )
 
 
-LossType = Literal["reverse_kl", "forward_kl", "jsd"]
+LossType = Literal["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl", "topk_reverse_kl"]
+"""The last two are what others take in the place of the reverse KL, to compare it with: `opd.losses.comparisons`."""
 
 
 def _share_or_step(value: float) -> float:
@@ -218,6 +238,17 @@ class Stage(Section):
         gt=0,
         lt=1,
         description="Weight of the teacher in the JSD's mixture, given with loss_type jsd only.",
+    )
+    divergence_weight: float | None = Field(
+        default=None, ge=0, description="Weight of the divergence; unset: opd.divergence_weight."
+    )
+    policy_weight: float | None = Field(
+        default=None, ge=0, description="Weight of the policy loss; unset: opd.policy.weight."
+    )
+    weight_schedule: Literal["constant", "linear"] = Field(
+        default="constant",
+        description="The two weights from the stage's first step on, or reached evenly by its last step from those of the stage "
+        "before, in the first stage from those of `opd`.",
     )
     rollouts: Literal["student", "teacher"] = Field(
         default="student",
@@ -254,9 +285,24 @@ class Horizon(Section):
 class Opd(Section):
     """The divergence that is distilled."""
 
-    loss_type: LossType = Field(default="reverse_kl", description="Divergence a token.")
+    loss_type: LossType = Field(
+        default="reverse_kl",
+        description="Divergence a token, over the whole vocabulary; `sampled_reverse_kl` (the sampled token's log ratio, with a "
+        "baseline) and `topk_reverse_kl` (see `top_k`) are there to be compared with it.",
+    )
     beta: float | None = Field(
         default=None, description="Weight of the teacher in the JSD's mixture, 0 < beta < 1; JSD only."
+    )
+    top_k: Count | None = Field(
+        default=None,
+        description="Tokens of the teacher that loss_type topk_reverse_kl compares one by one; all others together are one more.",
+    )
+    divergence_weight: float = Field(
+        default=1.0, ge=0, description="Weight of the divergence in the loss; stages may have their own."
+    )
+    policy: Policy = Field(
+        default_factory=Policy,
+        description="A policy gradient on the responses' scores in the same update; src/opd/trainer/README.md says how.",
     )
     chunk_size: Count = Field(
         default=256,
@@ -324,6 +370,18 @@ class Opd(Section):
         description="Rollouts kept token by token for `opdctl report`, with the density of the step's tokens: of the first step, "
         "of the last, and every trainer.save_freq steps; 0: none.",
     )
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether some step has a policy gradient."""
+        return self.policy.weight > 0 or any(stage.policy_weight for stage in self.stages)
+
+    @property
+    def without_kernels(self) -> tuple[str, ...]:
+        """What of the loss the fused CUDA kernels do not have, as a person calls it; the whole head then runs without them."""
+        losses = (self.loss_type, *(stage.loss_type for stage in self.stages))
+        lacking = [name for name in dict.fromkeys(losses) if name in ("sampled_reverse_kl", "topk_reverse_kl")]
+        return (*(["the policy gradient"] if self.has_policy else []), *lacking)
 
 
 MESSAGES = "messages"

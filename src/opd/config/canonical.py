@@ -86,6 +86,12 @@ ADDED_SINCE: dict[str, Any] = {
     "opd.importance.problems.recompute.at_stages": False,
     "opd.importance.problems.recompute.num_samples": 8,
     "opd.loss_agg_mode": "token-mean",
+    "opd.divergence_weight": 1.0,
+    "opd.policy.weight": 0.0,
+    "opd.policy.clip_ratio_low": 0.2,
+    "opd.policy.clip_ratio_high": 0.2,
+    "opd.policy.clip_ratio_c": 3.0,
+    "opd.policy.norm_adv_by_std": True,
     "opd.stages": [],
     "opd.horizon.part": "first",
     "opd.horizon.applies": "train",
@@ -96,6 +102,9 @@ ADDED_SINCE: dict[str, Any] = {
     "data.split.seed": 42,
     "teacher.refresh_every": 0,
 }
+
+WEIGHT_SCHEDULE = "constant"
+"""A stage's, likewise."""
 
 
 def dump_spec(spec: BaseSpec) -> dict[str, Any]:
@@ -125,6 +134,9 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
         drop_path(teacher, "offload")
         if teacher["refresh_every"] == ADDED_SINCE["teacher.refresh_every"]:
             drop_path(teacher, "refresh_every")
+    for stage in tree.get("opd", {}).get("stages", []):
+        if stage["weight_schedule"] == WEIGHT_SCHEDULE:
+            drop_path(stage, "weight_schedule")
     for path, as_before in ADDED_SINCE.items():
         if get_path(tree, path) in (as_before, MISSING):
             drop_path(tree, path, emptied=True)

@@ -43,6 +43,12 @@ _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.impor
 _UNPACKED = "num_sharing > 1 and not actor.use_remove_padding"
 _UNEVEN = "data.train_batch_size % actor.ppo_mini_batch_size"
 
+_STAGE_POLICY = "(opd.policy.weight if item.policy_weight is None else item.policy_weight)"
+_STAGE_DIVERGENCE = "(opd.divergence_weight if item.divergence_weight is None else item.divergence_weight)"
+_STAGE_LOSS = "(opd.loss_type if item.loss_type is None else item.loss_type)"
+_COMPARED = '("sampled_reverse_kl", "topk_reverse_kl")'
+"""Losses to compare the reverse KL with."""
+
 _TEACHER_KEYS = ("path", "revision", "prompt", "max_prompt_length", "refresh_every")
 
 
@@ -61,6 +67,34 @@ def _of_each_teacher(key: str, *, when: str, rule: str, fix: str) -> Iterator[Ru
         key=f"teachers.{{item}}.{key}",
         value=of[key],
         when=when.format(**of),
+        rule=rule,
+        fix=fix,
+        kinds=DISTILS,
+    )
+
+
+def _where_rewarded(when: str, *, rule: str, fix: str) -> Iterator[Rule]:
+    """A rule about a run or a stage that has a policy gradient."""
+    yield Rule(key="opd.policy.weight", when=f"opd.policy.weight > 0 and {when}", rule=rule, fix=fix, kinds=DISTILS)
+    yield Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.policy_weight",
+        value="item.policy_weight",
+        when=f"item.policy_weight is not None and item.policy_weight > 0 and {when}",
+        rule=rule,
+        fix=fix,
+        kinds=DISTILS,
+    )
+
+
+def _where_loss_is(kinds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
+    """A rule about some of the losses of a run or a stage."""
+    yield Rule(key="opd.loss_type", when=f"opd.loss_type in {kinds} and {when}", rule=rule, fix=fix, kinds=DISTILS)
+    yield Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.loss_type",
+        value="item.loss_type",
+        when=f"item.loss_type is not None and item.loss_type in {kinds} and {when}",
         rule=rule,
         fix=fix,
         kinds=DISTILS,
@@ -302,6 +336,74 @@ RULES = (
         fix="remove opd.beta, or set opd.loss_type: jsd",
         kinds=DISTILS,
     ),
+    *_where_loss_is(
+        '("topk_reverse_kl",)',
+        "opd.top_k is None",
+        rule="the teacher's tokens that it compares one by one need a number",
+        fix="set opd.top_k: 64, or use reverse_kl, which compares all",
+    ),
+    Rule(
+        key="opd.top_k",
+        when='opd.top_k is not None and opd.loss_type != "topk_reverse_kl" and len(opd.stages) == 0',
+        rule="it belongs to loss_type topk_reverse_kl; loss_type {opd.loss_type} compares all tokens",
+        fix="remove the key, or set opd.loss_type: topk_reverse_kl",
+        kinds=DISTILS,
+    ),
+    *_where_loss_is(
+        _COMPARED,
+        "opd.vocab_parallel_size > 1",
+        rule="it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices",
+        fix="use reverse_kl, or opd.vocab_parallel_size: 1",
+    ),
+    *_where_rewarded(
+        "num_samples == 1",
+        rule="advantages compare the samples of one prompt, and rollout.num_samples is 1",
+        fix="set rollout.num_samples to 2 or more, or the weight to 0",
+    ),
+    *_where_rewarded(
+        "opd.vocab_parallel_size > 1",
+        rule="a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices",
+        fix="set opd.vocab_parallel_size to 1, or the weight to 0",
+    ),
+    *_where_rewarded(
+        'opd.horizon.applies == "generate"',
+        rule="answers that end at the horizon (opd.horizon.applies: generate) are not whole, so that their scores mean nothing",
+        fix="use opd.horizon.applies: train, or set the weight to 0",
+    ),
+    Rule(
+        key="opd.divergence_weight",
+        when="len(opd.stages) == 0 and opd.divergence_weight == 0 and opd.policy.weight == 0",
+        rule="both parts of the loss have weight 0, so that nothing is learnt",
+        fix="set opd.divergence_weight: 1, or opd.policy.weight above 0",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.divergence_weight",
+        value="item.divergence_weight",
+        when=f"{_STAGE_DIVERGENCE} == 0 and {_STAGE_POLICY} == 0",
+        rule="both parts of the stage's loss have weight 0",
+        fix="give the stage a divergence_weight or a policy_weight above 0",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.rollouts",
+        value="item.rollouts",
+        when=f'item.rollouts == "teacher" and ({_STAGE_POLICY} > 0 or item.weight_schedule == "linear")',
+        rule="a policy gradient is of answers that the student has sampled",
+        fix="use rollouts: student, or policy_weight: 0 and weight_schedule: constant",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="opd.stages",
+        key="opd.stages.{index}.rollouts",
+        value="item.rollouts",
+        when=f'item.rollouts == "teacher" and {_STAGE_LOSS} == "sampled_reverse_kl"',
+        rule="the log ratio of a sampled token estimates the reverse KL where the student has sampled it",
+        fix="use rollouts: student, or loss_type: reverse_kl",
+        kinds=DISTILS,
+    ),
     Rule(
         key="opd.importance.tokens.scope",
         when=f'{_IN_HEAD} and opd.importance.tokens.scope == "batch"',
@@ -501,6 +603,12 @@ def notes(spec: BaseSpec) -> list[str]:
         out += [
             f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing" for name in idle
         ]
+        if spec.device == "cuda" and spec.opd.without_kernels:
+            lacking = ", ".join(spec.opd.without_kernels)
+            out.append(
+                f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: the heads run as plain fp32 products, which are slower; "
+                "the memory plan counts them, its times do not"
+            )
     unused = [key for key in ("endpoint", "region", "addressing") if getattr(spec.store, key) is not None]
     if unused and not spec.store.url.startswith(("s3://", "s3a://")):
         out.append(f"store.{', store.'.join(unused)}: for S3 only, and store.url is {spec.store.url}: not used")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -69,12 +69,32 @@ def within_horizon(row_index: Tensor, *, tokens: int, part: Literal["first", "la
     return place < tokens if part == "first" else size - place <= tokens
 
 
+class Weights(NamedTuple):
+    """Of the two parts of the loss."""
+
+    divergence: float
+    policy: float
+
+    @classmethod
+    def of(cls, stage: Stage) -> Weights:
+        """Of a stage that has both."""
+        assert stage.divergence_weight is not None
+        assert stage.policy_weight is not None
+        return cls(stage.divergence_weight, stage.policy_weight)
+
+    def fill(self, stage: Stage) -> Stage:
+        """The stage with these in the place of those that it leaves to the run."""
+        named = {"divergence_weight": self.divergence, "policy_weight": self.policy}
+        return stage.model_copy(update={key: value for key, value in named.items() if getattr(stage, key) is None})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The stages and the horizon of a run.
 
     Args:
-        stages: at least one, each with its own loss.
+        stages: at least one, each with its own loss and weights.
+        weights: those that a first stage of `weight_schedule: linear` begins with.
         ends: the last step of each.
         horizon, total_steps, response_length: as of `horizon_at`.
     """
@@ -84,6 +104,7 @@ class Schedule:
     horizon: Horizon
     total_steps: int
     response_length: int
+    weights: Weights = Weights(1.0, 0.0)  # noqa: RUF009  # frozen
 
     @classmethod
     def of(cls, opd: Opd, *, total_steps: int, response_length: int) -> Schedule:
@@ -94,12 +115,15 @@ class Schedule:
         """
         own = {"loss_type": opd.loss_type, "beta": opd.beta}
         stages = tuple(s if s.loss_type else s.model_copy(update=own) for s in opd.stages or (Stage(),))
+        weights = Weights(opd.divergence_weight, opd.policy.weight)
+        stages = tuple(weights.fill(stage) for stage in stages)
         return cls(
             stages=stages,
             ends=last_steps([stage.until for stage in stages], total_steps=total_steps),
             horizon=opd.horizon,
             total_steps=total_steps,
             response_length=response_length,
+            weights=weights,
         )
 
     def number(self, step: int) -> int:
@@ -109,6 +133,20 @@ class Schedule:
     def stage(self, step: int) -> Stage:
         """The stage of a step."""
         return self.stages[self.number(step)]
+
+    def weights_at(self, step: int) -> Weights:
+        """The weights of a step; those of a linear stage lie on a line that reaches its own in its last step.
+
+        The line leaves from those of the step before the stage; a first stage's from the run's, which are its first step's.
+        """
+        number, stage = self.number(step), self.stage(step)
+        own = Weights.of(stage)
+        if stage.weight_schedule == "constant":
+            return own
+        begin, before = (self.ends[number - 1], Weights.of(self.stages[number - 1])) if number else (1, self.weights)
+        way = self.ends[number] - begin
+        share = min(max((step - begin) / way, 0.0), 1.0) if way > 0 else 1.0
+        return Weights(*(first + (last - first) * share for first, last in zip(before, own, strict=True)))
 
     def begins_stage(self, step: int) -> bool:
         """Whether a step is the first of another stage than the one before it."""

@@ -101,12 +101,15 @@ def _from_end(row_index: Tensor, position: Position) -> Tensor:
 
 
 def scored_divergence(score: Score, loss_type: LossType) -> LossType:
-    """The divergence that tokens are scored by: TIP's Q3 ranks by KL(p_T || p_S) whatever the loss is, the others by the loss's.
+    """The divergence that tokens are scored by: TIP's Q3 ranks by KL(p_T || p_S) whatever the loss is, the others by the loss's,
+    and by the reverse KL where that is estimated only.
 
     Args:
         loss_type: of the step's stage.
     """
-    return "forward_kl" if score == "q3" else loss_type
+    if score == "q3":
+        return "forward_kl"
+    return "reverse_kl" if loss_type in ("sampled_reverse_kl", "topk_reverse_kl") else loss_type
 
 
 def token_scores(

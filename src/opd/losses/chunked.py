@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
+from opd.losses.divergence import COMPARISONS, DIVERGENCE_KINDS, DivergenceKind, check_divergence, compute_dtype
 from opd.losses.output import DivergenceOutput
+from opd.losses.policy import PolicyTerm
 from opd.losses.rows import row_statistics
 
 
@@ -24,6 +25,8 @@ def chunked_divergence(
     chunk_size: int,
     valid_vocab: int | None = None,
     token_ids: Tensor | None = None,
+    top_k: int = 0,
+    policy: PolicyTerm | None = None,
 ) -> DivergenceOutput:
     """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
 
@@ -38,7 +41,7 @@ def chunked_divergence(
         student_weight: [V_S, d_S] output head without bias.
         teacher_hidden: [T, d_T]; receives no gradient.
         teacher_weight: [V_T, d_T]; receives no gradient.
-        kind: `reverse_kl`, `forward_kl` or `jsd`.
+        kind: `reverse_kl`, `forward_kl`, `jsd`, or one of `COMPARISONS`.
         token_weights: [T], no gradient; a token of weight 0 adds nothing to loss or gradient and still gets its
             per-token outputs.
         beta: weight of the teacher in the mixture of `jsd`; ignored by the other kinds.
@@ -47,14 +50,21 @@ def chunked_divergence(
         valid_vocab: number of leading vocabulary entries that count, the tokenizer's; padded entries behind them take
             part in no softmax and get gradient exactly 0. None: all entries, and both sides must have as many.
         token_ids: [T] int64, the tokens whose log-probabilities to return; an id that does not count gets -inf.
+        top_k: the teacher's tokens that `topk_reverse_kl` looks at one by one.
+        policy: of the same tokens, which `token_ids` then names: its weighted losses are added to the sum, and its gradient to
+            the gradient.
 
     Raises:
         ValueError: shapes that do not match, unequal vocabularies without `valid_vocab`, or an undefined divergence.
     """
     check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
+    if kind == "topk_reverse_kl" and top_k < 1:
+        raise ValueError(f"top_k={top_k} with kind='topk_reverse_kl': must be at least 1 token")
+    if policy is not None and token_ids is None:
+        raise ValueError("token_ids=None with a policy gradient: give the sampled tokens")
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
-    call = _Call(kind, beta, temperature, chunk_size, vocab, with_gradient=torch.is_grad_enabled())
+    call = _Call(kind, beta, temperature, chunk_size, vocab, torch.is_grad_enabled(), top_k, policy)
     loss_sum, statistics = _ChunkedDivergence.apply(
         student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), token_ids, call
     )
@@ -78,7 +88,7 @@ def check_arguments(
     Raises:
         ValueError: one of these; names the argument.
     """
-    check_divergence(kind, beta, temperature)
+    check_divergence(kind, beta, temperature, kinds=(*DIVERGENCE_KINDS, *COMPARISONS))
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
     names = ("student_hidden", "teacher_hidden", "token_weights", "token_ids")
@@ -113,6 +123,8 @@ class _Call(NamedTuple):
     chunk_size: int
     vocab: int
     with_gradient: bool
+    top_k: int
+    policy: PolicyTerm | None
 
 
 class _ChunkedDivergence(torch.autograd.Function):
@@ -143,6 +155,8 @@ class _ChunkedDivergence(torch.autograd.Function):
                 grad_weight,
             )
         loss_sum = (statistics[0] * token_weights).sum(dtype=dtype)
+        if call.policy is not None:
+            loss_sum += (statistics[5] * call.policy.token_weights).sum(dtype=dtype)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = student_weight.dtype
         ctx.mark_non_differentiable(statistics)
@@ -172,7 +186,7 @@ def _run_chunks(
     grad_hidden: Tensor | None,
     grad_weight: Tensor | None,
 ) -> Tensor:
-    """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns the [5, T] or [3, T] statistics.
+    """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns the statistics of `row_statistics`.
 
     `student` and `teacher` are (hidden [T, d], head [vocab, d] in the computing dtype), already cut to what counts.
     """
@@ -191,6 +205,8 @@ def _run_chunks(
             temperature=call.temperature,
             picked=None if token_ids is None else token_ids[chunk],
             gradient_scale=token_weights[chunk] if with_gradient else None,
+            top_k=call.top_k,
+            policy=None if call.policy is None else call.policy.at(chunk),
         )
         if grad_hidden is not None and gradient is not None:
             grad_hidden[chunk] = gradient @ student_head

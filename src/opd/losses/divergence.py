@@ -1,27 +1,32 @@
 """The three divergences between two next-token distributions, and their plain reference implementation."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-DivergenceKind = Literal["reverse_kl", "forward_kl", "jsd"]
-DIVERGENCE_KINDS: tuple[DivergenceKind, ...] = get_args(DivergenceKind)
+Exact = Literal["reverse_kl", "forward_kl", "jsd"]
+Comparison = Literal["sampled_reverse_kl", "topk_reverse_kl"]
+DivergenceKind = Exact | Comparison
+DIVERGENCE_KINDS: tuple[Exact, ...] = get_args(Exact)
+COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
+"""What `opd.losses.comparisons` has to compare the exact reverse KL with; they exist on the plain path only."""
 
 # A log-probability of -inf (a logit of -inf, or a gap that overflows fp32) times a probability of 0 is nan. Every
 # finite fp32 or fp64 gap stays above this floor, and V * -1e30 still fits fp32, so nothing else is touched.
 LOG_PROB_FLOOR = -1e30
 
 
-def check_divergence(kind: str, beta: float, temperature: float) -> None:
+def check_divergence(kind: str, beta: float, temperature: float, *, kinds: Sequence[str] = DIVERGENCE_KINDS) -> None:
     """Refuse a divergence that is not defined.
 
     Raises:
-        ValueError: `kind` is unknown, `beta` of a jsd lies outside (0, 1), or `temperature` is not positive.
+        ValueError: `kind` is none of `kinds`, `beta` of a jsd lies outside (0, 1), or `temperature` is not positive.
     """
-    if kind not in DIVERGENCE_KINDS:
-        raise ValueError(f"divergence kind={kind!r}: must be one of {', '.join(DIVERGENCE_KINDS)}")
+    if kind not in kinds:
+        raise ValueError(f"divergence kind={kind!r}: must be one of {', '.join(kinds)}")
     if kind == "jsd" and not 0.0 < beta < 1.0:
         raise ValueError(
             f"divergence beta={beta!r}: jsd needs 0 < beta < 1, because at 0 and 1 the mixture is one of its two sides "
@@ -47,7 +52,7 @@ def tempered_log_probs(logits: Tensor, temperature: float) -> Tensor:
 def divergence(
     student_logits: Tensor,
     teacher_logits: Tensor,
-    kind: DivergenceKind,
+    kind: Exact,
     *,
     beta: float = 0.0,
     temperature: float = 1.0,

@@ -13,8 +13,9 @@ from opd.losses.choice import TokenChoice
 from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
 from opd.losses.cuda.fused import FusedChoice, FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.divergence import DivergenceKind
+from opd.losses.divergence import COMPARISONS, DivergenceKind
 from opd.losses.output import DivergenceOutput
+from opd.losses.policy import PolicyTerm
 
 if TYPE_CHECKING:  # imports triton, which a machine without a GPU may lack
     from opd.losses.cuda.run import Call
@@ -75,10 +76,13 @@ def head_divergence(
     precision: LogitsPrecision = "fp16",
     max_expected_error: float = MAX_EXPECTED_ERROR,
     backend: Backend | None = None,
+    top_k: int = 0,
+    policy: PolicyTerm | None = None,
 ) -> DivergenceOutput:
     """Weighted sum of per-token divergences of `hidden @ weight.T` on both sides, over the full vocabulary.
 
-    Arguments, formulas and gradients are those of `chunked_divergence`; on a Hopper or newer GPU with 16-bit heads the
+    Arguments, formulas and gradients are those of `chunked_divergence`. The plain form runs for a kind of `COMPARISONS` and with
+    a policy gradient, which have no kernels, and says so once on a CUDA device. Else, on a Hopper or newer GPU with 16-bit heads the
     fused form runs, elsewhere the plain one. The fused form:
 
     - makes both gradients in the forward: d loss / d hidden in the hidden states' dtype, d loss / d weight in fp32. The
@@ -106,7 +110,8 @@ def head_divergence(
     check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     heads = (student_hidden, student_weight, teacher_hidden, teacher_weight)
-    if choose_backend(student_weight, teacher_weight, backend) == "chunked":
+    lacking = _without_kernels(kind, policy)
+    if choose_backend(student_weight, teacher_weight, backend, lacking) == "chunked":
         return chunked_divergence(
             *heads,
             kind,
@@ -116,6 +121,8 @@ def head_divergence(
             chunk_size=chunk_size,
             valid_vocab=vocab,
             token_ids=token_ids,
+            top_k=top_k,
+            policy=policy,
         )
     from opd.losses.cuda.run import run
 
@@ -213,7 +220,8 @@ def chosen_divergence(
     check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
     vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     makes_gradient = torch.is_grad_enabled() and (student_hidden.requires_grad or student_weight.requires_grad)
-    if not makes_gradient or choose_backend(student_weight, teacher_weight) != "fused":
+    lacking = _without_kernels(kind, None)
+    if not makes_gradient or choose_backend(student_weight, teacher_weight, lacking=lacking) != "fused":
         return None
     if scored is None and precision != "fp16":
         return None
@@ -239,15 +247,27 @@ def chosen_divergence(
     return ChosenOutput(output, kept, tokens, entropy, divergence)
 
 
-def choose_backend(student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None) -> Backend:
+def _without_kernels(kind: DivergenceKind, policy: PolicyTerm | None) -> str | None:
+    """What of a loss the fused form does not have; None: nothing."""
+    if kind in COMPARISONS:
+        return f"{kind} has no fused kernel"
+    return None if policy is None else "a policy gradient has no fused kernel"
+
+
+def choose_backend(
+    student_weight: Tensor, teacher_weight: Tensor, backend: Backend | None = None, lacking: str | None = None
+) -> Backend:
     """The form that takes these heads; warns once where a CUDA device has to use the plain one.
+
+    Args:
+        lacking: what of the loss the fused form does not have; None: nothing.
 
     Raises:
         ValueError: `backend="fused"` and it cannot run.
     """
     if backend == "chunked":
         return "chunked"
-    obstacle = fused_obstacle(student_weight, teacher_weight)
+    obstacle = lacking or fused_obstacle(student_weight, teacher_weight)
     if obstacle is None:
         return "fused"
     if backend == "fused":

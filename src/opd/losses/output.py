@@ -11,7 +11,8 @@ class DivergenceOutput(NamedTuple):
     """Loss sum (with a graph), per-token outputs (detached, float32 or float64, in nats), and a report."""
 
     loss_sum: Tensor
-    """Scalar: sum over tokens of weight times divergence. The caller divides once, by the global token count."""
+    """Scalar: sum over tokens of weight times divergence, and of weight times policy loss where there is one. The caller divides
+    once, by the global token count."""
     divergence: Tensor
     """[T]"""
     student_entropy: Tensor
@@ -32,6 +33,10 @@ class DivergenceOutput(NamedTuple):
     bound: with 6 % of the rows at odds 3.8e-3 was measured where it said 1.7e-3, with 1 % of weight 0.001 in fp16 5.7e-2
     where it said 2.7e-4, and a token whose own gradient is tiny beside the others' (a nearly solved one) can be off by a
     fifth of it."""
+    policy_loss: Tensor | None = None
+    """[T] of a policy gradient, without its weights; None without one."""
+    policy_slope: Tensor | None = None
+    """[T] its derivative by `student_log_prob`, which is 0 where the loss is clipped."""
 
     @property
     def scored_divergence(self) -> Tensor:
@@ -59,6 +64,8 @@ class DivergenceOutput(NamedTuple):
             "student_log_prob",
             "teacher_log_prob",
             "nonfinite",
+            "policy_loss",
+            "policy_slope",
         )
         return parts[0]._replace(
             loss_sum=torch.stack([part.loss_sum for part in parts]).sum(),
@@ -79,7 +86,7 @@ class DivergenceOutput(NamedTuple):
         precision: str = "",
         expected_error: float = 0.0,
     ) -> "DivergenceOutput":
-        """From statistics [5, T], or [3, T] without ids (`row_statistics`).
+        """From statistics of `row_statistics`: [5, T], [3, T] without ids, [7, T] with a policy gradient.
 
         Args:
             vocab: an id outside [0, vocab) has a log-probability of -inf.
@@ -89,7 +96,8 @@ class DivergenceOutput(NamedTuple):
         student_log_prob = teacher_log_prob = None
         if token_ids is not None:
             outside = (token_ids < 0) | (token_ids >= vocab)
-            student_log_prob, teacher_log_prob = statistics[3:].masked_fill(outside, -torch.inf)
+            student_log_prob, teacher_log_prob = statistics[3:5].masked_fill(outside, -torch.inf)
+        policy_loss, policy_slope = statistics[5:] if len(statistics) > 5 else (None, None)
         return cls(
             loss_sum,
             divergence,
@@ -100,4 +108,6 @@ class DivergenceOutput(NamedTuple):
             nonfinite,
             precision or str(statistics.dtype).removeprefix("torch."),
             expected_error,
+            policy_loss,
+            policy_slope,
         )

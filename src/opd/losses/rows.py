@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from opd.losses.comparisons import compared_rows
 from opd.losses.divergence import LOG_PROB_FLOOR, DivergenceKind, tempered_log_probs
+from opd.losses.policy import PolicyTerm, pick, sampled_gradient
 
 # All-reduces a tensor in place over the ranks that share the vocabulary; the second argument is a ReduceOp.
 Reduce = Callable[[Tensor, Any], object]
@@ -26,6 +28,8 @@ def row_statistics(
     picked: Tensor | None,
     gradient_scale: Tensor | None,
     reduce: Reduce | None = None,
+    top_k: int = 0,
+    policy: PolicyTerm | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Divergence, entropies and token log-probabilities of each row, and the gradient of the scaled divergence.
 
@@ -39,7 +43,8 @@ def row_statistics(
                                              g = (1 - beta) (log(p_S / m) + 1)
                                              ->  (1 - beta) p_S (log(p_S / m) - KL(p_S || m)) / tau
 
-    (constants in g drop out, because p_S sums to one). Every row of the gradient therefore sums to zero.
+    (constants in g drop out, because p_S sums to one). Every row of the gradient therefore sums to zero. The others are of
+    `compared_rows`. A policy gradient adds its loss's derivative by log p_S(picked), times d log p_S(picked) / d z_S.
 
     Over slices there are four reductions of a few numbers a token: the maxima, the sums of exponentials, the parts of
     every statistic, and (for a gradient) the sum that restores a peak's entry.
@@ -50,12 +55,14 @@ def row_statistics(
         picked: [C] int64, the token whose log-probability to return, counted from the first entry here; or None.
         gradient_scale: [C] factor of each row's gradient (the token's weight), or None for statistics only.
         reduce: (values, op) -> None, in place, over the slices; op is `ReduceOp.SUM` or `ReduceOp.MAX`. None where V is
-            the whole vocabulary.
+            the whole vocabulary; the kinds of `compared_rows` need that.
+        top_k: of `compared_rows`.
+        policy: of these tokens, which must be picked; None: none.
 
     Returns:
         [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where no slice
-        has it), the same on all ranks, or the first three; and the gradient [C, V] by the student's logits (None
-        without a scale).
+        has it), the same on all ranks, or the first three, or with a policy gradient [7, C], its losses and their derivatives
+        behind them; and the gradient [C, V] by the student's logits (None without a scale).
     """
     if reduce is None:
         reduce = _whole
@@ -65,9 +72,11 @@ def row_statistics(
     p_s, p_t = log_s.exp(), log_t.exp()
     parts = [-row_dot(p_s, log_s), -row_dot(p_t, log_t)]
     if picked is not None:
-        parts += [_pick(log_s, picked), _pick(log_t, picked)]
-    log_ratio = None
-    if kind == "forward_kl":
+        parts += [pick(log_s, picked), pick(log_t, picked)]
+    log_ratio = compared = None
+    if kind == "sampled_reverse_kl" or kind == "topk_reverse_kl":
+        value, compared = compared_rows(kind, log_s, log_t, picked=picked, top_k=top_k)
+    elif kind == "forward_kl":
         value = kl_terms(p_t, p_s, log_t.sub_(log_s))
     elif kind == "reverse_kl":
         log_ratio = log_s.sub_(log_t)
@@ -83,16 +92,27 @@ def row_statistics(
         parts.append(row_dot(p_s, log_ratio))
     sums = torch.stack(parts)
     reduce(sums, distributed.ReduceOp.SUM)
+    if policy is not None:
+        losses, slopes = policy.of(sums[3])
     if gradient_scale is None:
-        return sums, None
-    if log_ratio is None:
+        return (sums if policy is None else torch.cat([sums, losses[None], slopes[None]])), None
+    if compared is not None:
+        gradient = compared
+    elif log_ratio is None:
         gradient = p_s - p_t
     else:
         gradient = log_ratio.sub_(sums[-1].unsqueeze(-1)).mul_(p_s)
         if kind == "jsd":
             gradient.mul_(1.0 - beta)
     _restore_peak(gradient, p_s, reduce)
-    return sums[:num_statistics], gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
+    gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
+    statistics = sums[:num_statistics]
+    if policy is None:
+        return statistics, gradient
+    assert picked is not None
+    more = sampled_gradient(p_s, picked, slopes * policy.token_weights.to(slopes.dtype) / temperature)
+    _restore_peak(more, p_s, reduce)
+    return torch.cat([statistics, losses[None], slopes[None]]), gradient.add_(more)
 
 
 def _whole(values: Tensor, op: Any) -> None:
@@ -157,10 +177,3 @@ def _restore_peak(gradient: Tensor, p: Tensor, reduce: Reduce) -> None:
     others = gradient.sum(dim=-1, keepdim=True)
     reduce(others, distributed.ReduceOp.SUM)
     gradient.scatter_(-1, peak, torch.where(has_peak, -others, direct))
-
-
-def _pick(log_probs: Tensor, picked: Tensor) -> Tensor:
-    """[C, V], [C] -> [C]: each row's log-probability of its token, 0 where that is not among the entries."""
-    entries = log_probs.shape[-1]
-    found = log_probs.gather(-1, picked.clamp(0, entries - 1).unsqueeze(-1)).squeeze(-1)
-    return found.masked_fill((picked < 0) | (picked >= entries), 0.0)

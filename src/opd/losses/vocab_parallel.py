@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from opd.losses.chunked import check_arguments
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.divergence import DivergenceKind, compute_dtype
+from opd.losses.divergence import DivergenceKind, check_divergence, compute_dtype
 from opd.losses.fused import MAX_EXPECTED_ERROR, Backend, choose_backend, fused_call, fused_output
 from opd.losses.output import DivergenceOutput
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
@@ -90,6 +90,7 @@ def vocab_parallel_divergence(
     Raises:
         ValueError: shapes that do not match, an undefined divergence, or as of `head_divergence`.
     """
+    check_divergence(kind, beta, temperature)  # of the exact ones
     check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
     shard = vocab_shard(vocab, distributed.get_rank(group), distributed.get_world_size(group))
     for name, weight in (("student_weight", student_weight), ("teacher_weight", teacher_weight)):

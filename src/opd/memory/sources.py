@@ -51,7 +51,9 @@ def job_from_spec(
         checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
         activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
         compiled=actor.torch_compile and on_gpu,
-        fused=on_gpu and "fp32" not in (actor.dtype, *(teacher.dtype for teacher in teachers)),
+        fused=on_gpu
+        and not spec.opd.without_kernels
+        and "fp32" not in (actor.dtype, *(teacher.dtype for teacher in teachers)),
         workspace_bytes=int(spec.opd.workspace_gib * GIB),
         chunk_rows=spec.opd.chunk_size,
         rollout_share=spec.rollout.gpu_memory_utilization if on_gpu else 0.0,

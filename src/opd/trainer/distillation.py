@@ -127,6 +127,7 @@ class OPDTrainer(OrderedTrainer):
             super()._init_dataloader()
         self._row_facts = RowFacts(
             reward_beta=self._spec.opd.reward_beta,
+            policy=self._spec.opd.policy if self._spec.opd.has_policy else None,
             weights=self._problem_weights,
             route=TeacherRoute.of(self.train_dataset, self._spec),
             prompts=self._teacher_prompts,
@@ -144,7 +145,9 @@ class OPDTrainer(OrderedTrainer):
         return batch
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        return batch  # OPD has no importance ratio; rollout-vs-actor is checked in the first update
+        # A divergence has no importance ratio, and a policy gradient's is read by the worker where a step has several updates;
+        # rollout-vs-actor is checked in the first update.
+        return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         return batch

@@ -1,4 +1,4 @@
-"""What the workers are told of a step's rows besides their tokens: weights, names, teachers and the teachers' prompts."""
+"""What the workers are told of a step's rows besides their tokens: weights, advantages, names, teachers and the teachers' prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from opd.batch import TEACHER_PROMPTS
+from opd.config.algorithm import Policy
 from opd.losses import reward_weights
+from opd.trainer.advantages import group_advantages
 from opd.trainer.problem_weights import ProblemWeights
 from opd.trainer.routing import TeacherRoute
 from opd.trainer.teacher_prompts import TeacherPrompts
@@ -23,12 +25,14 @@ class RowFacts:
 
     Args:
         reward_beta: of the weights by reward; None: all answers count alike.
+        policy: the policy gradient's settings; None: the run has none.
         weights: of the prompts; None: all count alike.
         route: to one of several teachers; None: one reads all rows.
         prompts: of teachers that have their own; None: all read the student's.
     """
 
     reward_beta: float | None
+    policy: Policy | None
     weights: ProblemWeights | None
     route: TeacherRoute | None
     prompts: TeacherPrompts | None
@@ -56,6 +60,12 @@ class RowFacts:
             weights = weights * of_prompts
         row_ids = torch.tensor([row_id(order) for order in orders])
         facts = {"sample_weights": weights.float(), "row_id": row_ids, "row_score": rewards}
+        if self.policy is not None:
+            advantages = group_advantages(rewards, list(data["uid"]), by_std=self.policy.norm_adv_by_std)
+            facts["advantage"] = advantages
+            metrics["opd/advantage_max"] = advantages.max().item()
+            metrics["opd/advantage_min"] = advantages.min().item()
+            metrics["opd/advantage_zero"] = (advantages == 0).float().mean().item()
         if self.route is not None:
             facts["teacher"] = self.route.of_rows(rows)
         if self.prompts is not None:

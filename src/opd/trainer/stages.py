@@ -61,8 +61,12 @@ class Stages:
         return self.schedule.num_tokens(step) if self._spec.opd.horizon.applies == "generate" else None
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The step's stage, counted from 1, and its horizon in tokens, of a run that has stages or a horizon."""
-        metrics = {}
+        """The step's stage, counted from 1, and its horizon in tokens, of a run that has stages or a horizon; the weights of the
+        two parts of the loss, of a run that has a policy gradient."""
+        metrics: dict[str, float] = {}
+        if self._spec.opd.has_policy:
+            weights = self.schedule.weights_at(step)
+            metrics |= {"opd/divergence_weight": weights.divergence, "opd/policy_weight": weights.policy}
         if self._spec.opd.stages:
             metrics["opd/stage"] = self.schedule.number(step) + 1.0
         if self._spec.opd.horizon.tokens is not None:

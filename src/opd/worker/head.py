@@ -21,6 +21,7 @@ from opd.losses.choice import TokenChoice
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import next_token_entropy
 from opd.losses.fused import chosen_divergence, head_divergence
+from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
 from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
@@ -48,6 +49,27 @@ class EntropyTask(NamedTuple):
         rows = chunk_rows(self.workspace_gib, self.valid_vocab) if on_gpu else self.chunk_size
         return next_token_entropy(
             hidden, weight, temperature=self.temperature, valid_vocab=self.valid_vocab, chunk_size=rows
+        )
+
+
+class LogProbTask(NamedTuple):
+    """Return log p [N] of `token_ids` at `positions`; arguments as of `DivergenceTask`."""
+
+    positions: torch.Tensor
+    token_ids: torch.Tensor
+    temperature: float
+    chunk_size: int
+    valid_vocab: int
+
+    def log_probs(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[N] of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
+        return token_log_probs(
+            hidden,
+            weight,
+            self.token_ids,
+            temperature=self.temperature,
+            valid_vocab=self.valid_vocab,
+            chunk_size=self.chunk_size,
         )
 
 
@@ -109,7 +131,8 @@ class DivergenceTask:
         teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
         parts: of several teachers what each has read, none of which is `teacher_hidden` or `teacher_weight`, unset then; every
             token is in one of them.
-        kind, beta, temperature, chunk_size, valid_vocab, workspace_gib: see `opd.losses.fused.head_divergence`.
+        kind, beta, temperature, chunk_size, valid_vocab, workspace_gib, top_k: see `opd.losses.fused.head_divergence`.
+        policy: a policy gradient on the same tokens; None: none.
         vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
@@ -132,6 +155,8 @@ class DivergenceTask:
     chunk_size: int
     valid_vocab: int
     workspace_gib: float
+    top_k: int = 0
+    policy: PolicyTerm | None = None
     vocab_group: ProcessGroup | None = None
     own: torch.Tensor | None = None
     choice: Choice | None = None
@@ -163,6 +188,8 @@ class DivergenceTask:
             token_ids=self.token_ids,
             workspace_gib=self.workspace_gib,
             precision=precision,
+            top_k=self.top_k,
+            policy=self.policy,
         )
         self._note_unshared("student", self.student_vocab, hidden, weight, output.student_log_prob, output.nonfinite)
         self._note_unshared(
@@ -185,6 +212,7 @@ class DivergenceTask:
             token_weights=self.token_weights[part.tokens],
             teacher_hidden=part.hidden,
             teacher_weight=part.weight,
+            policy=None if self.policy is None else self.policy.at(part.tokens),
         )
 
     @property
@@ -214,7 +242,7 @@ class DivergenceTask:
             choice.scores["entropy"] = self.entropy_task.entropy(hidden, weight)
         else:
             with torch.no_grad():
-                scored = replace(everything, kind=choice.kind).divergence(hidden, weight, precision)
+                scored = replace(everything, kind=choice.kind, policy=None).divergence(hidden, weight, precision)
             choice.scores.update(entropy=scored.student_entropy, divergence=scored.scored_divergence)
         kept = choice.choose(**choice.scores)
         choice.kept.append(kept)
@@ -224,6 +252,7 @@ class DivergenceTask:
             token_ids=self.token_ids[kept],
             token_weights=self.token_weights[kept],
             parts=tuple(part.kept(kept) for part in self.parts),
+            policy=None if self.policy is None else self.policy.at(kept),
             teacher_hidden=self.teacher_hidden if self.parts else Fetch(self.teacher_hidden.ready()[kept], None),
         )
         return some.divergence(hidden[kept], weight, precision)
@@ -233,7 +262,7 @@ class DivergenceTask:
     ) -> DivergenceOutput | None:
         """One pass over all tokens that keeps what the kept ones need; None where there is no such form of it."""
         lacks_entries = max(self.student_vocab, self.teacher_vocab) > self.valid_vocab
-        if choice.held is None or self.parts or self.vocab_group is not None or lacks_entries:
+        if choice.held is None or self.parts or self.policy or self.vocab_group is not None or lacks_entries:
             return None
         chosen = chosen_divergence(
             hidden,
@@ -314,7 +343,7 @@ class ProbeTask(NamedTuple):
     seen: list[torch.Tensor]
 
 
-HeadTask = CollectTask | EntropyTask | DivergenceTask | ProbeTask
+HeadTask = CollectTask | EntropyTask | LogProbTask | DivergenceTask | ProbeTask
 
 
 class DistillationHead(nn.Linear):
@@ -346,7 +375,9 @@ class DistillationHead(nn.Linear):
         return old
 
     def forward(self, input: torch.Tensor) -> Any:
-        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies [N] or a `DivergenceOutput`."""
+        """input: [..., d] hidden states. Returns logits [..., V], hidden states [N, d], entropies or log-probabilities [N], or a
+        `DivergenceOutput`.
+        """
         task = self.task
         if task is None:
             return super().forward(input)
@@ -359,6 +390,8 @@ class DistillationHead(nn.Linear):
             return hidden
         if isinstance(task, EntropyTask):
             return task.entropy(hidden, self.weight)
+        if isinstance(task, LogProbTask):
+            return task.log_probs(hidden, self.weight)
         output = task.divergence(hidden, self.weight, self.storage.precision)
         self.storage.learn(output.precision)
         return output

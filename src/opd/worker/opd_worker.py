@@ -33,8 +33,9 @@ from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
 from opd.worker.device import NamedDevice
 from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
+from opd.worker.policy_loss import policy_loss
 from opd.worker.reading import Reading, as_teacher_reads, read_by_teacher
-from opd.worker.scoring import choose
+from opd.worker.scoring import choose, read_log_probs
 from opd.worker.self_teachers import SelfTeachers
 from opd.worker.signs import WatchedWeights
 from opd.worker.step_metrics import CHOICE, cache_counts, over_sequence
@@ -61,6 +62,17 @@ def vocab_group(size: int) -> ProcessGroup | None:
         raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
     own: ProcessGroup = distributed.new_subgroups(size)[0]
     return own
+
+
+def num_updates(data: TensorDict, num_groups: int) -> int:
+    """Optimizer updates of a step.
+
+    Args:
+        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
+        num_groups: ranks with different rows.
+    """
+    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
+    return len(data) * num_groups // int(mini_batch) * int(epochs)
 
 
 class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
@@ -95,6 +107,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             total_steps=config.actor.optim.total_training_steps,
             response_length=self.spec.data.max_response_length,
         )
+        self._policy_loss = policy_loss(self.opd.policy) if self.opd.has_policy else None
         self._view: TokenView | None = None
         self._counts: StudentCounts | None = None
         self._self_teachers = SelfTeachers(engines={}, every={})
@@ -207,7 +220,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
                 some steps `rollout_log_probs`; where a teacher has prompts of its own, nested `teacher_prompts` of all
                 rows; of several teachers `teacher` [B] int64, the number of each row's in the order of
-                `named_teachers`; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                `named_teachers`; with a policy gradient `advantage` [B] fp32; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
                 `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
                 `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
                 `train_mini_batch`.
@@ -218,6 +231,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         data["opd_row"] = torch.arange(len(data))
         step = tu.get_non_tensor_data(data, "training_step", 0)
         stage, horizon = self._schedule.stage(step), self._schedule.num_tokens(step)
+        loss_weights = self._schedule.weights_at(step)
         num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
         if horizon is not None:
             leave_out_beyond(data, tokens=horizon, part=self.opd.horizon.part)
@@ -228,7 +242,13 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self._self_teachers.before(step, self.student_engine)
         shown = tu.get_non_tensor_data(data, "shown_rows", ())
         self._view = TokenView(batch.rows, data["row_id"].tolist(), shown) if shown else None
-        self._counts = StudentCounts(spec=self.spec, stage=stage, row_names=row_names(data), view=self._view)
+        self._counts = StudentCounts(
+            spec=self.spec,
+            stage=stage,
+            policy_weight=loss_weights.policy,
+            row_names=row_names(data),
+            view=self._view,
+        )
         cache, selection = self._hidden_cache(), self.opd.importance.tokens
         states = TeacherStates(
             cache=cache,
@@ -239,6 +259,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             spec=self.spec,
             facts=self.facts,
             stage=stage,
+            weights=loss_weights,
+            policy_loss=self._policy_loss,
             rows=batch.rows,
             states=states,
             choice_seed=step_seed(tu.get_non_tensor_data(data, "seed", 0), step),
@@ -256,6 +278,9 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 tasks, chosen = self._choose(data, tasks)
             if selection.in_head:
                 count_only(data, tasks.rows.num_trained_tokens, selection)
+            if loss_weights.policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
+                old = read_log_probs(data, tasks, student=self.actor, reading=self._reading)
+                tasks = dataclasses.replace(tasks, old_log_probs=old)
             score_s = time.perf_counter() - started - teacher_s
             if self._schedule.resets_optimizer(step):
                 self.student_engine.reset_optimizer()

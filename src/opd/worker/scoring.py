@@ -1,4 +1,4 @@
-"""The choice among all tokens of a step, before the student trains: its pass that scores them, and what is left of the rows."""
+"""What the student reads of a step before it trains: scores of all tokens and the choice among them, and old log-probabilities."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _score(inputs: TensorDict, tasks: StudentTasks, engine: StudentEngine, score
 
     def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
         if kind is not None:
-            task = tasks.divergence(micro_batch, starts, own)
+            task = tasks.scoring(micro_batch, starts, own)
             own_tokens[:] = [task.own]
             return dataclasses.replace(task, kind=kind)
         found = trained_positions(tasks.rows, micro_batch, starts)[1]
@@ -79,3 +79,25 @@ def _score(inputs: TensorDict, tasks: StudentTasks, engine: StudentEngine, score
         scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
 
     engine.read(inputs, task_of, take)
+
+
+def read_log_probs(
+    data: TensorDict, tasks: StudentTasks, *, student: TrainingWorker, reading: Reading
+) -> list[torch.Tensor]:
+    """Log p of each row's trained tokens under the student as it is, by one pass over all rows without a gradient."""
+    engine: StudentEngine = student.engine
+    counts = tasks.rows.num_trained_tokens.tolist()
+    scores = TokenScores(counts, engine.ulysses_parallel_group)
+    own_tokens: list[torch.Tensor | None] = [None]
+
+    def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
+        found = trained_positions(tasks.rows, micro_batch, starts)[1]
+        if own is not None:
+            found, own_tokens[0] = own.select(found)
+        return tasks.log_probs(found.flat_index, found.token_ids)
+
+    def take(micro_batch: TensorDict, output: torch.Tensor) -> None:
+        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output)
+
+    engine.read(reading.inputs(data, student), task_of, take)
+    return list(scores.by_name()["log_prob"].split(counts))

@@ -18,6 +18,7 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 
 from opd.config.algorithm import Reduction
+from opd.losses import DivergenceOutput
 from opd.worker.head import Choice, DivergenceTask
 from opd.worker.signs import sign_metrics
 from opd.worker.teacher_cache import HiddenCache
@@ -86,6 +87,27 @@ def choice_counts(choice: Choice) -> dict[str, float]:
     if (scored := choice.scores.get("divergence")) is not None:
         sums |= {"sum/choice_divergence": scored.nansum().item(), "sum/choice_covered": scored[kept].nansum().item()}
     return sums
+
+
+def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: float) -> dict[str, float]:
+    """Sums over a micro-batch's tokens of its policy gradient.
+
+    Args:
+        weight: of the policy loss in the loss, which the metric is without.
+    """
+    assert task.policy is not None
+    assert output.policy_loss is not None
+    assert output.policy_slope is not None
+    term = task.policy if task.choice is None else task.policy.at(task.choice.kept[0])
+    losses, slopes = output.policy_loss, output.policy_slope
+    sums = {
+        "sum/policy_loss": (losses * term.token_weights).sum() / weight,
+        # The loss of a token is flat where it is clipped, and nowhere else unless its answer is an average one.
+        "sum/policy_clipped": ((slopes == 0) & (term.advantages != 0)).sum().to(losses),
+    }
+    if term.old_log_probs is not None and output.student_log_prob is not None:
+        sums["sum/policy_drift"] = (term.old_log_probs - output.student_log_prob).sum()
+    return {name: value.item() for name, value in sums.items()}
 
 
 def over_sequence(counts: Mapping[str, float], group: ProcessGroup, device: torch.device) -> dict[str, float]:
@@ -192,7 +214,12 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         raise ValueError("the student phase returned no counts: no mini-batch ran")
     tokens = total["sum/tokens"]
     metrics = {name: total[key] / max(tokens, 1.0) for name, key in _PER_TOKEN.items() if key in total}
-    metrics["opd/loss"] = total["sum/loss"] / max(tokens if loss_agg_mode == "token-mean" else total["sum/rows"], 1.0)
+    divisor = max(tokens if loss_agg_mode == "token-mean" else total["sum/rows"], 1.0)
+    metrics["opd/loss"] = total["sum/loss"] / divisor
+    if "sum/policy_loss" in total:
+        metrics["opd/policy_loss"] = total["sum/policy_loss"] / divisor
+        metrics["opd/policy_clipped"] = total["sum/policy_clipped"] / max(tokens, 1.0)
+        metrics["opd/policy_drift"] = total.get("sum/policy_drift", 0.0) / max(tokens, 1.0)
     norms = _grad_norms(raw)
     finite = [norm for norm in norms if math.isfinite(norm)]
     metrics |= {

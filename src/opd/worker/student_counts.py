@@ -12,7 +12,7 @@ from opd.config.algorithm import Stage
 from opd.losses import DivergenceOutput
 from opd.worker.head import DivergenceTask
 from opd.worker.signs import neighbour_signs, preference_signs, token_signs
-from opd.worker.step_metrics import choice_counts, micro_batch_counts, no_teacher_counts
+from opd.worker.step_metrics import choice_counts, micro_batch_counts, no_teacher_counts, policy_counts
 from opd.worker.token_view import TokenView
 
 
@@ -39,6 +39,7 @@ class StudentCounts:
     """Counts one step on this rank.
 
     Args:
+        policy_weight: of the policy loss in the loss.
         row_names: what a person calls each of its rows.
         view: takes note of tokens for people; None: nobody asked.
         nonfinite_rows: filled with the names of rows that have a token whose loss is not finite.
@@ -46,6 +47,7 @@ class StudentCounts:
 
     spec: OpdSpec | OpdAgentSpec
     stage: Stage
+    policy_weight: float
     row_names: Sequence[str]
     view: TokenView | None
     nonfinite_rows: set[str] = field(default_factory=set)
@@ -60,6 +62,8 @@ class StudentCounts:
             counts |= self._signs(micro_batch, task, output, first_update=first_update)
         if task.choice is not None:
             counts |= choice_counts(task.choice)
+        if task.policy is not None:
+            counts |= policy_counts(task, output, weight=self.policy_weight)
         if self.view is not None:
             self.view.trained(micro_batch["opd_row"].tolist(), task, output)
         if counts["sum/nonfinite"]:

@@ -1,0 +1,44 @@
+"""Reward and divergence in one update end to end: the parts' metrics, a kill, and the resume to the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_SPEC, _STEPS = "opd-reward", 4
+
+
+def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(path, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
+def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_path):
+    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+    steps = whole.steps
+    assert [row["opd/divergence_weight"] for row in steps] == [1.0, 0.25, 0.0, 0.0]
+    assert [row["opd/policy_weight"] for row in steps] == [0.5, 0.5, 1.0, 1.0]
+    for row in steps:
+        assert row["opd/num_updates"] == 2
+        assert row["opd/divergence"] > 0, "it is measured also where it is not trained on"
+        parts = row["opd/divergence_weight"] * row["opd/divergence"] + row["opd/policy_weight"] * row["opd/policy_loss"]
+        assert row["opd/loss"] == pytest.approx(parts, rel=1e-5)
+        assert row["opd/policy_drift"] != 0, "the second update's student is not the one that answered"
+        assert row["opd/advantage_min"] <= 0 <= row["opd/advantage_max"]
+    assert any(row["opd/advantage_zero"] < 1 for row in steps)
+
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
+    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
+    resumed = run(folder, _SPEC).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
+    expected = _weights(whole)
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name
