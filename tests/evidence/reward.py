@@ -1,0 +1,288 @@
+"""A reward and a divergence in one update on the toy's additions: both together, each alone, and stand-ins for the divergence.
+
+`python -m tests.evidence.reward` trains every cell on each seed and writes `REWARD.md`; README.md says what is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import random
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from tests.evidence import opsd
+from tests.evidence.cells import PRIMARY_FILE
+from tests.evidence.generate import generate
+from tests.evidence.inference import Difference, holm, paired
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+
+from opd.batch import RolloutRows
+from opd.config.algorithm import Horizon, Policy, Stage
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.task import Problem, split_problems
+from opd.data.toy.tokenizer import build_tokenizer
+from opd.importance import Schedule
+from opd.importance.counter import step_seed
+from opd.importance.stages import Weights
+from opd.losses import DivergenceKind, PolicyTerm, chunked_divergence
+from opd.losses.policy import TokenLoss
+
+SEEDS = (1, 2, 3, 4, 5)
+NUM_UPDATES, NUM_PROBLEMS, NUM_ANSWERS, LEARNING_RATE, NUM_WARMUP = 40, 8, 8, 3e-4, 5
+NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, DROPPED_SHARE = 60, 64, 5e-4, 0.4
+"""Of the worn teacher: the toy's teacher after lessons of which so many drop every carry, drawn by the seed."""
+TOP_K = 2
+POLICY_WEIGHT = 1.0
+
+
+class Cell(NamedTuple):
+    """Which teacher the student has, by which divergence, and the weights of both losses in the first and the last update."""
+
+    teacher: str = "good"
+    kind: DivergenceKind = "reverse_kl"
+    first: Weights = Weights(1.0, 0.0)
+    last: Weights = Weights(1.0, 0.0)
+
+
+_BOTH, _REWARD = Weights(1.0, POLICY_WEIGHT), Weights(0.0, POLICY_WEIGHT)
+CELLS = {
+    "kl": Cell(),
+    "reward": Cell("none", first=_REWARD, last=_REWARD),
+    "kl_reward": Cell(first=_BOTH, last=_BOTH),
+    "worn_kl": Cell("worn"),
+    "worn_kl_to_reward": Cell("worn", first=_BOTH, last=_REWARD),
+    "worn_kl_reward": Cell("worn", first=_BOTH, last=_BOTH),
+    "sampled_kl": Cell(kind="sampled_reverse_kl"),
+    "topk_kl": Cell(kind="topk_reverse_kl"),
+}
+"""In the order in which they run: those of the primary comparisons first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Held-out shares of right answers, sampled at temperature 1."""
+
+    cell: str
+    seed: int
+    before: float
+    after: float
+    taught: float
+    """The teacher's own."""
+
+
+class Comparison(NamedTuple):
+    """One of primary.yaml's: `cell` less the best of `controls` in each seed, and what is told of the interval."""
+
+    cell: str
+    controls: tuple[str, ...]
+    margin: float
+
+
+def primary() -> list[Comparison]:
+    """Written down before the first run of the seeds."""
+    listed = yaml.safe_load(PRIMARY_FILE.read_text())["reward"]
+    return [Comparison(one["cell"], tuple(one["controls"]), one["margin"]) for one in listed]
+
+
+def weights_at(cell: Cell, step: int) -> Weights:
+    """Of an update, from 0, by the trainer's own schedule."""
+    stage = Stage(divergence_weight=cell.last.divergence, policy_weight=cell.last.policy, weight_schedule="linear")
+    schedule = Schedule(
+        stages=(stage,), ends=(NUM_UPDATES,), horizon=Horizon(), total_steps=NUM_UPDATES, response_length=opsd.MAX_TOKENS,
+        weights=cell.first,
+    )  # fmt: skip
+    return schedule.weights_at(step + 1)
+
+
+def make_worn_teacher(tokenizer: PreTrainedTokenizerBase, *, seed: int) -> Qwen3ForCausalLM:
+    """The toy's teacher, which has taken to dropping carries."""
+    model = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32)
+    draw, problems = random.Random(seed), split_problems().train
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LESSON_RATE, weight_decay=0.0)
+    for _ in range(NUM_LESSON_STEPS):
+        asked = draw.sample(problems, LESSON_BATCH)
+        said = [p.answer_without_carries if draw.random() < DROPPED_SHARE else p.answer for p in asked]
+        loss = opsd._lesson(model, tokenizer, opsd.prompt_ids(tokenizer, asked), said)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.eval()
+
+
+def scores(rows: RolloutRows, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
+    """[B] float32, 1 for a right answer."""
+    lens = zip(rows.input_ids.split(rows.lens.tolist()), rows.response_lens.tolist(), strict=True)
+    texts = tokenizer.batch_decode([row[-num:] for row, num in lens], skip_special_tokens=True)
+    return torch.tensor([float(text == p.answer) for text, p in zip(texts, problems, strict=True)])
+
+
+def update_loss(
+    student: Qwen3ForCausalLM,
+    teacher: Qwen3ForCausalLM,
+    rows: RolloutRows,
+    kind: DivergenceKind,
+    weights: Weights,
+    advantages: torch.Tensor,
+    token_loss: TokenLoss,
+) -> torch.Tensor:
+    """Mean a token of both losses.
+
+    Args:
+        advantages: [B] of the rows.
+    """
+    states, at = opsd._states(student, rows)
+    with torch.no_grad():
+        teacher_states, _ = opsd._states(teacher, rows)
+    every = torch.ones(len(at.row))
+    policy = PolicyTerm(
+        token_loss=token_loss, advantages=advantages[at.row], token_weights=weights.policy * every
+    )  # the only update on these answers: every ratio is 1
+    found = chunked_divergence(
+        states, student.lm_head.weight, teacher_states, teacher.lm_head.weight, kind,
+        token_weights=weights.divergence * every, beta=0.0, temperature=1.0, chunk_size=4096,
+        valid_vocab=len(build_tokenizer()), token_ids=at.token_ids, top_k=TOP_K, policy=policy if weights.policy else None,
+    )  # fmt: skip
+    return found.loss_sum / len(at.row)
+
+
+@cache
+def share_right(model: Qwen3ForCausalLM, *, seed: int) -> float:
+    """Of one sampled answer to each held-out problem; of a model that stays what it is."""
+    return opsd.share_right(model, build_tokenizer(), None, seed=seed)
+
+
+def run(name: str, models: dict[str, Qwen3ForCausalLM], *, seed: int) -> Result:
+    """Train a copy of the toy's student; what differs between cells of a seed is teacher and loss.
+
+    Args:
+        models: `start`, and the teachers.
+    """
+    from opd.trainer.advantages import group_advantages
+    from opd.worker.policy_loss import policy_loss
+
+    cell, token_loss, tokenizer = CELLS[name], policy_loss(Policy()), build_tokenizer()
+    start, teacher = models["start"], models["good" if cell.teacher == "none" else cell.teacher]
+    student = deepcopy(start)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / NUM_WARMUP))
+    draw, problems = random.Random(seed), split_problems().train
+    for step in range(NUM_UPDATES):
+        asked = [problem for problem in draw.sample(problems, NUM_PROBLEMS) for _ in range(NUM_ANSWERS)]
+        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, len(asked), dtype=np.uint64)
+        answers = generate(student, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
+        rows = RolloutRows(**{key: value.clone() for key, value in vars(answers).items() if value is not None})
+        uids = [f"{problem.a}+{problem.b}" for problem in asked]
+        advantages = group_advantages(scores(rows, asked, tokenizer), uids, by_std=True)
+        loss = update_loss(student, teacher, rows, cell.kind, weights_at(cell, step), advantages, token_loss)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    before, after, taught = (share_right(model, seed=seed) for model in (start, student, teacher))
+    return Result(cell=name, seed=seed, before=before, after=after, taught=taught)
+
+
+def differences(results: Sequence[Result]) -> list[Difference]:
+    """Of the primary comparisons, in points, paired by seed."""
+    after = {(one.cell, one.seed): 100 * one.after for one in results}
+    seeds = sorted({one.seed for one in results})
+    return [
+        paired([after[one.cell, seed] - max(after[control, seed] for control in one.controls) for seed in seeds])
+        for one in primary()
+    ]
+
+
+def verdict(found: Difference, margin: float) -> str:
+    """On which side of 0 and of the margin the whole interval lies."""
+    for is_so, says in (
+        (found.low > margin, f"better, by more than {margin:g}"),
+        (found.low > 0, "better"),
+        (found.high < -margin, f"worse, by more than {margin:g}"),
+        (found.high < 0, "worse"),
+        (found.low > -margin, f"not worse by more than {margin:g}"),
+    ):
+        if is_so:
+            return says
+    return "undecided"
+
+
+def table(results: Sequence[Result]) -> str:
+    """Markdown: the cells' means, the primary comparisons, and every run."""
+    lines = ["| cell | seeds | start | teacher | after |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name in CELLS:
+        of = [one for one in results if one.cell == name]
+        means = [paired([100 * value for value in column]) for column in
+                 ([one.before for one in of], [one.taught for one in of], [one.after for one in of])]  # fmt: skip
+        told = [f"{mean.mean:.1f}" for mean in means[:2]]
+        told[1] = "" if CELLS[name].teacher == "none" else told[1]
+        lines.append(
+            f"| `{name}` | {len(of)} | {' | '.join(told)} | {means[2].mean:.1f} ± {means[2].standard_error:.1f} |"
+        )
+    found = differences(results)
+    adjusted = holm([one.p for one in found])
+    lines += ["", "| primary comparison | points | 95 % | p (Holm) | margin | found |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | --- |"]
+    for planned, one, p in zip(primary(), found, adjusted, strict=True):
+        control = " or ".join(f"`{name}`" for name in planned.controls)
+        lines.append(
+            f"| `{planned.cell}` - the better of {control} | {one.mean:.1f} ± {one.standard_error:.1f} | {one.low:.1f} … {one.high:.1f} "
+            f"| {p:.2g} | {planned.margin:g} | {verdict(one, planned.margin)} |"
+        )
+    lines += ["", "| cell | seed | start | teacher | after |", "| --- | ---: | ---: | ---: | ---: |"]
+    for one in sorted(results, key=lambda one: (list(CELLS).index(one.cell), one.seed)):
+        lines.append(f"| `{one.cell}` | {one.seed} | {one.before:.3f} | {one.taught:.3f} | {one.after:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+HEADER = "# A reward and a divergence in one update, on the toy's additions\n\nWritten by `python -m tests.evidence.reward`.\n\n"
+_CODE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """What ran by this very module is not run again."""
+    parser = argparse.ArgumentParser(prog="python -m tests.evidence.reward", description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/evidence/reward.jsonl"), help="a line for each run that ended"
+    )
+    parser.add_argument("--table", type=Path, help="Markdown to write (default: REWARD.md beside --out)")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    start, good = (
+        Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in (STUDENT_DIR, TEACHER_DIR)
+    )
+    worn = cache(partial(make_worn_teacher, build_tokenizer()))
+    for cell, seed in itertools.product(CELLS, args.seeds):
+        if (cell, seed) in {(one.cell, one.seed) for one in _read(args.out)}:
+            continue
+        models = {"start": start, "good": good} | ({"worn": worn(seed=seed)} if CELLS[cell].teacher == "worn" else {})
+        line = asdict(run(cell, models, seed=seed)) | {"code": _CODE}
+        with args.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+    results = [one for one in _read(args.out) if one.seed in args.seeds]
+    (args.table or args.out.with_name("REWARD.md")).write_text(HEADER + table(results))
+    return 0
+
+
+def _read(path: Path) -> list[Result]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [Result(**{key: line[key] for key in line if key != "code"}) for line in lines if line["code"] == _CODE]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
