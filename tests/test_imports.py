@@ -59,7 +59,7 @@ def test_what_the_tool_may_use_does_not_import_torch(module):
 
 # The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
 LAYERS = (
-    ("errors", "html", "text", "isolation", "compat", "batch", "losses"),
+    ("errors", "html", "text", "isolation", "compat", "batch", "losses", "lora"),
     ("store", "config", "rewards"),
     ("data", "runs", "importance"),
     ("agent", "evaluation", "memory", "monitor"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import shutil
@@ -37,11 +38,13 @@ class Case:
     dtype: str
     world_size: int
     num_replicas: int = 1
+    lora: bool = False
 
     @property
     def name(self) -> str:
         head = "tied" if self.tied else "untied"
-        return f"{head}-{self.dtype}-{self.world_size}" + ("-hsdp" if self.num_replicas > 1 else "")
+        more = ("-hsdp" if self.num_replicas > 1 else "") + ("-lora" if self.lora else "")
+        return f"{head}-{self.dtype}-{self.world_size}{more}"
 
 
 CASES = [
@@ -51,13 +54,18 @@ CASES = [
     for dtype in ("float32", "bfloat16")
 ] + [Case(tied=False, dtype="float32", world_size=2, num_replicas=2)]
 
+LORA_CASES = [
+    Case(tied=False, dtype="bfloat16", world_size=2, lora=True),
+    Case(tied=True, dtype="float32", world_size=1, lora=True),
+]
+
 
 def save_all(folder: Path, *, timeout_s: float = 240.0) -> None:
     """`folder/NAME/{actor, full.pt}` for each case: what verl saves, and the whole weights as the ranks hold them."""
     for tied in (True, False):
         base = save_model(base_model(folder, tied), hidden=64, layers=2, rows=VOCAB_ROWS, tied=tied, seed=1)
         _to_bf16(Path(base))
-    (folder / "cases.pkl").write_bytes(pickle.dumps(CASES))
+    (folder / "cases.pkl").write_bytes(pickle.dumps([*CASES, *LORA_CASES]))
     [port] = free_ports(1)
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["PYTHONWARNINGS"] = "ignore"
@@ -80,7 +88,7 @@ def base_model(folder: Path, tied: bool) -> Path:
 
 
 def full_weights(folder: Path, case: Case) -> dict[str, torch.Tensor]:
-    """The weights as torch gathered them in the saving processes, without any code of the conversion."""
+    """The weights as torch gathered them (of a LoRA student, as peft merged them) in the saving processes, without any code of the conversion."""
     return torch.load(folder / case.name / "full.pt", weights_only=True)
 
 
@@ -135,6 +143,7 @@ def _save(case: Case, folder: Path) -> None:
     """One 'training step' (seeded noise on every weight) under FSDP2, saved the way verl's FSDP engine saves."""
     import torch.distributed as dist
     from omegaconf import OmegaConf
+    from peft import LoraConfig, get_peft_model
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -143,20 +152,26 @@ def _save(case: Case, folder: Path) -> None:
     base = base_model(folder, case.tied)
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, case.dtype))
     model.config.update({"attn_implementation": "flash_attention_2"})  # as verl leaves the trainer's kernel there
+    layers = model.model.layers
     generator = torch.Generator().manual_seed(2)
+    if case.lora:  # as the trainer keeps one: the frozen model as it is, adapters in fp32
+        config = LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM")
+        torch.manual_seed(3)  # every rank draws the same A
+        model = get_peft_model(model, config, autocast_adapter_dtype=True)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
             parameter += (torch.randn(parameter.shape, generator=generator) * 0.02).to(parameter.dtype)
     shape, names = ((case.world_size,), ("fsdp",))
     if case.num_replicas > 1:
         shape, names = (case.num_replicas, case.world_size // case.num_replicas), ("ddp", "fsdp")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    for layer in model.model.layers:
+    full = copy.deepcopy(model).float().merge_and_unload().state_dict() if case.lora else None
+    for layer in layers:
         fully_shard(layer, mesh=mesh)
     if not case.tied:
-        fully_shard(model.lm_head, mesh=mesh)
+        fully_shard(model.get_output_embeddings(), mesh=mesh)
     fully_shard(model, mesh=mesh)
-    full = {name: value.full_tensor() for name, value in model.state_dict().items()}
+    full = full or {name: value.full_tensor() for name, value in model.state_dict().items()}
     out = folder / case.name
     manager = FSDPCheckpointManager(
         model,

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors import safe_open
-from tests.convert.checkpoints import CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
+from tests.convert.checkpoints import CASES, LORA_CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from opd.config.algorithm import Convert
@@ -45,6 +45,32 @@ def test_logits_are_those_of_the_trained_weights_after_the_cast(saved, sealed, t
     # Equal weights: what is left is the order of a kernel's sums, which may follow the alignment of its memory.
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     assert (logits - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "base"])
+@pytest.mark.parametrize("case", LORA_CASES, ids=lambda case: case.name)
+def test_a_lora_student_becomes_the_plain_model_that_peft_merges_it_to(saved, sealed, tmp_path, capfd, case, mode):
+    done = convert_checkpoint(Convert(checkpoint=str(sealed(case)), target=str(tmp_path / "out"), dtype=mode))
+    assert "adding the LoRA student's adapters to 14 of them" in capfd.readouterr().err
+    assert done.verification is not None
+    base = AutoModelForCausalLM.from_pretrained(base_model(saved, case.tied), dtype=torch.float32).state_dict()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    found = model.state_dict()
+    full = full_weights(saved, case)
+    assert set(found) == set(full) == set(base)
+    moved = {name for name in found if not torch.equal(full[name], base[name])}
+    assert moved == {name for name in found if name.endswith("_proj.weight")}, (
+        "an adapter on each layer, none on the head"
+    )
+    assert model.dtype == (torch.float32 if mode == "checkpoint" else torch.bfloat16), "adapters are kept in fp32"
+    for name, value in full.items():
+        expected = value.to(found[name].dtype)
+        if found[name].dtype == torch.float32:
+            torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-7, msg=name)
+        else:  # of two sums that differ in fp32's last bit one may round up
+            assert (found[name].float() - expected.float()).norm() <= 1e-3 * expected.float().norm(), name
+    with torch.no_grad():
+        assert model.eval()(input_ids=IDS).logits.isfinite().all()
 
 
 def test_a_tied_head_is_written_once_and_tied_again(sealed, tmp_path):

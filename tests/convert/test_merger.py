@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.convert.checkpoints import Case, full_weights
+from tests.convert.checkpoints import LORA_CASES, Case, full_weights
 
 from opd.convert.errors import ConvertError
 from opd.convert.merger import ShardMerger
@@ -69,10 +69,21 @@ def test_ranks_with_different_names_are_refused(actor):
         _open(actor)
 
 
-def test_a_lora_student_is_refused_by_name(actor):
+def test_a_lora_student_without_its_scale_is_refused_by_name(saved, tmp_path):
+    actor = Path(shutil.copytree(saved / LORA_CASES[0].name / "actor", tmp_path / "actor"))
+    (actor / "lora_train_meta.json").write_text('{"r": 0, "lora_alpha": 1}')
+    with pytest.raises(ConvertError, match=r"the LoRA student in .* cannot be merged"):
+        _open(actor)
+    (actor / "lora_train_meta.json").unlink()
+    with pytest.raises(ConvertError, match=r"lora_train_meta.json is missing: it says the scale"):
+        _open(actor)
+
+
+def test_adapters_of_another_form_are_refused_by_name(saved, tmp_path):
+    actor = Path(shutil.copytree(saved / LORA_CASES[0].name / "actor", tmp_path / "actor"))
     for rank in range(2):
-        _edit(actor, rank, **{"model.layers.0.lora_A.weight": torch.zeros(1)})
-    with pytest.raises(ConvertError, match="LoRA"):
+        _edit(actor, rank, **{"base_model.model.model.lora_magnitude_vector": torch.zeros(1)})
+    with pytest.raises(ConvertError, match="lora_magnitude_vector"):
         _open(actor)
 
 

@@ -7,6 +7,7 @@ from tests.memory.jobs import STUDENT, TEACHER, job
 
 from opd.memory.job import GIB
 from opd.memory.pace import (
+    CHECKPOINTING_SHARE,
     DECODE_SHARE,
     HOST_BYTES_A_SECOND,
     HOST_ROW_S,
@@ -29,6 +30,16 @@ def test_a_teachers_forward_is_its_layers_products_and_attention():
     pace = make_pace(make_plan(job()), UNIT, [10, 6], prompt_tokens=2, num_ranks=1)
     products, attention = 2 * 4 * 2592 * (12 + 8), 2 * (12**2 + 8**2) * 16 * 4
     assert pace.teacher == pytest.approx((products + attention) / TEACHER_SHARE)
+
+
+def test_a_frozen_models_weight_gradients_are_not_made():
+    full, lora = (
+        make_pace(make_plan(job(adapter_params=number)), UNIT, [10, 6], prompt_tokens=2, num_ranks=1).student
+        for number in (None, 100)
+    )
+    # Tokens by the two layers, and answered tokens by the head: one product less of each.
+    less = 2 * 2 * 656 * (12 + 8) + 2 * 16 * 100 * 8
+    assert full - lora == pytest.approx(less / CHECKPOINTING_SHARE)
 
 
 def test_a_rollout_is_its_longest_response_alone_and_what_every_row_adds():

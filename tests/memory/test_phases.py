@@ -135,6 +135,24 @@ def test_only_the_larger_of_logits_and_a_layers_backward_counts():
 OTHER = replace(STUDENT, layers=1)
 
 
+def test_a_lora_student_has_gradients_and_moments_of_its_adapters_only():
+    adapted = job(adapter_params=100)
+    student, optimizer = (parts(adapted, RESIDENT)[name] for name in ("student", "optimizer step"))
+    assert student["student weights"] == 2 * 2120 + 4 * 100  # frozen in bf16, adapters in fp32
+    assert student["optimizer moments"] == 8 * 100
+    assert student["gradients"] == 4 * 100 + 4 * 100  # of two layers of two, on their way
+    assert "head gradient" not in student
+    assert optimizer["gradients"] == optimizer["AdamW's temporaries"] == 4 * 100
+    whole = parts(job(), RESIDENT)["student"]
+    assert {name: student[name] for name in ("activations", "gathered weights", "hidden states")} == {
+        name: whole[name] for name in ("activations", "gathered weights", "hidden states")
+    }
+    deferred = replace(OFFLOADED, defer_sync=True, keep_gathered=True)
+    found = parts(job(adapter_params=100, num_ranks=4), deferred)["student"]
+    assert found["gradients"] == 4 * 100 + 100
+    assert found["gathered weights"] == 2 * (2120 + 100)
+
+
 def test_without_a_teacher_a_step_is_two_phases_and_logits_are_whole():
     student, optimizer = phases_of(job(teacher=None, fused=False), replace(RESIDENT, cache_bytes=0))
     assert (student.name, optimizer.name) == ("student", "optimizer step")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from opd.memory.shapes import Unplannable, read_shape, shape_of
@@ -35,6 +36,23 @@ def test_parameters_are_those_of_the_model(config, tied):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert shape_of(config.to_dict(), "m").num_params == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("modules", [["all-linear"], ["q_proj", "k_proj", "down_proj"]])
+@pytest.mark.parametrize(
+    "config",
+    [Qwen2Config(**SIZES), Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, mlp_only_layers=[])],
+    ids=lambda config: config.model_type,
+)
+def test_adapters_are_those_that_peft_puts_on_the_model(config, modules):
+    if config.model_type == "qwen3_moe" and "down_proj" in modules:
+        modules = [name for name in modules if name != "down_proj"]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        asked = modules[0] if len(modules) == 1 else modules
+        adapted = get_peft_model(model, LoraConfig(r=5, target_modules=asked, task_type="CAUSAL_LM"))
+    expected = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    assert shape_of(config.to_dict(), "m").adapter_params(5, modules) == expected > 0
 
 
 def test_qwen3_8b_has_its_published_parameters():

@@ -24,6 +24,15 @@ def test_the_teachers_micro_batch_has_its_own_longer_rows_and_the_students_stays
     assert own.hidden_bytes == plain.hidden_bytes, "hidden states are kept of responses only"
 
 
+def test_a_lora_students_adapters_are_counted_for_every_kind_that_has_a_plan():
+    lora = {"lora": {"rank": 3, "target_modules": ["q_proj", "up_proj"]}}
+    # Two layers of 8 to 8 and 8 to 16.
+    for kind, models in (("opd", (STUDENT, TEACHER)), ("sft", (STUDENT,))):
+        tree = MINIMAL[kind] | {"model": MINIMAL[kind]["model"] | lora}
+        found = job_from_spec(parse_tree(tree).spec, *models, device_bytes=None)
+        assert found.adapter_params == 2 * 3 * (16 + 24)
+
+
 @pytest.mark.parametrize(
     ("actor", "model"),
     [

@@ -239,6 +239,9 @@ def run_case(case: Case) -> dict[str, Any]:
         "weights": weights,
         "weights_before": before,
         "teacher_weights": _weights(worker, worker.teacher_engine),
+        "served": {
+            name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]
+        },  # what the rollout server gets
         "has_moved": any(not torch.equal(before[name], weights[name]) for name in weights),
         "nonfinite_rows": nonfinite_rows,
         "seen": Seen.of_ranks(seen),
@@ -345,9 +348,13 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     tu.assign_non_tensor(asked, temperature=1.0)
     measured = worker.measure_loss(asked)
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
-    gradients = _keep_gradients(engine)
+    gradients, before = _keep_gradients(engine), _weights(worker, engine)
     output = worker.update_actor(data)
-    found: dict[str, Any] = {"gradients": gradients, "has_rollout": worker.rollout is not None}
+    found: dict[str, Any] = {
+        "gradients": gradients,
+        "weights_before": before,
+        "has_rollout": worker.rollout is not None,
+    }
     if output is not None:  # of the ranks that share a sequence one speaks for all
         loss, num_tokens = sums(tu.get(measured, "metrics"))
         metrics = {name: tu.get(output, "metrics")[name] for name in ("loss", "num_tokens", "num_updates", "skipped")}
@@ -363,6 +370,8 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
     def keeping() -> float:
         for name, parameter in engine.module.named_parameters():
             gradient = parameter.grad
+            if gradient is None:  # frozen
+                continue
             kept[name] = (
                 (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().cpu().clone()
             )

@@ -39,12 +39,17 @@
   {
    "pattern": "(^|\\.)(lora_rank|lora\\.rank)$",
    "harmless": ["0"],
-   "rule": "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+   "rule": "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints could not be merged, nor weights be served"
   },
   {
    "pattern": "(^|\\.)(lora|lora_\\w+)(\\.|$)",
    "harmless": ["null"],
-   "rule": "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+   "rule": "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints could not be merged, nor weights be served"
+  },
+  {
+   "pattern": "(^|\\.)(target_parameters|save_lora_only)$",
+   "harmless": ["false", "null"],
+   "rule": "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints could not be merged, nor weights be served"
   },
   {
    "pattern": "(^|\\.)trainer_mode$|^trainer\\.mode$|^mode$",

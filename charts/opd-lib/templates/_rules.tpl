@@ -200,6 +200,18 @@
   "fix" "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key") -}}
 {{- end -}}
 {{- end -}}
+{{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).refresh_every)) (gt (float64 ($v.teacher).refresh_every) 0.0) (not (kindIs "invalid" ($v.model).lora)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "teacher.refresh_every" "value" ($v.teacher).refresh_every
+  "rule" "a LoRA student's weights are a frozen model and adapters, which a teacher does not have"
+  "fix" "remove the key: the teacher stays the model that the student began as; or remove model.lora") -}}
+{{- end -}}
+{{- range $index, $item := keys $v.teachers | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (index $v.teachers $item) "refresh_every"))) (gt (float64 (index (index $v.teachers $item) "refresh_every")) 0.0) (not (kindIs "invalid" ($v.model).lora)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "teachers.%s.refresh_every" (include "opd.text" $item)) "value" (index (index $v.teachers $item) "refresh_every")
+  "rule" "a LoRA student's weights are a frozen model and adapters, which a teacher does not have"
+  "fix" "remove the key: the teacher stays the model that the student began as; or remove model.lora") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).max_prompt_length)) (kindIs "invalid" ($v.teacher).prompt) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "teacher.max_prompt_length" "value" ($v.teacher).max_prompt_length
   "rule" "this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length"
@@ -435,6 +447,13 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "eval" "passrate") -}}
+{{- if not (kindIs "invalid" ($v.model).lora) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "model.lora" "value" ($v.model).lora
+  "rule" "this kind trains nothing: adapters are for kinds that do"
+  "fix" "remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}

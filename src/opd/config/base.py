@@ -40,6 +40,16 @@ def _not_zero(value: int) -> int:
     return value
 
 
+def _check_modules(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := set(value) & set(_HEADS):
+        raise ValueError(
+            f"{sorted(wrong)[0]} takes no adapter: the divergence is made from the head's own weight, and a tied one is the embedding"
+        )
+    if "all-linear" in value and len(value) > 1:
+        raise ValueError("all-linear names every layer: give it alone, or name layers")
+    return value
+
+
 def _check_extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Free-form arguments may hold what one Hydra override a leaf can carry."""
     for key, item in value.items():
@@ -53,6 +63,7 @@ def _check_extras(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     return value
 
 
+_HEADS = ("lm_head", "embed_tokens")
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -70,6 +81,15 @@ Paths = Annotated[
             ]
         }
     ),
+]
+# Layers of a backbone by the last part of their names, or `all-linear`.
+_MODULE: dict[str, Any] = {"type": "string", "minLength": 1, "not": {"enum": list(_HEADS)}}
+Modules = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_as_tuple),
+    Field(min_length=1),
+    AfterValidator(_check_modules),
+    WithJsonSchema({"anyOf": [_MODULE, {"type": "array", "items": _MODULE, "minItems": 1}]}),
 ]
 # Free-form keyword arguments for another library: plain values, lists of them and nested maps, no null.
 Extras = Annotated[dict[str, Any], AfterValidator(_check_extras)]

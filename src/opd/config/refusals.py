@@ -9,7 +9,8 @@ from typing import Any
 from opd.config.errors import REDACTED, Problem
 
 _LORA = (
-    "LoRA students are not supported: verl builds no reference worker for them, and a merged student needs full weights"
+    "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints could not "
+    "be merged, nor weights be served"
 )
 _MODE = "only verl's sync trainer is supported: other modes reuse stale rollouts, which on-policy distillation excludes"
 _MEGATRON = (
@@ -26,6 +27,7 @@ _UNRESUMABLE = "no run could resume from a checkpoint with less than model, opti
 _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)(lora_rank|lora\.rank)$", frozenset({"0"}), _LORA),
     (r"(^|\.)(lora|lora_\w+)(\.|$)", frozenset({"null"}), _LORA),
+    (r"(^|\.)(target_parameters|save_lora_only)$", frozenset({"null", "false"}), _LORA),
     (r"(^|\.)trainer_mode$|^trainer\.mode$|^mode$", frozenset({"sync"}), _MODE),
     (r"^trainer\.use_v1$", frozenset({"true"}), "only verl's V1 trainer is supported"),
     (r"(^|\.)hybrid_engine$", frozenset({"true"}), _HYBRID),

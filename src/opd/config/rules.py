@@ -141,6 +141,13 @@ RULES = (
         )
     ),
     Rule(
+        key="model.lora",
+        when="model.lora is not None",
+        rule="this kind trains nothing: adapters are for kinds that do",
+        fix="remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path",
+        kinds=ASKS,
+    ),
+    Rule(
         key="data.truncation",
         when='not data.filter_overlong and data.truncation == "left"',
         rule="left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is "
@@ -299,6 +306,12 @@ RULES = (
         when='{prompt} is not None and not matches({prompt}, "(^|[^{{])([{{][{{])*[{{][^{{}}]")',
         rule="no name stands in braces in it, so the teacher would read the same text in the place of every row's question",
         fix="write {{prompt}}, which is the row's last user message, or {{COLUMN}} of data.train, or remove the key",
+    ),
+    *_of_each_teacher(
+        "refresh_every",
+        when="{refresh_every} is not None and {refresh_every} > 0 and model.lora is not None",
+        rule="a LoRA student's weights are a frozen model and adapters, which a teacher does not have",
+        fix="remove the key: the teacher stays the model that the student began as; or remove model.lora",
     ),
     *_of_each_teacher(
         "max_prompt_length",

@@ -6,12 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from opd.config.base import Count, Dtype, Extras, Natural, Offload, Paths, Probability, Section, Text, TopK
+from opd.config.base import Count, Dtype, Extras, Modules, Natural, Offload, Paths, Probability, Section, Text, TopK
 from opd.config.prompt_template import checked
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
+
+
+class Lora(Section):
+    """Low-rank adapters on a frozen student, in peft's words: W + alpha / rank * B A in each layer that has one."""
+
+    rank: Count = Field(description="Rank of the adapters.")
+    alpha: Count = Field(default=16, description="Scale of the adapters, over `rank`.")
+    target_modules: Modules = Field(
+        default=("all-linear",),
+        description="Linear layers with an adapter, by the last part of their names ([q_proj, v_proj]); `all-linear`: all but the "
+        "output head, which stays frozen.",
+    )
 
 
 class Model(Section):
@@ -24,6 +36,7 @@ class Model(Section):
     attn_implementation: Attention = Field(
         description="Attention kernel of the trainer's forward; `varlen`: torch's flash kernel over packed rows."
     )
+    lora: Lora | None = Field(default=None, description="Train adapters on the frozen model; unset: train all weights.")
 
 
 class Teacher(Section):

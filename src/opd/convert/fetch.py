@@ -9,7 +9,14 @@ from pathlib import Path
 
 from opd.convert.errors import incomplete
 from opd.convert.reporter import Reporter
-from opd.convert.shards import CONFIG_FILE, HUGGINGFACE_FOLDER, ranks_by_world_size, settle_world_size, shard_name
+from opd.convert.shards import (
+    CONFIG_FILE,
+    HUGGINGFACE_FOLDER,
+    LORA_FILE,
+    ranks_by_world_size,
+    settle_world_size,
+    shard_name,
+)
 from opd.convert.source import RESTORE, Source
 from opd.store.transfer import ListedFile, bring, find_problems
 
@@ -87,7 +94,7 @@ def _size_problem(path: str, size: int, sizes: Mapping[str, int]) -> str | None:
 
 def _is_read(name: str, world_size: int) -> bool:
     """Whether the conversion reads this file of the actor's folder."""
-    if _is_companion(name) or name == CONFIG_FILE:
+    if _is_companion(name) or name in (CONFIG_FILE, LORA_FILE):
         return True
     return name in {shard_name(world_size, rank) for rank in range(world_size)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from collections.abc import Iterator
@@ -15,19 +16,21 @@ from verl.model_merger.base_model_merger import ModelMergerConfig
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 
 from opd.convert.errors import ConvertError
-from opd.convert.shards import shard_name
+from opd.convert.shards import LORA_FILE, shard_name
+from opd.lora import Adapted, is_adapted, merged, plain_tensors
 
 # What verl's FSDP engines build: plain sharding, or replicas of sharded groups.
 _MESHES = (("fsdp",), ("ddp", "fsdp"))
 
 
 class ShardMerger(FSDPModelMerger):
-    """The weights of a checkpoint by name; differs from verl's merger in three places.
+    """The weights of a checkpoint by the plain model's names; differs from verl's merger in four places.
 
     - Tensors keep the dtype of the shards (verl: bf16, always).
     - Files are loaded with `weights_only=True`: nothing in them can run code (verl: full unpickling).
     - The mesh is read from the first entry that is sharded (verl: from the first by name, so that a plain buffer with an
       early name makes it merge rank 0 alone).
+    - Adapters of a LoRA student are added to the weights that they sit on (verl: a folder of their own beside the frozen model).
 
     Args:
         actor_dir: folder with `model_world_size_W_rank_R.pt` of every rank, already checked to be whole.
@@ -52,6 +55,7 @@ class ShardMerger(FSDPModelMerger):
         with _quiet_device_mesh():
             self._shards = [self._load(rank) for rank in range(world_size)]
         self._check_names()
+        self._plain, self._scale = self._adapters()
         mesh, mesh_dim_names = self._extract_device_mesh_info(self._shards[0], world_size)
         if mesh_dim_names not in _MESHES:
             raise ConvertError(f"{actor_dir}: sharded over a device mesh {mesh_dim_names}, known are {_MESHES}")
@@ -59,23 +63,34 @@ class ShardMerger(FSDPModelMerger):
         self._group = self._shards[: num_shards if self._sharded() else world_size]
 
     def names(self) -> list[str]:
-        """Every tensor of the checkpoint, sorted."""
-        return sorted(self._shards[0])
+        """Every tensor of the plain model, sorted."""
+        return sorted(self._plain)
 
     def dtypes(self) -> dict[str, torch.dtype]:
-        """The dtype each tensor is stored in."""
-        return {name: self._shards[0][name].dtype for name in self.names()}
+        """The dtype each tensor is stored in; of one with an adapter the adapter's."""
+        return {name: self._shards[0][self._plain[name].up or self._plain[name].base].dtype for name in self.names()}
 
     def num_elements(self) -> dict[str, int]:
         """The size of each whole tensor."""
-        return {name: self._shards[0][name].numel() for name in self.names()}
+        return {name: self._shards[0][self._plain[name].base].numel() for name in self.names()}
+
+    @property
+    def num_adapted(self) -> int:
+        """How many tensors have an adapter."""
+        return sum(made_of.up is not None for made_of in self._plain.values())
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One whole tensor in its stored dtype; may be a view of a mapped file.
+        """One whole tensor in its stored dtype, adapter added; may be a view of a mapped file.
 
         Raises:
             ConvertError: the ranks' parts do not make up the tensor.
         """
+        base, down, up = self._plain[name]
+        if down is None or up is None:
+            return self._whole(base)
+        return merged(self._whole(base), self._whole(down), self._whole(up), scale=self._scale)
+
+    def _whole(self, name: str) -> torch.Tensor:
         parts: list[Any] = [shard[name] for shard in self._group]
         whole: torch.Tensor
         if not isinstance(parts[0], DTensor):
@@ -121,11 +136,20 @@ class ShardMerger(FSDPModelMerger):
         for rank, shard in enumerate(self._shards):
             if set(shard) != expected:
                 raise ConvertError(f"ranks 0 and {rank} hold different tensors: {sorted(expected ^ set(shard))[:5]}")
-        adapters = [name for name in expected if "lora_" in name]
-        if adapters:
-            raise ConvertError(
-                f"the checkpoint is of a LoRA student ({sorted(adapters)[0]}, ...), which is not supported"
-            )
+
+    def _adapters(self) -> tuple[dict[str, Adapted], float]:
+        """What each tensor of the plain model is made of, and the factor of the adapters' products."""
+        names = self._shards[0]
+        if not is_adapted(names):
+            return {name: Adapted(name, None, None) for name in names}, 0.0
+        path = Path(self.config.local_dir) / LORA_FILE
+        try:
+            told = json.loads(path.read_bytes())
+            return plain_tensors(names), int(told["lora_alpha"]) / int(told["r"])
+        except FileNotFoundError as error:
+            raise ConvertError(f"{path} is missing: it says the scale of the LoRA student's adapters") from error
+        except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+            raise ConvertError(f"the LoRA student in {self.config.local_dir} cannot be merged: {error!r}") from error
 
 
 @contextmanager

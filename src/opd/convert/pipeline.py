@@ -97,6 +97,8 @@ def _write(
     reporter.say(
         f"merging {len(dtypes)} tensors, stored on {merger.world_size} ranks, to {str(dtype).removeprefix('torch.')}"
     )
+    if merger.num_adapted:
+        reporter.say(f"adding the LoRA student's adapters to {merger.num_adapted} of them")
     state = merge(merger, dtypes, reporter)
     reporter.say("writing safetensors")
     return write_model(folder, merger, state, dtype=dtype, max_shard_size=max_shard_size)

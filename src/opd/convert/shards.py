@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 CONFIG_FILE = "fsdp_config.json"
+LORA_FILE = "lora_train_meta.json"
 HUGGINGFACE_FOLDER = "huggingface"
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 

@@ -18,6 +18,8 @@ class Job:
         num_ranks: ranks that share the weights' shards (FSDP2).
         sequence_ranks: ranks that share one sequence (Ulysses): activations and hidden states are a share each.
         vocab_ranks: ranks that share the two heads by vocabulary: the teacher's head is a share each.
+        adapter_params: entries of a LoRA student's adapters, which alone are trained: the model is kept in the precision that it
+            computes in, without gradients and moments; None: all weights are trained.
         compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
         more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
@@ -47,6 +49,7 @@ class Job:
     num_ranks: int
     sequence_ranks: int = 1
     vocab_ranks: int = 1
+    adapter_params: int | None = None
     compute_bytes: int = 2
     teacher_bytes: int = 2
     more_teachers: tuple[tuple[ModelShape, int], ...] = ()
@@ -79,6 +82,11 @@ class Job:
         if self.teacher is None:
             return ()
         return ((self.teacher, self.teacher_bytes), *self.more_teachers)
+
+    @property
+    def trained_params(self) -> int:
+        """Entries of the student that are trained."""
+        return self.student.num_params if self.adapter_params is None else self.adapter_params
 
     @property
     def num_micro_batches(self) -> int:

@@ -99,8 +99,10 @@ def make_pace(plan: Plan, rates: Rates, lengths: Sequence[int], *, prompt_tokens
         2.0 * shape.backbone_params * tokens + _attention(shape, rows) for shape, _ in job.teachers
     ) / len(job.teachers)  # fmt: skip
     widest = max(shape.hidden for shape, _ in job.teachers)
-    heads = 2.0 * trained * job.student.vocab_rows * (widest + 3 * job.student.hidden)
-    student = 6.0 * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
+    # Forward, gradient of the input, gradient of the weight: a frozen model has no third.
+    products = 3 if job.adapter_params is None else 2
+    heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
+    student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks),
         teacher=teacher / (TEACHER_SHARE * rates.operations * num_ranks),

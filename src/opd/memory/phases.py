@@ -92,11 +92,17 @@ def teacher_sizes(job: Job) -> list[int]:
 
 
 def params_bytes(job: Job) -> int:
-    return _share(MASTER_BYTES * job.student.num_params, job.num_ranks)
+    """The student's weights: masters of what is trained, and a frozen model beside adapters."""
+    frozen = 0 if job.adapter_params is None else job.compute_bytes * job.student.num_params
+    return _share(frozen, job.num_ranks) + _trained_bytes(job)
+
+
+def _trained_bytes(job: Job) -> int:
+    return _share(MASTER_BYTES * job.trained_params, job.num_ranks)
 
 
 def moments_bytes(job: Job) -> int:
-    return 2 * params_bytes(job)
+    return 2 * _trained_bytes(job)
 
 
 def _server_awake(job: Job) -> int:
@@ -152,7 +158,10 @@ def _student(job: Job, choice: Choice) -> Phase:
             "teacher head": _teacher_head(job, choice),
             "hidden states": choice.cache_bytes,
             # Of several teachers the rows of a micro-batch make one each, and autograd's sum is one more.
-            "head gradient": (len(job.teachers) + (len(job.teachers) > 1))
+            # A LoRA student's head is frozen.
+            "head gradient": 0
+            if job.adapter_params is not None
+            else (len(job.teachers) + (len(job.teachers) > 1))
             * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
             "rollout server": _server_asleep(job),
         },
@@ -174,16 +183,18 @@ def _teacher_head(job: Job, choice: Choice) -> int:
 def _gradients(job: Job, choice: Choice) -> int:
     """Sharded sums; beside them two units on their way there, or all of them where the reduction is deferred."""
     units = 2 * job.student.layer_params + job.student.head_params
-    unsharded = MASTER_BYTES * (job.student.num_params if choice.defer_sync else units)
+    if job.adapter_params is not None:
+        units = -(-2 * job.adapter_params // job.student.layers)
+    unsharded = MASTER_BYTES * (job.trained_params if choice.defer_sync else units)
     # A lone rank's unsharded sums become its sharded ones unit by unit: they are never there twice.
     if choice.defer_sync and job.num_ranks == 1:
         return unsharded + MASTER_BYTES * units
-    return unsharded + params_bytes(job)
+    return unsharded + _trained_bytes(job)
 
 
 def _gathered(job: Job, choice: Choice) -> int:
     if choice.keep_gathered:
-        return job.compute_bytes * job.student.num_params
+        return job.compute_bytes * (job.student.num_params + (job.adapter_params or 0))
     return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
 
 
@@ -213,8 +224,8 @@ def _optimizer(job: Job, choice: Choice) -> Phase:
         | {
             "student weights": params_bytes(job),
             "optimizer moments": moments_bytes(job),
-            "gradients": params_bytes(job),
-            "AdamW's temporaries": params_bytes(job),
+            "gradients": _trained_bytes(job),
+            "AdamW's temporaries": _trained_bytes(job),
             "hidden states": choice.cache_bytes,
             "teacher head": _teacher_head(job, choice),
             "rollout server": _server_asleep(job),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,21 @@ class ModelShape:
         """Entries of the layers that a token visits: of a mixture of experts not all."""
         unused = max(0, self.num_experts - self.experts_per_token) * 3 * self.hidden * self.intermediate
         return self.layers * (self.layer_params - unused)
+
+    def adapter_params(self, rank: int, modules: Collection[str]) -> int:
+        """Entries of LoRA adapters on the linear layers of these names, or on `all-linear`: rank * (in + out) each.
+
+        Experts and their router are no linear layers in transformers, and get none.
+        """
+        hidden, query, key = self.hidden, self.query_width, self.key_width
+        widths = {"q_proj": hidden + query, "k_proj": hidden + key, "v_proj": hidden + key, "o_proj": query + hidden}
+        if not self.num_experts:
+            widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + self.intermediate)
+        return (
+            self.layers
+            * rank
+            * sum(width for name, width in widths.items() if "all-linear" in modules or name in modules)
+        )
 
     def saved_bytes(self, width: int) -> int:
         """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision; an estimate.

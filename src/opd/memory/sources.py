@@ -76,6 +76,7 @@ def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, 
         teacher=None,
         num_ranks=num_ranks,
         sequence_ranks=sequence_ranks,
+        adapter_params=_adapter_params(spec, model),
         compute_bytes=ENTRY_BYTES[actor.dtype],
         row_tokens=row_tokens,
         response_tokens=spec.data.max_response_length,
@@ -96,6 +97,11 @@ def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, 
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),
     )
+
+
+def _adapter_params(spec: PlannedSpec, student: ModelShape) -> int | None:
+    lora = spec.model.lora
+    return None if lora is None else student.adapter_params(lora.rank, lora.target_modules)
 
 
 def _is_packed(spec: OpdSpec | OpdAgentSpec) -> bool:

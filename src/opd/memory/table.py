@@ -46,6 +46,8 @@ def _decisions(plan: Plan) -> list[str]:
         for name, (offloaded, wish) in parts.items()
     )
     copy = f"a checkpoint's copy in host memory (checkpoint.overlap): {_gib(checkpoint_bytes(job))} GiB of each rank"
+    if job.adapter_params is not None:
+        where += f"; of the student {job.adapter_params:,} entries of adapters are trained"
     if job.teacher is None:
         return [f"weights: {where}", "logits of a micro-batch are made whole: an estimate, not measured on a GPU", copy]
     cached = min(choice.cache_bytes, job.hidden_bytes)

@@ -6,11 +6,12 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from peft import PeftModel
 from tensordict import TensorDict
 from torch import distributed
 from torch.distributed.tensor import DTensor
@@ -18,11 +19,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
+from verl.utils.model import convert_weight_keys
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
+from opd.lora import Adapted, merged, plain_tensors
 from opd.losses import DivergenceOutput
 from opd.worker.backbone import compile_layers
 from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
@@ -53,6 +58,47 @@ class _PackedEngine(FSDPEngineWithLMHead):
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
         return module
+
+    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
+        """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
+        with torch.random.fork_rng(devices=[]):  # rank 0 draws, on the CPU, and sends
+            torch.manual_seed(self.engine_config.seed)
+            adapted: PeftModel = super()._build_lora_module(module)
+        dtype = PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
+        for parameter in adapted.parameters():
+            if not parameter.requires_grad:  # it is never updated, so it needs no master copy in fp32
+                parameter.data = parameter.data.to(dtype)
+        return adapted
+
+    def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterable[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """verl's weights for the rollout server; of a LoRA student those of the plain model that its adapters make.
+
+        verl's own merged form merges in place into every rank's shards and casts to bf16.
+        """
+        if not self._is_lora:
+            weights: tuple[Iterable[tuple[str, torch.Tensor]], dict[str, Any] | None]
+            weights = super().get_per_tensor_param(**kwargs)
+            return weights
+        stored = self.module.state_dict()
+        plain = convert_weight_keys(plain_tensors(stored), self.module)
+        return unfuse_moe_params(self._merged(stored, plain), self.model_config.hf_config.model_type), None
+
+    @torch.no_grad()
+    def _merged(
+        self, stored: Mapping[str, torch.Tensor], plain: Mapping[str, Adapted]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """One whole tensor after another on the device (a collective call)."""
+        config = self.module.peft_config["default"]
+
+        def whole(name: str) -> torch.Tensor:
+            part = stored[name].to(get_device_id(), non_blocking=True)
+            return part.full_tensor() if isinstance(part, DTensor) else part
+
+        for name, (base, down, up) in plain.items():
+            if down is None or up is None:
+                yield name, whole(base)
+            else:
+                yield name, merged(whole(base), whole(down), whole(up), scale=config.lora_alpha / config.r)
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
         """verl's inputs, of this rank's tokens where ranks share a sequence, with what our attention must know of rows."""

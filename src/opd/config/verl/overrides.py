@@ -39,7 +39,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec)
-    groups = (_direct(spec, run), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
+    groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
     for group in groups:
@@ -58,6 +58,18 @@ def _direct(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         value = local.get(path) or value
         if value is not None:
             yield key, True if value == "auto" and path in _PLANNED else value
+
+
+def _lora(spec: AnyRunSpec) -> Pairs:
+    """Adapters in peft's words; the rollout server gets whole weights, as of any student."""
+    lora = spec.model.lora
+    if lora is None:
+        return
+    yield f"{MODEL}.lora_rank", lora.rank
+    yield f"{MODEL}.lora_alpha", lora.alpha
+    # As a list peft would take it for the name of a layer.
+    yield f"{MODEL}.target_modules", "all-linear" if lora.target_modules == ("all-linear",) else lora.target_modules
+    yield f"{MODEL}.lora.merge", True
 
 
 def _fixed(spec: AnyRunSpec) -> Pairs:

@@ -49,8 +49,8 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
         )
     if rollout.quantization is not None:
         raise ValueError(f"rollout.quantization={rollout.quantization}: the CPU rollout has none; set it to null")
-    if model.lora_rank > 0 or model.lora.get("rank", 0) > 0:
-        raise ValueError("model.lora: the CPU rollout serves full weights only")
+    if model.lora_rank > 0 and not model.lora.get("merge", False):
+        raise ValueError("model.lora.merge=False: the CPU rollout serves whole weights only; set it to True")
     context = model.hf_config.max_position_embeddings
     max_model_len = rollout.max_model_len or context
     if max_model_len > context:

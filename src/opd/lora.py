@@ -1,0 +1,52 @@
+"""The tensors of a LoRA student by peft's names, and the plain model that they make: W + alpha / rank * B A in each adapted layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+# What peft puts before a model's own names, beside the layer that an adapter sits on, and in place of its weight.
+_WRAPPER, _BASE, _DOWN, _UP = "base_model.model.", ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+class Adapted(NamedTuple):
+    """The stored names that one tensor of the plain model is made of; both adapters' are None where there is none."""
+
+    base: str
+    down: str | None
+    up: str | None
+
+
+def is_adapted(names: Iterable[str]) -> bool:
+    """Whether a checkpoint's tensors are a LoRA student's."""
+    return any(name.startswith(_WRAPPER) or ".lora_" in name for name in names)
+
+
+def plain_tensors(names: Iterable[str]) -> dict[str, Adapted]:
+    """The plain model's tensor names, each with what it is made of, in the order of `names`.
+
+    Raises:
+        ValueError: an adapter of another form than two matrices on a layer's weight.
+    """
+    stored = dict.fromkeys(names)
+    found, used = {}, set()
+    for name in stored:
+        if name.endswith((_DOWN, _UP)):
+            continue
+        layer = name.rpartition(_BASE)[0] if name.endswith(f"{_BASE}weight") else None
+        down, up = (None, None) if layer is None else (f"{layer}{_DOWN}", f"{layer}{_UP}")
+        if layer is not None and not {down, up} <= stored.keys():
+            raise ValueError(f"{name}: its adapter {down} or {up} is missing")
+        used |= {name, down, up}
+        found[name.removeprefix(_WRAPPER).replace(_BASE, ".")] = Adapted(name, down, up)
+    odd = sorted(name for name in stored if name not in used or (".lora_" in name and not name.endswith((_DOWN, _UP))))
+    if odd:
+        raise ValueError(f"{odd[0]}: known are LoRA adapters of two matrices on linear layers ({len(odd)} others)")
+    return found
+
+
+def merged(base: Tensor, down: Tensor, up: Tensor, *, scale: float) -> Tensor:
+    """base [out, in] + scale * up [out, rank] @ down [rank, in], in the adapters' dtype."""
+    return base.to(up.dtype).addmm(up, down, alpha=scale)

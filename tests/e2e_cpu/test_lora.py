@@ -1,0 +1,87 @@
+"""A LoRA student end to end: served, killed, resumed to the same bits, converted to a plain model; and the other kinds that train."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from transformers import AutoModelForCausalLM
+
+from opd.data.toy import STUDENT_DIR
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_STEPS = 6
+_LORA = ("model.lora.rank=4", "model.lora.alpha=8", "actor.learning_rate=3e-3")
+_SETS = (*_LORA, f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "rollout.logprobs_every=1")
+
+
+def _folder(outcome: Outcome, step: int = _STEPS) -> Path:
+    return outcome.run_dir / "checkpoints" / f"global_step_{step}"
+
+
+def _weights(outcome: Outcome, step: int = _STEPS) -> dict[str, torch.Tensor]:
+    state = torch.load(_folder(outcome, step) / "actor" / "model_world_size_1_rank_0.pt", weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
+def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_to_a_plain_model(tmp_path):
+    whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
+    compared = [row["training/rollout_probs_diff_max"] for row in whole.steps]
+    assert max(compared) < 1e-4, "in every step the answers are those of the model that is trained"
+    start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
+    expected = _weights(whole)
+    for name, value in expected.items():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        if ".lora_" not in name:
+            assert torch.equal(value, start[plain]), name
+    optimizer = torch.load(_folder(whole) / "actor" / "optim_world_size_1_rank_0.pt", weights_only=False)
+    assert len(optimizer["state"]) == sum(".lora_" in name for name in expected), "moments of the adapters only"
+
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
+    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
+    resumed = run(folder, "opd", *_SETS).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    for name, value in _weights(resumed).items():
+        assert torch.equal(value, expected[name]), name
+
+    command = [sys.executable, "-m", "opd.convert", str(_folder(resumed)), "--dtype", "checkpoint"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    model_dir = _folder(resumed).with_name(f"global_step_{_STEPS}-huggingface")
+    assert json.loads((model_dir / "conversion.json").read_text())["verification"]["num_tensors"] == len(start)
+    converted = AutoModelForCausalLM.from_pretrained(model_dir).state_dict()
+    assert set(converted) == set(start)
+    for name, value in converted.items():
+        layer = f"base_model.model.{name.removesuffix('.weight')}"
+        if (base := expected.get(f"{layer}.base_layer.weight")) is None:
+            assert torch.equal(value, start[name]), name
+            continue
+        up, down = (expected[f"{layer}.lora_{part}.default.weight"].double() for part in "BA")
+        torch.testing.assert_close(value.double(), base.double() + 2 * up @ down, rtol=1e-5, atol=1e-6, msg=name)
+        assert not torch.equal(value, start[name]), name
+
+
+@pytest.mark.parametrize("kind", ["grpo", "sft"])
+def test_a_lora_run_of_another_kind_moves_adapters_only(tmp_path, kind):
+    sets = {"grpo": ("recipe=grpo-native", "grpo.kl_loss_coef=0.1"), "sft": ()}[kind]
+    outcome = run(tmp_path, kind, *_LORA, *sets, "trainer.total_steps=2", "trainer.save_freq=2").must_be_clean()
+    start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
+    moved = set()
+    for name, value in _weights(outcome, 2).items():
+        if ".lora_B." in name and value.abs().max() > 0:
+            moved.add(name)
+        if ".lora_" not in name:
+            assert torch.equal(value, start[name.removeprefix("base_model.model.").replace(".base_layer", "")]), name
+    assert moved
+    if kind == "grpo":
+        penalty = [row["actor/kl_loss"] for row in outcome.steps]
+        assert penalty[0] == pytest.approx(0, abs=1e-6), "the reference is the model without its adapters"
+        assert max(penalty) > 1e-6
