@@ -30,6 +30,18 @@ def overrides_of(tree, **changes):
     return dict(line.split("=", 1) for line in lines_of(tree, **changes))
 
 
+def test_adapters_are_asked_for_in_verls_words_and_served_merged():
+    model = "actor_rollout_ref.model"
+    for modules, text in ((None, "all-linear"), (["q_proj"], "[q_proj]"), (["q_proj", "up_proj"], "[q_proj,up_proj]")):
+        lora = {"rank": 8} if modules is None else {"rank": 8, "alpha": 32, "target_modules": modules}
+        found = overrides_of(OPD | {"model": {"path": "m", "lora": lora}})
+        assert found[f"{model}.lora_rank"] == "8"
+        assert found[f"{model}.lora_alpha"] == ("16" if modules is None else "32")
+        assert found[f"{model}.target_modules"] == text
+        assert found[f"{model}.lora.merge"] == "true"
+    assert not [line for line in lines_of(OPD) if "lora" in line or "target_modules" in line]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_no_key_is_written_twice(path):
     lines = compute_overrides(load_spec(path).spec, run=facts())

@@ -18,7 +18,7 @@ def error_of(tree):
     ("path", "value", "word"),
     [
         ("model.lora_rank", 8, "LoRA"),
-        ("model.lora", {"rank": 8}, "LoRA"),
+        ("model.lora", {"rank": 8, "merge": True}, "LoRA"),
         ("lora", {"rank": 8}, "LoRA"),
         ("model.lora_adapter_path", "a", "LoRA"),
         ("trainer.mode", "separate_async", "sync"),
@@ -41,6 +41,8 @@ def test_a_key_for_an_unsupported_feature_says_why(path, value, word, minimal):
         ("actor_rollout_ref.model.lora_rank=16", "LoRA"),
         ("++actor_rollout_ref.model.lora.rank=16", "LoRA"),
         ("actor_rollout_ref.model.lora_adapter_path=x", "LoRA"),
+        ("actor_rollout_ref.model.target_parameters=[x]", "LoRA"),
+        ("+actor_rollout_ref.actor.checkpoint.save_lora_only=True", "LoRA"),
         ("trainer.v1.trainer_mode=colocate_async", "sync"),
         ("trainer.v1.trainer_mode='separate_async'", "sync"),
         ("trainer.use_v1=False", "V1"),

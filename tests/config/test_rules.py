@@ -85,6 +85,14 @@ RULES = [
     ),
     (
         "opd",
+        {"teacher.refresh_every": 5, "teacher.path": "m", "model.path": "m", "model.lora": {"rank": 4}},
+        "teacher.refresh_every",
+        "a frozen model and adapters",
+        {"teacher.refresh_every": 0},
+    ),
+    ("eval", {"model.lora": {"rank": 4}}, "model.lora", "trains nothing", {"model.lora": None}),
+    (
+        "opd",
         {"teacher.max_prompt_length": 64},
         "teacher.max_prompt_length",
         "reads the student's prompts",

@@ -1,0 +1,153 @@
+"""How much of a full run's gain a LoRA student reaches, on the toy's additions: the same answers' teacher, rows and loss for both.
+
+`python -m tests.evidence.lora` trains every cell on each seed and writes `LORA.md`; README.md says what is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from tests.evidence.generate import generate
+from tests.evidence.inference import Difference, paired
+from tests.evidence.opsd import MAX_TOKENS, prompt_ids, share_right, update_loss
+from transformers import Qwen3ForCausalLM
+
+from opd.batch import RolloutRows
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.task import split_problems
+from opd.data.toy.tokenizer import build_tokenizer
+from opd.importance.counter import step_seed
+
+SEEDS = (1, 2, 3, 4, 5)
+NUM_UPDATES, BATCH_SIZE, NUM_WARMUP = 40, 64, 5
+FULL = "full"
+RANKS = {FULL: 0, "lora_8": 8, "lora_1": 1}
+RATES = {FULL: 3e-4, "lora_8": 3e-3, "lora_1": 1e-2}
+"""Of each cell the best of three on seed 11, which is not judged."""
+ALPHA_OVER_RANK = 2
+PRIMARY, LEAST_SHARE = "lora_8", 0.95
+"""Written before the first run of the seeds: the gain of `lora_8` is at least this share of the full run's on the same seed."""
+HEADER = "# LoRA students on the toy's additions\n\nWritten by `python -m tests.evidence.lora`.\n\n"
+_CODE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+"""Results of another version of this module are another experiment's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Held-out shares of right answers, sampled at temperature 1, and how many weights were trained."""
+
+    cell: str
+    seed: int
+    before: float
+    after: float
+    num_trained: int
+
+    @property
+    def gain(self) -> float:
+        return self.after - self.before
+
+
+def make_student(rank: int, *, seed: int) -> Qwen3ForCausalLM:
+    """The toy's student, with adapters on all its linear layers where `rank` is not 0, as the trainer's engine puts them."""
+    student = Qwen3ForCausalLM.from_pretrained(STUDENT_DIR, dtype=torch.float32)
+    if rank:
+        torch.manual_seed(seed)
+        config = LoraConfig(
+            r=rank, lora_alpha=ALPHA_OVER_RANK * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        get_peft_model(student, config)  # in place
+    return student
+
+
+def run(cell: str, *, seed: int, rate: float | None = None) -> Result:
+    """Train one student by reverse KL from the toy's teacher on its own answers, and measure it before and after."""
+    tokenizer = build_tokenizer()
+    teacher = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32).eval()
+    student = make_student(RANKS[cell], seed=seed)
+    before = share_right(student, tokenizer, None, seed=seed)
+    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATES[cell] if rate is None else rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda made: min(1.0, (made + 1) / NUM_WARMUP))
+    draw, problems = random.Random(seed), split_problems().train
+    for step in range(NUM_UPDATES):
+        prompts = prompt_ids(tokenizer, draw.sample(problems, BATCH_SIZE))
+        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, BATCH_SIZE, dtype=np.uint64)
+        answers = generate(student, prompts, seeds, max_tokens=MAX_TOKENS).rows
+        rows = RolloutRows(**{name: value.clone() for name, value in vars(answers).items() if value is not None})
+        loss = update_loss(student, teacher, tokenizer, rows, prompts)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        schedule.step()
+    after = share_right(student, tokenizer, None, seed=seed)
+    return Result(
+        cell=cell, seed=seed, before=before, after=after, num_trained=sum(parameter.numel() for parameter in trained)
+    )
+
+
+def beyond(results: Sequence[Result], cell: str) -> Difference:
+    """Points of the cell's gain above `LEAST_SHARE` of the full run's, paired by seed: above 0, the share is reached."""
+    gains = {(one.cell, one.seed): 100 * one.gain for one in results}
+    return paired(
+        [gains[cell, seed] - LEAST_SHARE * gains[FULL, seed] for seed in sorted({one.seed for one in results})]
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    """Markdown: every run, and each cell against the full run."""
+    lines = ["| cell | seed | trained weights | start | after | gain |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for one in sorted(results, key=lambda one: (list(RANKS).index(one.cell), one.seed)):
+        lines.append(
+            f"| `{one.cell}` | {one.seed} | {one.num_trained:,} | {one.before:.3f} | {one.after:.3f} | {one.gain:.3f} |"
+        )
+    lines += ["", f"| cell | share of the full run's gain | points beyond {LEAST_SHARE:.0%} of it | 95 % |", "| --- | ---: | ---: | ---: |"]  # fmt: skip
+    full = sum(one.gain for one in results if one.cell == FULL)
+    for cell in (name for name in RANKS if name != FULL):
+        share, found = sum(one.gain for one in results if one.cell == cell) / full, beyond(results, cell)
+        name = f"`{cell}` (primary)" if cell == PRIMARY else f"`{cell}`"
+        lines.append(
+            f"| {name} | {share:.3f} | {found.mean:.1f} ± {found.standard_error:.1f} | {found.low:.1f} … {found.high:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """What ran by this very module is not run again."""
+    parser = argparse.ArgumentParser(prog="python -m tests.evidence.lora", description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--cells", nargs="+", choices=list(RANKS), default=list(RANKS))
+    parser.add_argument("--out", type=Path, default=Path("build/evidence/lora.jsonl"), help="a line for each run")
+    parser.add_argument("--table", type=Path, help="Markdown to write (default: LORA.md beside --out)")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    done = {(one.cell, one.seed) for one in _read(args.out)}
+    for cell, seed in ((cell, seed) for seed in args.seeds for cell in args.cells if (cell, seed) not in done):
+        line = asdict(run(cell, seed=seed)) | {"code": _CODE}
+        with args.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+    results = [one for one in _read(args.out) if one.seed in args.seeds]
+    if {one.cell for one in results} == set(RANKS):
+        (args.table or args.out.with_name("LORA.md")).write_text(HEADER + table(results))
+    return 0
+
+
+def _read(path: Path) -> list[Result]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [Result(**{key: line[key] for key in line if key != "code"}) for line in lines if line["code"] == _CODE]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
