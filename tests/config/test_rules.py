@@ -90,6 +90,18 @@ RULES = [
         "a frozen model and adapters",
         {"teacher.refresh_every": 0},
     ),
+    (
+        "opd-agent",
+        SEVERAL
+        | {
+            "model.path": "u",
+            "model.lora": {"rank": 4},
+            "teachers": {"a": {"path": "t"}, "b": {"path": "u", "refresh_every": 1}},
+        },
+        "teachers.b.refresh_every",
+        "a frozen model and adapters",
+        {"model.lora": None},
+    ),
     ("eval", {"model.lora": {"rank": 4}}, "model.lora", "trains nothing", {"model.lora": None}),
     (
         "opd",

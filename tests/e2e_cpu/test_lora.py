@@ -71,7 +71,10 @@ def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_
 
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_a_lora_run_of_another_kind_moves_adapters_only(tmp_path, kind):
-    sets = {"grpo": ("recipe=grpo-native", "grpo.kl_loss_coef=0.1"), "sft": ()}[kind]
+    sets = {
+        "grpo": ("recipe=grpo-native", "grpo.kl_loss_coef=0.1", "actor.ppo_mini_batch_size=16"),  # one update a step
+        "sft": (),
+    }[kind]
     outcome = run(tmp_path, kind, *_LORA, *sets, "trainer.total_steps=2", "trainer.save_freq=2").must_be_clean()
     start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
     moved = set()

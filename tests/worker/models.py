@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 VOCAB = 61
 
@@ -30,6 +30,38 @@ def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, s
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10.0)
+    model.save_pretrained(path)
+    _save_tokenizer(path)
+    return str(path)
+
+
+def save_experts(path: Path, *, hidden: int, layers: int, rows: int, seed: int) -> str:
+    """A random mixture of six experts in each layer, of which a token visits two; returns its path."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=rows,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        moe_intermediate_size=hidden,
+        num_experts=6,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = Qwen3MoeForCausalLM(config)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(10.0)
+        for name, parameter in model.named_parameters():
+            if "mlp" in name:  # so that experts differ in what they do, and the router's choices are no near ties
+                parameter.mul_(10.0)
     model.save_pretrained(path)
     _save_tokenizer(path)
     return str(path)
