@@ -38,18 +38,22 @@ def test_parameters_are_those_of_the_model(config, tied):
     assert shape_of(config.to_dict(), "m").num_params == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("modules", [["all-linear"], ["q_proj", "k_proj", "down_proj"]])
+EXPERT_MODEL = Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, mlp_only_layers=[])
+
+
 @pytest.mark.parametrize(
-    "config",
-    [Qwen2Config(**SIZES), Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, mlp_only_layers=[])],
-    ids=lambda config: config.model_type,
+    ("config", "modules"),
+    [
+        (Qwen2Config(**SIZES), ["all-linear"]),
+        (Qwen3Config(**SIZES, head_dim=16), ["q_proj", "k_proj", "down_proj"]),
+        (EXPERT_MODEL, ["q_proj", "v_proj", "o_proj"]),
+    ],
+    ids=lambda value: getattr(value, "model_type", None),
 )
 def test_adapters_are_those_that_peft_puts_on_the_model(config, modules):
-    if config.model_type == "qwen3_moe" and "down_proj" in modules:
-        modules = [name for name in modules if name != "down_proj"]
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-        asked = modules[0] if len(modules) == 1 else modules
+        asked = "all-linear" if modules == ["all-linear"] else modules
         adapted = get_peft_model(model, LoraConfig(r=5, target_modules=asked, task_type="CAUSAL_LM"))
     expected = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     assert shape_of(config.to_dict(), "m").adapter_params(5, modules) == expected > 0
