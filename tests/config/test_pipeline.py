@@ -218,6 +218,16 @@ def test_the_warm_up_is_forward_kl_on_the_answers_of_the_teacher_that_it_distils
         assert found["answers"].spec.data.split == found["warmup"].spec.data.split
 
 
+def test_a_key_that_is_set_in_one_stage_stays_as_it_is_in_those_that_share_its_section_by_an_alias():
+    text = TEXT.replace(
+        "data: {train: train.parquet, val: val.parquet}", "data: &data {train: train.parquet, val: val.parquet}"
+    )
+    text += "  again: {kind: sft, model: {path: small}, data: *data}\n"
+    spec = load_text(text, sets=["stages.again.data.split={part: 2}"]).spec
+    assert spec.stages["again"]["data"]["split"] == {"part": 2}
+    assert "split" not in spec.stages["warmup"]["data"]
+
+
 SKIP = "stages.warmup.skip=true"
 
 

@@ -7,6 +7,7 @@ where they agree (`1e-6`, `1.0`, `1:30`, `2001-01-01`) it is read by the YAML 1.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -256,7 +257,8 @@ class _Builder:
             return None
         value, size = self.anchors[event.anchor]
         self._count(path, event, size)
-        return value
+        # A copy, so that `--set` in one place changes no other; a document that is refused for its size is not expanded.
+        return copy.deepcopy(value) if self.num_nodes <= MAX_NODES else value
 
     def _count(self, path: str, event: Any, num: int) -> None:
         was_within = self.num_nodes <= MAX_NODES
