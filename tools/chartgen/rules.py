@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
+from itertools import chain, groupby
 
 from chartgen.gotemplate import bare, go
 from opd.config.base import KINDS, Kind
@@ -62,11 +62,11 @@ def _name(name: str) -> str:
 
 
 def _grouped(rules: tuple[Rule, ...], under: str = "") -> list[str]:
-    """The checks of a table, those of the same kinds together; `under` is what stands before their keys."""
+    """The checks of a table in its order, neighbours of the same kinds together; `under` is what stands before their keys."""
     return [
         line
-        for kinds in dict.fromkeys(rule.kinds for rule in rules)
-        for line in _only(kinds, [line for rule in rules if rule.kinds == kinds for line in _check(rule, under)])
+        for kinds, same in groupby(rules, key=lambda rule: rule.kinds)
+        for line in _only(kinds, [line for rule in same for line in _check(rule, under)])
     ]
 
 

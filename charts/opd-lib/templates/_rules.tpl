@@ -61,6 +61,27 @@
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
+{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "eval" "passrate") -}}
+{{- if not (kindIs "invalid" ($v.model).lora) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "model.lora" "value" ($v.model).lora
+  "rule" "this kind trains nothing: adapters are for kinds that do"
+  "fix" "remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not ($v.data).filter_overlong) (eq (toString ($v.data).truncation) "left") -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.truncation" "value" ($v.data).truncation
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
@@ -86,10 +107,52 @@
   "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
   "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "sft") -}}
+{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- end -}}
 {{- if mod $v.num_ranks ($v.actor).ulysses_sequence_parallel_size -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
+  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
+  "fix" "use a divisor") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
+{{- if mod $v.mini_rows $v.num_groups -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
+  "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
+  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (gt (float64 $v.num_sharing) 1.0) (not ($v.actor).use_remove_padding) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.use_remove_padding" "value" ($v.actor).use_remove_padding
@@ -101,22 +164,7 @@
   "rule" "ranks that share a sequence (actor.ulysses_sequence_parallel_size) must exchange heads for tokens around attention, which only varlen and sdpa can"
   "fix" "use varlen or sdpa, or actor.ulysses_sequence_parallel_size: 1") -}}
 {{- end -}}
-{{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "reward.path" "value" ($v.reward).path
-  "rule" "a custom reward function needs its file"
-  "fix" "set reward.path: FILE.py") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "reward.function" "value" ($v.reward).function
-  "rule" "reward.path belongs to function custom"
-  "fix" "set reward.function: custom, or remove reward.path") -}}
-{{- end -}}
 {{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
-{{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
-  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
-{{- end -}}
 {{- if eq (toString ($v.actor).gradient_checkpointing) "auto" -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.gradient_checkpointing" "value" ($v.actor).gradient_checkpointing
   "rule" "only distillation (kind opd, opd-agent) makes the memory plan that `auto` asks"
@@ -133,22 +181,17 @@
   "fix" "use true or false") -}}
 {{- end -}}
 {{- end -}}
+{{- if and (eq (toString ($v.reward).function) "custom") (kindIs "invalid" ($v.reward).path) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "reward.path" "value" ($v.reward).path
+  "rule" "a custom reward function needs its file"
+  "fix" "set reward.path: FILE.py") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "custom") (not (kindIs "invalid" ($v.reward).path)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "reward.function" "value" ($v.reward).function
+  "rule" "reward.path belongs to function custom"
+  "fix" "set reward.function: custom, or remove reward.path") -}}
+{{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_max_token_len_per_gpu" "value" ($v.actor).log_prob_max_token_len_per_gpu
-  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
-  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
-{{- end -}}
-{{- if and (kindIs "invalid" ($v.opd).read_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "teachers" "value" (keys $v.teachers | sortAlpha)
   "rule" "all rows have the one teacher, or each has one of several"
@@ -433,54 +476,6 @@
   "fix" "set beta: 0.5 with loss_type: jsd, and none with another") -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq (toString (($v.opd).horizon).applies) "generate") (eq (toString (($v.opd).horizon).part) "last") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
-  "rule" "the last tokens of a response are known once it has been generated whole"
-  "fix" "use part: first, or applies: train") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" (($v.opd).horizon).grow_until)) (kindIs "invalid" (($v.opd).horizon).tokens) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.grow_until" "value" (($v.opd).horizon).grow_until
-  "rule" "a horizon grows from its tokens in the first step"
-  "fix" "set opd.horizon.tokens, or remove the key") -}}
-{{- end -}}
-{{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
-  "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
-  "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "eval" "passrate") -}}
-{{- if not (kindIs "invalid" ($v.model).lora) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "model.lora" "value" ($v.model).lora
-  "rule" "this kind trains nothing: adapters are for kinds that do"
-  "fix" "remove the key; to ask a trained LoRA student, convert its checkpoint and give that folder as model.path") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- if mod $v.mini_rows $v.num_groups -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
-  "rule" (printf "a mini-batch's rows (x %s samples = %s) must divide evenly over the %s data-parallel ranks" (include "opd.text" $v.num_samples) (include "opd.text" $v.mini_rows) (include "opd.text" $v.num_groups))
-  "fix" (printf "use a multiple of %s" (include "opd.text" $v.num_groups))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "sft") -}}
-{{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups) ($v.actor).log_prob_micro_batch_size_per_gpu) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "actor.log_prob_micro_batch_size_per_gpu" "value" ($v.actor).log_prob_micro_batch_size_per_gpu
-  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))
-  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.data).train_batch_size $v.num_samples) $v.num_groups)))) -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
-{{- if mod $v.num_ranks ($v.rollout).tensor_parallel_size -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.tensor_parallel_size" "value" ($v.rollout).tensor_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd") -}}
 {{- range $index, $item := ($v.opd).stages -}}
@@ -499,10 +494,31 @@
   "fix" "use rollouts: student, or kind: opd") -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (eq (toString (($v.opd).horizon).applies) "generate") (eq (toString (($v.opd).horizon).part) "last") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+  "rule" "the last tokens of a response are known once it has been generated whole"
+  "fix" "use part: first, or applies: train") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd-agent") -}}
 {{- if eq (toString (($v.opd).horizon).applies) "generate" -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
   "rule" "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"
   "fix" "use applies: train") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (not (kindIs "invalid" (($v.opd).horizon).grow_until)) (kindIs "invalid" (($v.opd).horizon).tokens) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.grow_until" "value" (($v.opd).horizon).grow_until
+  "rule" "a horizon grows from its tokens in the first step"
+  "fix" "set opd.horizon.tokens, or remove the key") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.opd).reward_beta)) (eq (float64 ($v.rollout).num_samples) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
+  "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
+  "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -600,56 +616,6 @@
   "rule" "without a claim only an object store keeps results"
   "fix" "set store.url to s3://..., or cluster.checkpoints.ephemeral: false") -}}
 {{- end -}}
-{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
-{{- if or (not (kindIs "invalid" (index (($v.cluster).head).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.head.labels" "value" $item
-  "rule" "KubeRay's head service finds its pod by this label"
-  "fix" "use another label") -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
-{{- if or (not (kindIs "invalid" (index (($v.cluster).submitter).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
-{{- include "opd.refuse" (dict "key" "cluster.submitter.labels" "value" $item
-  "rule" "KubeRay's head service finds its pod by this label"
-  "fix" "use another label") -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
-{{- if not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item)) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.head.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).head).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
-{{- end -}}
-{{- if gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib) -}}
-{{- include "opd.refuse" (dict "key" "cluster.head.objectStoreGib" "value" (($v.cluster).head).objectStoreGib
-  "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).head).shmGib))
-  "fix" "raise cluster.head.shmGib, or lower objectStoreGib") -}}
-{{- end -}}
-{{- range $index, $item := keys (($v.pods).head).requests | sortAlpha -}}
-{{- if and (not (kindIs "invalid" (index (($v.pods).head).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).head).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).head).limits $item)))) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.head.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).head).requests $item)
-  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).head).limits $item)))
-  "fix" (printf "lower it, or raise cluster.head.limits.%s" (include "opd.text" $item))) -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $item := keys (($v.pods).submitter).requests | sortAlpha -}}
-{{- if and (not (kindIs "invalid" (index (($v.pods).submitter).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).submitter).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).submitter).limits $item)))) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.submitter.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).submitter).requests $item)
-  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).submitter).limits $item)))
-  "fix" (printf "lower it, or raise cluster.submitter.limits.%s" (include "opd.text" $item))) -}}
-{{- end -}}
-{{- end -}}
-{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (($v.cluster).head).shmGib 1073741824)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.head.shmGib" "value" (($v.cluster).head).shmGib
-  "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).head).limits).memory))
-  "fix" "lower it, or raise cluster.head.limits.memory") -}}
-{{- end -}}
-{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib)) 1073741824)) -}}
-{{- include "opd.refuse" (dict "key" "cluster.head.limits.memory" "value" ((($v.pods).head).limits).memory
-  "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))
-  "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
-{{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if and (not (($v.cluster).checkpoints).ephemeral) (kindIs "invalid" (($v.cluster).checkpoints).claim) (eq (toString (($v.cluster).checkpoints).accessMode) "ReadWriteOnce") (gt (float64 (($v.pods).worker).count) 1.0) -}}
 {{- include "opd.refuse" (dict "key" "cluster.checkpoints.accessMode" "value" (($v.cluster).checkpoints).accessMode
@@ -678,6 +644,15 @@
   "rule" "no tool uses it: the spec has no `agent`"
   "fix" "remove it, or add agent.database_dir") -}}
 {{- end -}}
+{{- end -}}
+{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
+{{- if or (not (kindIs "invalid" (index (($v.cluster).head).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
+{{- include "opd.refuse" (dict "key" "cluster.head.labels" "value" $item
+  "rule" "KubeRay's head service finds its pod by this label"
+  "fix" "use another label") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
 {{- if or (not (kindIs "invalid" (index (($v.cluster).worker).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.labels" "value" $item
@@ -685,6 +660,22 @@
   "fix" "use another label") -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $index, $item := list "app.kubernetes.io/name" "app.kubernetes.io/created-by" -}}
+{{- if or (not (kindIs "invalid" (index (($v.cluster).submitter).labels $item))) (not (kindIs "invalid" (index ($v.cluster).labels $item))) -}}
+{{- include "opd.refuse" (dict "key" "cluster.submitter.labels" "value" $item
+  "rule" "KubeRay's head service finds its pod by this label"
+  "fix" "use another label") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
+{{- if not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item)) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.head.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).head).rayStartParams $item)
+  "rule" "the chart sets it from the spec, or KubeRay does"
+  "fix" "remove it") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
 {{- if not (kindIs "invalid" (index (($v.cluster).worker).rayStartParams $item)) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.worker.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).worker).rayStartParams $item)
@@ -692,6 +683,13 @@
   "fix" "remove it") -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib) -}}
+{{- include "opd.refuse" (dict "key" "cluster.head.objectStoreGib" "value" (($v.cluster).head).objectStoreGib
+  "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).head).shmGib))
+  "fix" "raise cluster.head.shmGib, or lower objectStoreGib") -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if gt (float64 (($v.cluster).worker).objectStoreGib) (float64 (($v.cluster).worker).shmGib) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.objectStoreGib" "value" (($v.cluster).worker).objectStoreGib
   "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).worker).shmGib))
@@ -712,6 +710,15 @@
   "rule" "the capability is for RDMA only"
   "fix" "set cluster.rdma.enabled: true, or remove ipcLock") -}}
 {{- end -}}
+{{- end -}}
+{{- range $index, $item := keys (($v.pods).head).requests | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (($v.pods).head).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).head).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).head).limits $item)))) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.head.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).head).requests $item)
+  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).head).limits $item)))
+  "fix" (printf "lower it, or raise cluster.head.limits.%s" (include "opd.text" $item))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- range $index, $item := keys (($v.pods).worker).requests | sortAlpha -}}
 {{- if and (not (kindIs "invalid" (index (($v.pods).worker).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).worker).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).worker).limits $item)))) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.worker.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).worker).requests $item)
@@ -719,16 +726,39 @@
   "fix" (printf "lower it, or raise cluster.worker.limits.%s" (include "opd.text" $item))) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $index, $item := keys (($v.pods).submitter).requests | sortAlpha -}}
+{{- if and (not (kindIs "invalid" (index (($v.pods).submitter).limits $item))) (gt (float64 (include "opd.quantity" (index (($v.pods).submitter).requests $item))) (float64 (include "opd.quantity" (index (($v.pods).submitter).limits $item)))) -}}
+{{- include "opd.refuse" (dict "key" (printf "cluster.submitter.requests.%s" (include "opd.text" $item)) "value" (index (($v.pods).submitter).requests $item)
+  "rule" (printf "a request is at most its limit, which is %s" (include "opd.text" (index (($v.pods).submitter).limits $item)))
+  "fix" (printf "lower it, or raise cluster.submitter.limits.%s" (include "opd.text" $item))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if and (($v.pods).worker).onGpu (lt (float64 (ceil (include "opd.quantity" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))))) (float64 (($v.pods).worker).cpus)) -}}
 {{- include "opd.refuse" (dict "key" (printf "cluster.worker.%s.cpu" (include "opd.text" (ternary "requests" "limits" (kindIs "invalid" ((($v.pods).worker).limits).cpu)))) "value" (ternary ((($v.pods).worker).requests).cpu ((($v.pods).worker).limits).cpu (kindIs "invalid" ((($v.pods).worker).limits).cpu))
   "rule" (printf "Ray places a run by CPUs, and a node of this one needs %s (%s): with fewer it would hold its GPUs and wait for ever" (include "opd.text" (($v.pods).worker).cpus) (include "opd.text" (($v.pods).worker).byPart))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (($v.pods).worker).cpus))) -}}
 {{- end -}}
+{{- end -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (($v.cluster).head).shmGib 1073741824)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.head.shmGib" "value" (($v.cluster).head).shmGib
+  "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).head).limits).memory))
+  "fix" "lower it, or raise cluster.head.limits.memory") -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory)) (float64 (mulf (($v.cluster).worker).shmGib 1073741824)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.shmGib" "value" (($v.cluster).worker).shmGib
   "rule" (printf "/dev/shm counts against the memory limit, which is %s" (include "opd.text" ((($v.pods).worker).limits).memory))
   "fix" "lower it, or raise cluster.worker.limits.memory") -}}
 {{- end -}}
+{{- end -}}
+{{- if lt (float64 (include "opd.quantity" ((($v.pods).head).limits).memory)) (float64 (mulf (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib)) 1073741824)) -}}
+{{- include "opd.refuse" (dict "key" "cluster.head.limits.memory" "value" ((($v.pods).head).limits).memory
+  "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))
+  "fix" (printf "use at least %sGi, or remove the key" (include "opd.text" (ceil (addf (($v.pods).head).leastGib (($v.cluster).head).objectStoreGib))))) -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
 {{- if lt (float64 (include "opd.quantity" ((($v.pods).worker).limits).memory)) (float64 (mulf (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib)) 1073741824)) -}}
 {{- include "opd.refuse" (dict "key" "cluster.worker.limits.memory" "value" ((($v.pods).worker).limits).memory
   "rule" (printf "the processes of one pod and Ray's object store take %s GiB before a model is loaded" (include "opd.text" (ceil (addf (($v.pods).worker).leastGib (($v.cluster).worker).objectStoreGib))))
