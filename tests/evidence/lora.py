@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.evidence.alone import main_of
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, paired
 from tests.evidence.opsd import MAX_TOKENS, prompt_ids, share_right, update_loss
@@ -37,9 +34,6 @@ RATES = {FULL: 3e-4, "lora_8": 3e-3, "lora_1": 1e-2}
 ALPHA_OVER_RANK = 2
 PRIMARY, LEAST_SHARE = "lora_8", 0.95
 """Written before the first run of the seeds: the gain of `lora_8` is at least this share of the full run's on the same seed."""
-HEADER = "# LoRA students on the toy's additions\n\nWritten by `python -m tests.evidence.lora`.\n\n"
-_CODE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-"""Results of another version of this module are another experiment's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,30 +117,13 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """What ran by this very module is not run again."""
-    parser = argparse.ArgumentParser(prog="python -m tests.evidence.lora", description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--cells", nargs="+", choices=list(RANKS), default=list(RANKS))
-    parser.add_argument("--out", type=Path, default=Path("build/evidence/lora.jsonl"), help="a line for each run")
-    parser.add_argument("--table", type=Path, help="Markdown to write (default: LORA.md beside --out)")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {(one.cell, one.seed) for one in _read(args.out)}
-    for cell, seed in ((cell, seed) for seed in args.seeds for cell in args.cells if (cell, seed) not in done):
-        line = asdict(run(cell, seed=seed)) | {"code": _CODE}
-        with args.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(line, flush=True)
-    results = [one for one in _read(args.out) if one.seed in args.seeds]
-    if {one.cell for one in results} == set(RANKS):
-        (args.table or args.out.with_name("LORA.md")).write_text(HEADER + table(results))
-    return 0
-
-
-def _read(path: Path) -> list[Result]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [Result(**{key: line[key] for key in line if key != "code"}) for line in lines if line["code"] == _CODE]
+    return main_of(
+        sys.modules[__name__],
+        argv,
+        cells=RANKS,
+        run=lambda cell, seed: run(cell, seed=seed),
+        title="LoRA students on the toy's additions",
+    )
 
 
 if __name__ == "__main__":

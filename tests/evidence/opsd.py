@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 import random
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
+from tests.evidence.alone import main_of
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, holm, paired
 from torch import Tensor
@@ -45,9 +43,6 @@ CELLS = ("hint", "shuffled", "no_hint", "refreshed", "teacher")
 student of every tenth update with the answer; the toy's teacher, a better model, with the student's prompt."""
 PRIMARY = (("hint", "no_hint"), ("hint", "shuffled"))
 """Written before the first run of the seeds: the score after `hint` is higher than after each of the others."""
-HEADER = "# Self-distillation with a privileged prompt, on the toy's additions\n\nWritten by `python -m tests.evidence.opsd`.\n\n"
-_CODE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-"""Results of another version of this module are another experiment's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,34 +230,20 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """What ran by this very module is not run again, so that processes can share the seeds."""
-    parser = argparse.ArgumentParser(prog="python -m tests.evidence.opsd", description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/evidence/opsd.jsonl"), help="a line for each run that ended"
-    )
-    parser.add_argument("--table", type=Path, help="Markdown to write (default: OPSD.md beside --out)")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+    """On every seed from a start of its own."""
     tokenizer = build_tokenizer()
-    for seed in args.seeds:
-        todo = [cell for cell in CELLS if (cell, seed) not in {(one.cell, one.seed) for one in _read(args.out)}]
-        start = make_start(tokenizer, seed=seed) if todo else None
-        for cell in todo:
-            assert start is not None
-            line = asdict(run(cell, start, tokenizer, seed=seed)) | {"code": _CODE}
-            with args.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
-    results = [one for one in _read(args.out) if one.seed in args.seeds]
-    (args.table or args.out.with_name("OPSD.md")).write_text(HEADER + table(results))
-    return 0
 
+    @cache
+    def start(seed: int) -> Qwen3ForCausalLM:
+        return make_start(tokenizer, seed=seed)
 
-def _read(path: Path) -> list[Result]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [Result(**{key: line[key] for key in line if key != "code"}) for line in lines if line["code"] == _CODE]
+    return main_of(
+        sys.modules[__name__],
+        argv,
+        cells=CELLS,
+        run=lambda cell, seed: run(cell, start(seed), tokenizer, seed=seed),
+        title="Self-distillation with a privileged prompt, on the toy's additions",
+    )
 
 
 if __name__ == "__main__":

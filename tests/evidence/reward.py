@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import itertools
-import json
 import random
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import yaml
 from tests.evidence import opsd
+from tests.evidence.alone import main_of
 from tests.evidence.cells import PRIMARY_FILE
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, holm, paired
@@ -66,7 +62,7 @@ CELLS = {
     "sampled_kl": Cell(kind="sampled_reverse_kl"),
     "topk_kl": Cell(kind="topk_reverse_kl"),
 }
-"""In the order in which they run: those of the primary comparisons first."""
+"""Those of the primary comparisons first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,41 +243,23 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-HEADER = "# A reward and a divergence in one update, on the toy's additions\n\nWritten by `python -m tests.evidence.reward`.\n\n"
-_CODE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-
-
 def main(argv: list[str] | None = None) -> int:
-    """What ran by this very module is not run again."""
-    parser = argparse.ArgumentParser(prog="python -m tests.evidence.reward", description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/evidence/reward.jsonl"), help="a line for each run that ended"
-    )
-    parser.add_argument("--table", type=Path, help="Markdown to write (default: REWARD.md beside --out)")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     start, good = (
         Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in (STUDENT_DIR, TEACHER_DIR)
     )
     worn = cache(partial(make_worn_teacher, build_tokenizer()))
-    for cell, seed in itertools.product(CELLS, args.seeds):
-        if (cell, seed) in {(one.cell, one.seed) for one in _read(args.out)}:
-            continue
+
+    def trained(cell: str, seed: int) -> Result:
         models = {"start": start, "good": good} | ({"worn": worn(seed=seed)} if CELLS[cell].teacher == "worn" else {})
-        line = asdict(run(cell, models, seed=seed)) | {"code": _CODE}
-        with args.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(line, flush=True)
-    results = [one for one in _read(args.out) if one.seed in args.seeds]
-    (args.table or args.out.with_name("REWARD.md")).write_text(HEADER + table(results))
-    return 0
+        return run(cell, models, seed=seed)
 
-
-def _read(path: Path) -> list[Result]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [Result(**{key: line[key] for key in line if key != "code"}) for line in lines if line["code"] == _CODE]
+    return main_of(
+        sys.modules[__name__],
+        argv,
+        cells=CELLS,
+        run=trained,
+        title="A reward and a divergence in one update, on the toy's additions",
+    )
 
 
 if __name__ == "__main__":
