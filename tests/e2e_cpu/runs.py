@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 from tests.listening import Listener, listeners
 
 from opd.runs.metrics import read_metrics
@@ -59,6 +60,20 @@ class Outcome:
         errors = [line for line in self.output.splitlines() if _ERROR.search(line)]
         assert not errors, errors[:5]
         return self
+
+
+def weights(outcome: Outcome, step: int) -> dict[str, torch.Tensor]:
+    """What the checkpoint behind a step holds of the model, by name; the run has one rank."""
+    path = outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(path, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
+
+
+def must_end_alike(outcome: Outcome, whole: Outcome, step: int) -> None:
+    """The weights behind this step are the uninterrupted run's, bit for bit."""
+    found, expected = weights(outcome, step), weights(whole, step)
+    assert found.keys() == expected.keys()
+    assert [name for name, value in found.items() if not torch.equal(value, expected[name])] == []
 
 
 def kill_all(pid: int) -> None:

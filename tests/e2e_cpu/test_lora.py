@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill, weights
 from transformers import AutoModelForCausalLM
 
 from opd.data.toy import STUDENT_DIR
@@ -25,18 +25,13 @@ def _folder(outcome: Outcome, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}"
 
 
-def _weights(outcome: Outcome, step: int = _STEPS) -> dict[str, torch.Tensor]:
-    state = torch.load(_folder(outcome, step) / "actor" / "model_world_size_1_rank_0.pt", weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
-
-
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_to_a_plain_model(tmp_path):
     whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
     compared = [row["training/rollout_probs_diff_max"] for row in whole.steps]
     assert max(compared) < 1e-4, "in every step the answers are those of the model that is trained"
     start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
-    expected = _weights(whole)
+    expected = weights(whole, _STEPS)
     for name, value in expected.items():
         plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
         if ".lora_" not in name:
@@ -49,8 +44,7 @@ def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_
     newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
     resumed = run(folder, "opd", *_SETS).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)
 
     command = [sys.executable, "-m", "opd.convert", str(_folder(resumed)), "--dtype", "checkpoint"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
@@ -78,7 +72,7 @@ def test_a_lora_run_of_another_kind_moves_adapters_only(tmp_path, kind):
     outcome = run(tmp_path, kind, *_LORA, *sets, "trainer.total_steps=2", "trainer.save_freq=2").must_be_clean()
     start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
     moved = set()
-    for name, value in _weights(outcome, 2).items():
+    for name, value in weights(outcome, 2).items():
         if ".lora_B." in name and value.abs().max() > 0:
             moved.add(name)
         if ".lora_" not in name:

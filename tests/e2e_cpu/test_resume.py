@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from tests.e2e_cpu import begun_run
-from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, finish, run, run_and_kill, start
+from tests.e2e_cpu.runs import TIMEOUT_S, finish, must_end_alike, run, run_and_kill, start
 
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
@@ -69,12 +68,6 @@ def _pass_rates(path: Path) -> str:
     return f"opd.importance.problems.pass_rates={path}"
 
 
-def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
-    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
-    state = torch.load(path, weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
-
-
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
 def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
     # The original restarts its epochs at 0 and its file logger wipes the history (defect 14).
@@ -120,9 +113,7 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     assert first["opd/lr"] == 3e-4  # of the next step: the second stage begins a cosine of 7 steps
     cosine = [1.5e-4 * (1 + math.cos(math.pi * made / 7)) for made in range(1, 8)]
     assert [row["opd/lr"] for row in second] == pytest.approx(cosine, abs=1e-9)
-    expected = _weights(whole)
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)
 
 
 @pytest.mark.timeout(900)  # a wait for two steps and two ends, of up to 680 s together

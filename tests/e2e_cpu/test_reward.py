@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 _SPEC, _STEPS = "opd-reward", 4
-
-
-def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
-    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
-    state = torch.load(path, weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
@@ -39,6 +32,4 @@ def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_p
     resumed = run(folder, _SPEC).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
-    expected = _weights(whole)
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
@@ -16,11 +15,6 @@ _SPEC, _STEPS = "opd-self", 6
 
 def _shard(outcome: Outcome, name: str, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / f"{name}_world_size_1_rank_0.pt"
-
-
-def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
-    state = torch.load(_shard(outcome, "model"), weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
@@ -41,9 +35,7 @@ def test_a_killed_run_that_is_its_own_refreshed_teacher_ends_in_the_uninterrupte
     assert _shard(resumed, "teacher", 3).exists(), "after step 3 the teacher is the student of step 2"
     assert not _shard(resumed, "teacher").exists(), "after step 6 it is the student of this very checkpoint"
     assert [row["opd/teacher_step"] for row in resumed.steps] == [0, 0, 2, 2, 4, 4]
-    expected = _weights(whole)
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)
 
 
 def test_a_template_that_is_the_prompt_makes_the_start_its_own_teacher(tmp_path):

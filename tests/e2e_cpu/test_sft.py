@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.answered import answered_rows
@@ -30,12 +30,6 @@ def _loss_of_the_start(outcome: Outcome) -> float:
             logits = model.double()(torch.tensor([row.prompt + row.response])).logits[0, len(row.prompt) - 1 : -1]
         losses += (-logits.log_softmax(-1).gather(1, torch.tensor([row.response]).T)).flatten().tolist()
     return sum(losses) / len(losses)
-
-
-def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
-    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
-    state = torch.load(path, weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
@@ -64,6 +58,4 @@ def test_it_learns_the_answers_and_goes_on_after_a_kill_9_bit_for_bit(tmp_path):
         for name in ("training/global_step", "training/epoch", "actor/loss", "actor/grad_norm", "actor/lr"):
             assert mine[name] == theirs[name], name
     assert resumed.steps[-1]["val-aux/loss"] == losses[-1]
-    expected = _weights(whole)
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)

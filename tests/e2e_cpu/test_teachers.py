@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from tests.e2e_cpu.runs import Outcome, run, run_and_kill
+from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
 
 from opd.data.toy.task import write_parquet
 from opd.runs.resume import complete_steps
@@ -23,12 +22,6 @@ def _write(folder: Path) -> None:
     table = pq.read_table(train)
     firsts = [int(info["problem_id"].partition("+")[0]) for info in table["extra_info"].to_pylist()]
     pq.write_table(table.append_column("parity", pa.array([("even", "odd")[first % 2] for first in firsts])), train)
-
-
-def _weights(outcome: Outcome) -> dict[str, torch.Tensor]:
-    path = outcome.run_dir / "checkpoints" / f"global_step_{_STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
-    state = torch.load(path, weights_only=False)
-    return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
@@ -57,9 +50,7 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
     resumed = run(folder, _SPEC).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
-    expected = _weights(whole)
-    for name, value in _weights(resumed).items():
-        assert torch.equal(value, expected[name]), name
+    must_end_alike(resumed, whole, _STEPS)
 
 
 def test_a_prompt_that_no_teacher_is_named_for_ends_the_run_before_its_first_step(tmp_path):
