@@ -8,15 +8,15 @@ from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
-_SPEC, _STEPS = "opd-reward", 4
+_SPEC, _STEPS = "opd-reward", 6
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_path):
     whole = run(tmp_path / "whole", _SPEC).must_be_clean()
     steps = whole.steps
-    assert [row["opd/divergence_weight"] for row in steps] == [1.0, 0.25, 0.0, 0.0]
-    assert [row["opd/policy_weight"] for row in steps] == [0.5, 0.5, 1.0, 1.0]
+    assert [row["opd/divergence_weight"] for row in steps] == [1.0, 0.25, 0.0, 0.0, 0.0, 0.0]
+    assert [row["opd/policy_weight"] for row in steps] == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
     for row in steps:
         assert row["opd/num_updates"] == 2
         assert row["opd/divergence"] > 0, "it is measured also where it is not trained on"

@@ -13,7 +13,7 @@ from opd.data.toy.task import write_parquet
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
-_SPEC, _STEPS = "opd-teachers", 4
+_SPEC, _STEPS = "opd-teachers", 6
 
 
 def _write(folder: Path) -> None:

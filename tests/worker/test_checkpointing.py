@@ -474,3 +474,21 @@ def test_the_next_save_is_copied_and_written_after_the_call(tmp_path, monkeypatc
     worker.save_checkpoint(str(folder), None, 4, None)
     assert [path.name for path in folder.iterdir()] == ["model"], "only the save that was asked for"
     assert left == []
+
+
+def test_each_answer_of_all_ranks_is_told_while_they_write(beside):
+    run, sealing, may_write = beside()
+    told = []
+    ranks = Ranks(1)
+    rank = Writer(0, may_write, None)
+    ranks._ranks = [rank]
+    rank.save_beside(run.checkpoints.staged(2), ranks, 2)
+
+    def answered() -> None:
+        told.append(None)
+        if len(told) == 2:
+            may_write.set()
+
+    checkpointing.beside_training(ranks, "finish_writing", answered=answered)
+    assert len(told) >= 2
+    assert sealing.wait() == 1

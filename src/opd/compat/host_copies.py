@@ -74,7 +74,7 @@ class HostCopies:
         finally:
             torch.save = save
             if self._is_given_up:
-                self._buffers = _Buffers(free_bytes)  # those in use go with their writes
+                self._buffers.forget()
 
 
 class _Buffers(StateDictStager):
@@ -90,6 +90,12 @@ class _Buffers(StateDictStager):
         for key, buffer in self._used:
             self._free[key].append(buffer)
         self._used.clear()
+
+    def forget(self) -> None:
+        """Free the buffers now, where memory is short; those in use go with their writes."""
+        self._free.clear()
+        self._used.clear()
+        self.close()  # torch's own references, which are circular
 
     def _stage_untyped_storage(self, storage: torch.UntypedStorage, non_blocking: bool = False) -> torch.UntypedStorage:
         key = (storage.nbytes(), storage.is_cuda)

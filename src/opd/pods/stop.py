@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import socket
 import sys
@@ -27,6 +28,7 @@ from opd.store.durable import fsync_file
 if TYPE_CHECKING:
     from opd.runs.run import Run
 
+logger = logging.getLogger(__name__)
 FOLDER = "stop"
 LISTENING = "listening"
 LISTEN_INTERVAL_S = 5.0
@@ -117,7 +119,12 @@ def answering(run: Run) -> Iterator[None]:
 
     def answer() -> None:
         while True:
-            if serve(run.asked_in, save, is_over=over.is_set):
+            try:
+                were_asked = serve(run.asked_in, save, is_over=over.is_set)
+            except OSError as error:  # a full disk ends neither this thread nor what goes on meanwhile
+                logger.warning("pods that ask are not answered: %s", error)
+                were_asked = True
+            if were_asked:
                 run.take_back()
             if over.wait(POLL_INTERVAL_S):
                 return

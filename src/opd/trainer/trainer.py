@@ -37,6 +37,9 @@ from opd.worker import checkpointing, nonfinite
 from opd.worker.nonfinite import SkippedUpdates
 from opd.worker.policy_worker import PPOWorker
 
+# How often a wait for a save looks for signs of life.
+SEAL_POLL_S = 5.0
+
 
 class OrderedTrainer(PPOTrainerSync):
     """verl's synchronous trainer made reproducible and countable; trains with verl's own losses (GRPO)."""
@@ -48,6 +51,9 @@ class OrderedTrainer(PPOTrainerSync):
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
         self._sealing = checkpointing.Sealing()
+        self.timing_raw: dict[
+            str, float
+        ] = {}  # verl makes one with each step; a save may be asked for before the first
         self._stop = GracefulStop()
         self._dialogues = DialogueLog(num_kept(self.ours))
         self._skipped = SkippedUpdates(self.ours.trainer.max_skipped_updates if self.ours.trainer else 0)
@@ -272,12 +278,19 @@ class OrderedTrainer(PPOTrainerSync):
         self._saved_step = self._sealing.look() or self._saved_step
         if (step := self._unsealed_step) is not None:
             self._unsealed_step, keep = None, self.ours.checkpoint
-            self._sealing.begin(step, lambda: checkpointing.seal(run, self.actor_rollout_wg, step, keep))
+            self._sealing.begin(
+                step, lambda: checkpointing.seal(run, self.actor_rollout_wg, step, keep, self._sealing.answered)
+            )
             if not keep.overlap:
                 self._wait_for_seal()
 
     def _wait_for_seal(self) -> None:
-        """Until no save is on its way any more."""
+        """Until no save is on its way any more, which may take as long as it takes if the ranks answer."""
+        seen = self._sealing.num_answers
+        while not self._sealing.is_over(within_s=SEAL_POLL_S):
+            if (now := self._sealing.num_answers) != seen:
+                seen = now
+                PROGRESS.tick()
         self._saved_step = self._sealing.wait() or self._saved_step
 
     def _save_now(self) -> int | None:

@@ -15,7 +15,7 @@ class Job(Generic[T]):
     def __init__(self, call: Callable[[], T], *, name: str):
         self._call: Callable[[], T] | None = call
         self._answer: T | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._has_ended = threading.Event()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -38,7 +38,7 @@ class Job(Generic[T]):
         assert call is not None
         try:
             self._answer = call()
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             self._error = error
         finally:
             self._has_ended.set()

@@ -236,29 +236,42 @@ def upload_what_is_left(run: Run, worker_group: WorkerGroup) -> None:
         logger.warning("checkpoints that the store lacks stay on the disks: %s", error)
 
 
-def beside_training(worker_group: WorkerGroup, method: str, **arguments: Any) -> list[Any]:
-    """A method of all ranks, whose own threads go on with what the trainer asks of them meanwhile."""
+def beside_training(
+    worker_group: WorkerGroup, method: str, *, answered: Callable[[], None] = lambda: None, **arguments: Any
+) -> list[Any]:
+    """A method of all ranks, whose own threads go on with what the trainer asks of them meanwhile.
+
+    Args:
+        answered: called each time that all ranks have said whether they are done.
+    """
     worker_group.start_call(method=method, arguments=arguments)
     look_s = FIRST_LOOK_S
     while not all(worker_group.has_call_ended()):
+        answered()
         time.sleep(look_s)
         look_s = min(2 * look_s, LONGEST_LOOK_S)
     return list(worker_group.call_result())
 
 
-def seal(run: Run, worker_group: WorkerGroup, step: int, keep: Checkpoint) -> None:
+def seal(
+    run: Run,
+    worker_group: WorkerGroup,
+    step: int,
+    keep: Checkpoint,
+    answered: Callable[[], None] = lambda: None,
+) -> None:
     """After verl has saved `step`: acknowledgements of all ranks, manifest, COMPLETE, retention on every disk.
 
-    May be called on a thread while the ranks train.
+    May be called on a thread while the ranks train; `answered` as of `beside_training`.
     """
     # Ahead of the look for another owner, which moves files in at once then: writing may take minutes.
-    beside_training(worker_group, "finish_writing")
+    beside_training(worker_group, "finish_writing", answered=answered)
     run.checkpoints.check_owner()  # who slept through a take-over must not write over what its successor has sealed
     staged, folder = run.checkpoints.staged(step), run.checkpoints.folder(step)
     store_url = run.handle.store_url
     move_in(staged, folder, rank=DRIVER_RANK)
     arguments = {"step": step, "staged": str(staged), "step_dir": str(folder), "store_url": store_url}
-    reports: list[ShardReport] = beside_training(worker_group, "upload_shards", **arguments)
+    reports: list[ShardReport] = beside_training(worker_group, "upload_shards", answered=answered, **arguments)
     # The ranks have waited for a store that is away: once is enough.
     policy = NO_RETRY if any(report.upload_error for report in reports) else DEFAULT_POLICY
     reports.append(upload_shards(rank=DRIVER_RANK, step=step, step_dir=folder, store_url=store_url, policy=policy))
@@ -277,6 +290,8 @@ class Sealing:
         self._step: int | None = None
         self.seconds = 0.0
         """How long the last one took that came to its end."""
+        self.num_answers = 0
+        """How often all ranks have answered while one was on its way: it may take long, but nothing hangs."""
 
     def begin(self, step: int, seal: Callable[[], None]) -> None:
         """Have `seal` called on a thread; the one before must have come to its end."""
@@ -288,6 +303,14 @@ class Sealing:
             return time.monotonic() - start
 
         self._step, self._job = step, Job(timed, name=f"opd-seal-{step}")
+
+    def answered(self) -> None:
+        """The ranks have."""
+        self.num_answers += 1
+
+    def is_over(self, within_s: float) -> bool:
+        """Whether nothing is on its way, now or before so long."""
+        return self._job is None or self._job.wait(within_s)
 
     def look(self) -> int | None:
         """The step that has been sealed since the last look, None if there is none; raises why one could not be."""
