@@ -159,7 +159,7 @@ BROKEN = [
     ("opd-agent", {"agent.database_dir": "/d", TOOLS: {"url": "https://x/d.tar"}}),
     ("opd-agent", {TOOLS: {"claim": "c"}}),
     ("opd", {TOOLS: {"claim": "c"}}),
-    ("opd", {"data.split.of": 2}),
+    ("opd", {"data.split.of": 3}),
     ("sft", {"data.split.seed": 7}),
 ]  # fmt: skip
 

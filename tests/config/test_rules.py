@@ -36,7 +36,7 @@ REWARDED = {"opd.policy.weight": 0.5, "rollout.num_samples": 2}
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
-    ("opd", {"data.split.of": 2}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),
+    ("opd", {"data.split.of": 3}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),
     ("eval", {"data.split.seed": 7}, "data.split.seed", "no data.split.part says which", {"data.split.part": 2}),
     ("opd", SEVERAL | {"teacher": {"path": "t"}}, "teachers", "each has one of several", {"teacher": None}),
     ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
@@ -693,3 +693,25 @@ def test_a_loss_without_cuda_kernels_is_told_and_on_a_cpu_it_is_not(minimal, opd
     for device, num in (("cuda", 1), ("cpu", 0)):
         notes = parse_tree(tree_of(minimal, "opd", device=device, opd=opd, rollout__num_samples=2)).notes
         assert sum("fused CUDA kernels" in note and words in note for note in notes) == num
+
+
+def test_what_charts_and_stored_specs_of_before_wrote_out_about_parts_is_taken(minimal):
+    tree = tree_of(minimal, "opd", **{"data.split.of": 2, "data.split.seed": 42})
+    assert parse_tree(tree).spec.data.split.part is None
+
+
+@pytest.mark.parametrize("name", ["lm_head", "model.embed_tokens"])
+def test_heads_and_embeddings_take_no_adapter_however_they_are_named(minimal, name):
+    (problem,) = problems_of(tree_of(minimal, "opd", **{"model.lora": {"rank": 4, "target_modules": [name]}}))
+    assert "takes no adapter" in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [({}, False), ({"rollout.top_p": 0.8}, True), ({"actor.ppo_epochs": 2}, True)],
+    ids=["plain", "truncated sampling", "several updates"],
+)
+def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(minimal, changes, is_told):
+    batch = {"data.train_batch_size": 64, "opd.loss_type": "sampled_reverse_kl"}
+    loaded = parse_tree(tree_of(minimal, "opd", **batch, **changes))
+    assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told

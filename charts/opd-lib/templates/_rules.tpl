@@ -10,7 +10,6 @@
 {{- if kindIs "invalid" ($v.actor).log_prob_micro_batch_size_per_gpu -}}{{- $_ := set $v.actor "log_prob_micro_batch_size_per_gpu" ($v.actor).ppo_micro_batch_size_per_gpu -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_dynamic_bsz -}}{{- $_ := set $v.actor "use_dynamic_bsz" (and (eq (toString $v.kind) "grpo") (eq (toString $v.recipe) "grpo")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).use_remove_padding -}}{{- $_ := set $v.actor "use_remove_padding" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
-{{- if kindIs "invalid" ($v.actor).torch_compile -}}{{- $_ := set $v.actor "torch_compile" (ternary false true (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.actor).dtype -}}{{- $_ := set $v.actor "dtype" (ternary "fp32" "bf16" (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- if kindIs "invalid" ($v.trainer).gpus_per_node -}}{{- $_ := set $v.trainer "gpus_per_node" (ternary 1 8 (eq (toString $v.device) "cpu")) -}}{{- end -}}
 {{- end -}}
@@ -87,12 +86,12 @@
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
   "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
 {{- end -}}
-{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).of)) -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).of)) (ne (float64 (($v.data).split).of) 2.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.split.of" "value" (($v.data).split).of
   "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
   "fix" "set data.split.part to 1, 2 and so on, or remove data.split.of") -}}
 {{- end -}}
-{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).seed)) -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).seed)) (ne (float64 (($v.data).split).seed) 42.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.split.seed" "value" (($v.data).split).seed
   "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
   "fix" "set data.split.part to 1, 2 and so on, or remove data.split.seed") -}}

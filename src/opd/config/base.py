@@ -41,7 +41,7 @@ def _not_zero(value: int) -> int:
 
 
 def _check_modules(value: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := set(value) & set(_HEADS):
+    if wrong := {name for name in value if name.rpartition(".")[2] in _HEADS}:
         raise ValueError(
             f"{sorted(wrong)[0]} takes no adapter: the divergence is made from the head's own weight, and a tied one is the embedding"
         )
@@ -83,7 +83,7 @@ Paths = Annotated[
     ),
 ]
 # Layers of a backbone by the last part of their names, or `all-linear`.
-_MODULE: dict[str, Any] = {"type": "string", "minLength": 1, "not": {"enum": list(_HEADS)}}
+_MODULE: dict[str, Any] = {"type": "string", "minLength": 1, "not": {"pattern": rf"(^|\.)({'|'.join(_HEADS)})$"}}
 Modules = Annotated[
     tuple[Text, ...],
     BeforeValidator(_as_tuple),

@@ -279,7 +279,12 @@ DEFAULTS: tuple[Default, ...] = (
     Default("actor.gradient_checkpointing", RUNS, _offload, _OFFLOAD_SAYS),
     Default("actor.param_offload", RUNS, _offload, _OFFLOAD_SAYS),
     Default("actor.optimizer_offload", RUNS, _offload, _OFFLOAD_SAYS),
-    _per_device("actor.torch_compile", True, False),
+    Default(
+        "actor.torch_compile",
+        RUNS,
+        lambda look: look.on_gpu and get_path(look.tree, "model.lora") in (MISSING, None),
+        "cuda: true, but false beside model.lora, which was never compiled; cpu: false",
+    ),
     _per_device("actor.dtype", "bf16", "fp32"),
     _per_device("teacher.dtype", "bf16", "fp32", DISTILS),
     Default("teacher.offload", DISTILS, _offload, "cuda: auto, cpu: false"),

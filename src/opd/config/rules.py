@@ -157,11 +157,11 @@ RULES = (
     *(
         Rule(
             key=f"data.split.{key}",
-            when=f"data.split.part is None and data.split.{key} is not None",
+            when=f"data.split.part is None and data.split.{key} is not None and data.split.{key} != {former}",
             rule="it says what the parts are, and no data.split.part says which of them is used: all rows would be",
             fix=f"set data.split.part to 1, 2 and so on, or remove data.split.{key}",
         )
-        for key in ("of", "seed")
+        for key, former in (("of", 2), ("seed", 42))  # charts and stored specs of before wrote these two out
     ),
     Rule(
         key="data.split.part",
@@ -619,8 +619,15 @@ def notes(spec: BaseSpec) -> list[str]:
         if spec.device == "cuda" and spec.opd.without_kernels:
             lacking = ", ".join(spec.opd.without_kernels)
             out.append(
-                f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: the heads run as plain fp32 products, which are slower; "
-                "the memory plan counts them, its times do not"
+                f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: where it is used the heads run as plain fp32 products, "
+                "which are slower; the memory plan counts them, its times do not"
+            )
+        losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
+        off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size
+        if "sampled_reverse_kl" in losses and (spec.rollout.is_truncated or off_policy):
+            out.append(
+                "opd.loss_type sampled_reverse_kl: its mean is the reverse KL only of tokens drawn from the student's whole "
+                "distribution, in a step of one update; set rollout.top_p: 1, rollout.top_k: -1 and one mini-batch a step"
             )
     unused = [key for key in ("endpoint", "region", "addressing") if getattr(spec.store, key) is not None]
     if unused and not spec.store.url.startswith(("s3://", "s3a://")):

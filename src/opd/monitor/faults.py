@@ -299,7 +299,7 @@ def _no_better(row: Mapping[str, float], past: Past) -> Verdict:
     now, start = value_of(row, "opd/divergence"), past.start("opd/divergence")
     if now is None:
         return None
-    if start is not None and max(now, start) < limit("same_model"):
+    if start is not None and max(abs(now), abs(start)) < limit("same_model"):
         return f"it is the student: {now:.1g} nats a token lie between them, as at the start"
     own, teacher = value_of(row, "opd/entropy"), value_of(row, "opd/teacher_entropy")
     if own is not None and teacher is not None and teacher > max(limit("unsure") * own, limit("unsure_entropy")):

@@ -15,7 +15,8 @@ def group_advantages(scores: Tensor, uids: Sequence[str] | np.ndarray, *, by_std
 
     Args:
         scores: [R] one scalar a row.
-        uids: [R] the prompt each row answers. A row without siblings keeps its score, as verl has it.
+        uids: [R] the prompt each row answers. A row without siblings, those that failed left out, has nothing to be
+            compared with: 0, where verl keeps its score.
     """
     rewards = scores.detach().float().clone()[:, None]
     found, _ = get_adv_estimator_fn("grpo")(
@@ -24,5 +25,6 @@ def group_advantages(scores: Tensor, uids: Sequence[str] | np.ndarray, *, by_std
         index=np.asarray(uids, dtype=object),
         norm_adv_by_std_in_grpo=by_std,
     )
-    advantages: Tensor = found[:, 0]
+    _, numbers, sizes = np.unique(np.asarray(uids, dtype=str), return_inverse=True, return_counts=True)
+    advantages: Tensor = found[:, 0].masked_fill(torch.from_numpy(sizes[numbers] == 1), 0.0)
     return advantages

@@ -305,8 +305,9 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             metrics.update(weights.moved())
         metrics["timing/teacher_s"] = [teacher_s]
         metrics["timing/student_s"] = [time.perf_counter() - started - teacher_s - score_s]
-        if selection.score != "none":
+        if selection.score != "none" or tasks.old_log_probs is not None:
             metrics["timing/score_s"] = [score_s]
+        if selection.score != "none":
             metrics.update({f"{CHOICE}{name}": [value] for name, value in chosen.items()})
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
