@@ -93,6 +93,12 @@ ROWS = (
         then="where loading itself failed and no step is left: exit 1",
     ),
     Row(
+        fault="a checkpoint cannot be written, beside the training or within the step",
+        error="any",
+        tried_again="no",
+        then="the step is not sealed; exit 1, the next start resumes from the step before",
+    ),
+    Row(
         fault="a save in which a rank's part is missing",
         error="CheckpointError",
         tried_again="no",
