@@ -73,32 +73,34 @@ def _of_each_teacher(key: str, *, when: str, rule: str, fix: str) -> Iterator[Ru
     )
 
 
-def _where_rewarded(when: str, *, rule: str, fix: str) -> Iterator[Rule]:
-    """A rule about a run or a stage that has a policy gradient."""
-    yield Rule(key="opd.policy.weight", when=f"opd.policy.weight > 0 and {when}", rule=rule, fix=fix, kinds=DISTILS)
+def _of_run_and_stages(key: str, stage_key: str, holds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
+    """A rule about a value of `opd` and the same of each stage that has one of its own.
+
+    Args:
+        key, stage_key: the value's under `opd` and within a stage.
+        holds: the condition on the value for which the rule is meant, put behind it.
+    """
+    yield Rule(key=key, when=f"{key} {holds} and {when}", rule=rule, fix=fix, kinds=DISTILS)
+    own = f"item.{stage_key}"
     yield Rule(
         each="opd.stages",
-        key="opd.stages.{index}.policy_weight",
-        value="item.policy_weight",
-        when=f"item.policy_weight is not None and item.policy_weight > 0 and {when}",
+        key=f"opd.stages.{{index}}.{stage_key}",
+        value=own,
+        when=f"{own} is not None and {own} {holds} and {when}",
         rule=rule,
         fix=fix,
         kinds=DISTILS,
     )
+
+
+def _where_rewarded(when: str, *, rule: str, fix: str) -> Iterator[Rule]:
+    """A rule about a run or a stage that has a policy gradient."""
+    return _of_run_and_stages("opd.policy.weight", "policy_weight", "> 0", when, rule=rule, fix=fix)
 
 
 def _where_loss_is(kinds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
     """A rule about some of the losses of a run or a stage."""
-    yield Rule(key="opd.loss_type", when=f"opd.loss_type in {kinds} and {when}", rule=rule, fix=fix, kinds=DISTILS)
-    yield Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.loss_type",
-        value="item.loss_type",
-        when=f"item.loss_type is not None and item.loss_type in {kinds} and {when}",
-        rule=rule,
-        fix=fix,
-        kinds=DISTILS,
-    )
+    return _of_run_and_stages("opd.loss_type", "loss_type", f"in {kinds}", when, rule=rule, fix=fix)
 
 
 RULES = (
