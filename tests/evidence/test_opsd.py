@@ -7,24 +7,11 @@ import random
 import pytest
 import torch
 from tests.evidence import opsd
-from transformers import Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
-from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import Problem, split_problems
-from opd.data.toy.tokenizer import build_tokenizer
 
 PROBLEMS = [Problem(48, 75), Problem(7, 34), Problem(99, 1)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def student():
-    return Qwen3ForCausalLM.from_pretrained(STUDENT_DIR, dtype=torch.float32).eval()
 
 
 def _rows(tokenizer) -> RolloutRows:

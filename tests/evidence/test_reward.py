@@ -5,27 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.evidence import opsd, reward
-from transformers import Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
 from opd.config.algorithm import Policy
-from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import Problem
-from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance.stages import Weights
 from opd.worker.policy_loss import policy_loss
 
 PROBLEMS = [Problem(48, 75), Problem(7, 34), Problem(99, 1)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def student():
-    return Qwen3ForCausalLM.from_pretrained(STUDENT_DIR, dtype=torch.float32).eval()
 
 
 def _rows(tokenizer, answers=("123", "041", "001")) -> RolloutRows:
