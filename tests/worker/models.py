@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -13,20 +14,7 @@ VOCAB = 61
 def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, seed: int, key_heads: int = 2) -> str:
     """A random model with a peaked enough output to make divergences worth comparing; returns its path."""
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=rows,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=key_heads,
-        head_dim=16,
-        max_position_embeddings=256,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
+    config = Qwen3Config(**_shape(hidden, layers, rows), num_key_value_heads=key_heads, tie_word_embeddings=tied)
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10.0)
@@ -35,26 +23,26 @@ def save_model(path: Path, *, hidden: int, layers: int, rows: int, tied: bool, s
     return str(path)
 
 
+def _shape(hidden: int, layers: int, rows: int) -> dict[str, Any]:
+    """What the configurations of both kinds of model have in common."""
+    return {
+        "vocab_size": rows, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 256,
+        "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0,
+    }  # fmt: skip
+
+
 def save_experts(path: Path, *, hidden: int, layers: int, rows: int, seed: int) -> str:
     """A random mixture of six experts in each layer, of which a token visits two; returns its path."""
     torch.manual_seed(seed)
     config = Qwen3MoeConfig(
-        vocab_size=rows,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
+        **_shape(hidden, layers, rows),
         moe_intermediate_size=hidden,
         num_experts=6,
         num_experts_per_tok=2,
         norm_topk_prob=True,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=256,
         tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
     )
     model = Qwen3MoeForCausalLM(config)
     with torch.no_grad():
