@@ -169,3 +169,9 @@ def test_the_table_has_a_column_a_phase_and_adds_up():
         assert name in header
     assert "fits:" in text
     assert "teacher on the device" in text
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_checkpoints_copy_is_told_where_saves_overlap_training(copies):
+    text = render(make_plan(job(device_bytes=10**12, copies_checkpoints=copies)))
+    assert ("checkpoint.overlap" in text) is copies

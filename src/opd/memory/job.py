@@ -41,6 +41,7 @@ class Job:
         rollout_ranks: ranks that share the server's weights.
         cache_bytes: what hidden states may take on the device; None: what is left.
         device_bytes: the device's memory; None: not known.
+        copies_checkpoints: a save copies the rank's part to host memory and goes on (`checkpoint.overlap`).
         offload_teacher, offload_params, offload_optimizer: asked for, asked against, or left to the plan.
     """
 
@@ -72,6 +73,7 @@ class Job:
     rollout_ranks: int = 1
     cache_bytes: int | None = None
     device_bytes: int | None = None
+    copies_checkpoints: bool = False
     offload_teacher: Wish = None
     offload_params: Wish = None
     offload_optimizer: Wish = None

@@ -94,6 +94,7 @@ def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, 
         fused=False,
         workspace_bytes=0,
         device_bytes=device_bytes,
+        copies_checkpoints=spec.checkpoint.overlap,
         offload_params=_wish(actor.param_offload),
         offload_optimizer=_wish(actor.optimizer_offload),
     )

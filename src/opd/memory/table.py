@@ -45,11 +45,18 @@ def _decisions(plan: Plan) -> list[str]:
         f"{name} {'on the host outside its phase' if offloaded else 'on the device'}{'' if wish is None else ' (as set)'}"
         for name, (offloaded, wish) in parts.items()
     )
-    copy = f"a checkpoint's copy in host memory (checkpoint.overlap): {_gib(checkpoint_bytes(job))} GiB of each rank"
+    copy = []
+    if job.copies_checkpoints:
+        size = _gib(checkpoint_bytes(job))
+        copy = [f"a checkpoint's copy in host memory (checkpoint.overlap): {size} GiB of each rank"]
     if job.adapter_params is not None:
         where += f"; of the student {job.adapter_params:,} entries of adapters are trained"
     if job.teacher is None:
-        return [f"weights: {where}", "logits of a micro-batch are made whole: an estimate, not measured on a GPU", copy]
+        return [
+            f"weights: {where}",
+            "logits of a micro-batch are made whole: an estimate, not measured on a GPU",
+            *copy,
+        ]
     cached = min(choice.cache_bytes, job.hidden_bytes)
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
@@ -60,7 +67,7 @@ def _decisions(plan: Plan) -> list[str]:
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
         f"student's activations: {_activations(plan)}",
         f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
-        copy,
+        *copy,
     ]
 
 
