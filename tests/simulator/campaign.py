@@ -19,9 +19,10 @@ from statistics import mean
 from typing import Any
 
 from tests.simulator import bugs, calls, seams
+from tests.simulator.plan import Site, Sites, num_saves
 from tests.simulator.scheduler import Failure
 from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, commit, describe_failure
-from tests.simulator.world import READER, Site, Sites, World, num_saves
+from tests.simulator.world import READER, World
 
 STEPS = 150
 PER_TASK = 50

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests.simulator.plan import KINDS, LEAST, Sites, kinds_at
 from tests.simulator.scheduler import Failure
-from tests.simulator.world import KINDS, LEAST, Sites, World, kinds_at
+from tests.simulator.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 # Runs of these numbers show the places where a fault can be aimed: undisturbed ones, and others. They have every kind of store
