@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opd.agent.dialogue import Dialogue, Sampled
@@ -32,16 +32,42 @@ def guesses(
     """Conversations that answer each row with a price out of the air, and look nothing up."""
     rng = random.Random(seed)
     low, high = min(low for low, _ in PRICE_RANGES.values()), 999
+    return conversations(environment, tokenizer, rows, lambda row, reply: answer_text(str(rng.randint(low, high))))
 
-    async def one(row: Mapping[str, Any], price: int) -> Dialogue:
-        async def say(ids: Sequence[int], max_tokens: int) -> Sampled:
-            return _said(tokenizer, answer_text(str(price)))
 
-        extra = row["extra_info"]
-        return await environment.runner(extra).run(row["prompt"], generate=say, tools=environment.tools(extra))
+def lessons(environment: Environment, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Dialogue]:
+    """The right conversation of each row."""
+
+    def say(row: Mapping[str, Any], reply: str) -> str:
+        question = parse_task(row["reward_model"]["ground_truth"])
+        assert isinstance(question, Question)
+        return right_answer(reply) if reply else right_call(question)
+
+    return conversations(environment, tokenizer, rows, say)
+
+
+def conversations(
+    environment: Environment,
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    say: Callable[[Mapping[str, Any], str], str],
+) -> list[Dialogue]:
+    """A conversation a row, through the very environment that the models will act in.
+
+    Args:
+        say: the next turn, from the row and the last tool reply ("" before the first).
+    """
+
+    async def one(row: Mapping[str, Any]) -> Dialogue:
+        tools = _Heard(environment.tools(row["extra_info"]))
+
+        async def generate(ids: Sequence[int], max_tokens: int) -> Sampled:
+            return _said(tokenizer, say(row, tools.last))
+
+        return await environment.runner(row["extra_info"]).run(row["prompt"], generate=generate, tools=tools)
 
     async def all_of_them() -> list[Dialogue]:
-        return [await one(row, rng.randint(low, high)) for row in rows]
+        return list(await asyncio.gather(*(one(row) for row in rows)))
 
     return asyncio.run(all_of_them())
 
@@ -50,25 +76,6 @@ def _said(tokenizer: Any, text: str) -> Sampled:
     return Sampled(
         token_ids=tokenizer(text + tokenizer.eos_token, add_special_tokens=False)["input_ids"], logprobs=None
     )
-
-
-def lessons(environment: Environment, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[Dialogue]:
-    """The right conversation of each row, through the very environment that the models will act in."""
-
-    async def one(row: Mapping[str, Any]) -> Dialogue:
-        question = parse_task(row["reward_model"]["ground_truth"])
-        assert isinstance(question, Question)
-        tools = _Heard(environment.tools(row["extra_info"]))
-
-        async def say(ids: Sequence[int], max_tokens: int) -> Sampled:
-            return _said(tokenizer, right_answer(tools.last) if tools.last else right_call(question))
-
-        return await environment.runner(row["extra_info"]).run(row["prompt"], generate=say, tools=tools)
-
-    async def all_of_them() -> list[Dialogue]:
-        return list(await asyncio.gather(*(one(row) for row in rows)))
-
-    return asyncio.run(all_of_them())
 
 
 class _Heard:

@@ -26,7 +26,7 @@ MODEL_MAX_LENGTH = 4096
 _PIECES = Regex(r"\d|\s|[\x{4e00}-\x{9fff}]|[a-zA-Z]+|[^\W\d_]|[^\w\s]|_")
 
 
-def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str], max_words: int = MAX_WORDS) -> PreTrainedTokenizerFast:
     """A tokenizer whose words come from `texts`; any text of any language can be written, at worst byte by byte.
 
     Its chat template is the toy task's but for the tools, which are listed by name alone: a model of a few hundred
@@ -41,7 +41,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=MAX_WORDS,
+        vocab_size=max_words,
         special_tokens=list(CONTROL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -1,5 +1,5 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, the toy task, GRPO, conversations with tools, an evaluation, two stages with weighted prompts, a pipeline of a warm-up
+chosen ones, the toy task, GRPO, conversations with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up
 and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
@@ -23,11 +23,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from tests.gpu.facts import machine
+from tests.gpu_smoke import planner
 from tests.gpu_smoke.promises import (
     Promise,
     agent_promises,
     choice_promises,
     eval_promises,
+    planner_promises,
     promises,
     sft_promises,
     start_parts,
@@ -38,6 +40,7 @@ from tests.gpu_smoke.promises import (
 from opd.config import load_spec
 from opd.config.pipeline import FOLDER as STAGES
 from opd.config.pipeline import stages_of
+from opd.data.prepare_agent_data import TRAIN_FILE
 from opd.data.toy.task import write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.metrics import read_metrics
@@ -51,6 +54,7 @@ SPECS = {
     "toy": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
+    "deepplanning": HERE / "specs/deepplanning.yaml",
     "eval": HERE / "specs/eval.yaml",
     "weighted": HERE / "specs/weighted.yaml",
     "pipeline": HERE / "specs/pipeline.yaml",
@@ -71,6 +75,18 @@ ON_A_GPU = (
     "actor.dtype=bf16",
 )  # fmt: skip
 PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray", "tensordict")
+
+
+PLANNER, PLANNER_ASSETS = "deepplanning", "planner_assets"
+
+
+def planner_sets(assets: Path) -> list[str]:
+    """Where the run on DeepPlanning's layout finds its models, its database and its rows."""
+    rows = assets / planner.ROWS / TRAIN_FILE
+    return [
+        f"model.path={assets / 'student'}", f"teacher.path={assets / 'teacher'}",
+        f"agent.database_dir={assets / planner.DATABASE}", f"data.train=[{rows}]", f"data.val=[{rows}]",
+    ]  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -126,6 +142,8 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         write_equal_rates(folder / PASS_RATES)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
+    if name == PLANNER:
+        sets += planner_sets(folder / PLANNER_ASSETS)
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
     for item in sets:
         words += ["--set", item]
@@ -199,6 +217,8 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         yield from choice_promises(rows, spec.opd.importance.tokens.ratio)
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
+    if name == PLANNER:
+        yield from planner_promises(rows)
 
 
 def show(outcome: Outcome, log: Path) -> None:
@@ -246,6 +266,9 @@ def main() -> int:
     if any(SPECS[name] == SPECS["opd"] for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
+    if PLANNER in names:
+        words = [sys.executable, "-m", "tests.gpu_smoke.planner", str(folder / PLANNER_ASSETS)]
+        subprocess.run(words, cwd=ROOT, check=True)
     facts = machine(*PACKAGES)
     outcomes = []
     for name in names:
