@@ -27,6 +27,7 @@ MIN_PEARSON = {
     "soft-or-micro": 0.999,
     "entropy": 0.999,
     "toy": 0.98,
+    "lora": 0.98,
     "grpo": 0.98,
     "agent": 0.98,
     "deepplanning": 0.98,

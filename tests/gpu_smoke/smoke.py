@@ -1,6 +1,6 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, the toy task, GRPO, conversations with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up
-and a distillation.
+chosen ones, the toy task, all weights and adapters alone, GRPO, conversations with tools over our own world and DeepPlanning's
+layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -52,6 +52,7 @@ ROOT = HERE.parents[1]
 SPECS = {
     "opd": HERE / "specs/opd.yaml",
     "toy": ROOT / "manifests/experiments/quickstart.yaml",
+    "lora": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
     "deepplanning": HERE / "specs/deepplanning.yaml",
@@ -67,8 +68,10 @@ CHOICES = {
 }
 PASS_RATES = "assets/pass_rates.parquet"
 SPECS |= dict.fromkeys(CHOICES, SPECS["opd"])
+# The toy task by adapters alone, which vLLM gets merged into the weights at every step.
+LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
-QUICKSTARTS = ("toy", "agent")
+QUICKSTARTS = ("toy", "lora", "agent")
 ON_A_GPU = (
     "device=cuda", "output.root=out", "store.url=out/store", "data.num_workers=0", "reward.num_workers=0",
     "rollout.num_agent_workers=0", "rollout.gpu_memory_utilization=0.3", "rollout.enforce_eager=true",
@@ -138,6 +141,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
     sets = [*(ON_A_GPU if name in QUICKSTARTS else ()), f"name={name}", *extra]
     sets += [f"opd.importance.tokens.{item}" for item in CHOICES.get(name, ())]
+    sets += LORA if name == "lora" else ()
     if name == "weighted":
         write_equal_rates(folder / PASS_RATES)
     if SPECS[name] == SPECS["opd"]:
