@@ -48,6 +48,22 @@ RULES = [
         {"route.to": {"y/z": "b"}},
     ),
     ("opd", {"route.to": {"x": "a"}}, "route.to.x", "no teacher of that name", {"route.to": {}}),
+    ("opd", SEVERAL | {"route.all": "a"}, "route.all", "or each row has its own", {"route.to": {}}),
+    ("opd", SEVERAL | {"route.to": {}, "route.all": "c"}, "route.all", "no teacher of that name", {"route.all": "b"}),
+    (
+        "opd-agent",
+        SEVERAL | {"route.to": {"x": "both"}},
+        "route.to.x",
+        "and no blend",
+        {"route.blends": {"both": {"weights": {"a": 2, "b": 1}}}},
+    ),
+    (
+        "opd",
+        SEVERAL | {"route.blends": {"a": {"weights": {"b": 1.0}}}},
+        "route.blends.a",
+        "a teacher has that name",
+        {"route.blends": {"c": {"weights": {"b": 1.0}}}},
+    ),
     (
         "opd",
         SEVERAL | {"actor.ulysses_sequence_parallel_size": 2},
@@ -621,6 +637,65 @@ def test_a_distillation_whose_forwards_the_plan_cuts_is_not_asked_for_sizes_that
 def test_a_teacher_that_no_value_leads_to_is_remarked(minimal):
     (note,) = parse_tree(tree_of(minimal, "opd", **(SEVERAL | {"route.to": {"x": "a"}}))).notes
     assert note.startswith("teachers.b: no value in route.to")
+
+
+BLENDED = SEVERAL | {"route.to": {"x": "both"}, "route.blends": {"both": {"weights": {"a": 3, "b": 1}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "words"),
+    [
+        (
+            {"route.blends": {"both": {"weights": {"a": 1, "c": 1}}}},
+            "route.blends.both.weights.c",
+            "no teacher of that",
+        ),
+        (
+            {"teachers": {"a": {"path": "t", "prompt": "{prompt}!"}, "b": {"path": "u"}}},
+            "route.blends.both.weights.a",
+            "prompt of its own",
+        ),
+    ],
+)
+def test_what_a_blend_cannot_read_is_refused(changes, path, words, minimal):
+    (problem,) = problems_of(tree_of(minimal, "opd", **(BLENDED | changes)))
+    assert problem.path == path
+    assert words in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("blend", "words"),
+    [
+        ({"weights": {"a": 1, "b": 0}}, "greater than 0"),
+        ({"weights": {"a": 1, "b": -2.5}}, "greater than 0"),
+        ({"weights": {}}, "at least 1 item"),
+        ({"weights": {"a": 1}, "form": "product"}, "'mixture' or 'sum'"),
+    ],
+)
+def test_a_blend_that_is_none_is_refused(blend, words, minimal):
+    (problem,) = problems_of(tree_of(minimal, "opd", **(BLENDED | {"route.blends": {"both": blend}})))
+    assert problem.path.startswith("route.blends.both")
+    assert words in problem.rule
+
+
+def test_a_blends_shares_are_its_weights_over_their_sum_and_no_teacher_of_it_is_idle(minimal):
+    parsed = parse_tree(tree_of(minimal, "opd", **BLENDED))
+    assert not any("idle" in note or "reads nothing" in note for note in parsed.notes)
+    assert parsed.spec.readers == (
+        ("a", (0,), (1.0,), "mixture"),
+        ("b", (1,), (1.0,), "mixture"),
+        ("both", (0, 1), (0.75, 0.25), "mixture"),
+    )
+    assert [reader.name for reader in parsed.spec.routed] == ["both"]
+    ten = BLENDED | {"route.blends": {"both": {"form": "sum", "weights": {"b": 10, "a": 30}}}}
+    assert parse_tree(tree_of(minimal, "opd", **ten)).spec.routed[0].shares == (0.75, 0.25)
+
+
+def test_a_blend_that_nothing_leads_to_is_remarked_and_one_on_a_gpu_has_no_kernels(minimal):
+    (note,) = parse_tree(tree_of(minimal, "opd", **(BLENDED | {"route.to": SEVERAL["route.to"]}))).notes
+    assert note.startswith("route.blends.both: nothing leads to it")
+    (note,) = parse_tree(tree_of(minimal, "opd", **(BLENDED | {"device": "cuda"}))).notes
+    assert "rows of both run through plain fp32 products" in note
 
 
 def test_teachers_wait_in_one_place(minimal):

@@ -1,4 +1,6 @@
-"""Two teachers end to end, each with rows of its own by a column of the data: metrics, a kill, and the resume to the same bits."""
+"""Two teachers end to end, each with rows of its own by a column of the data, and blends of both with others: metrics, a kill, and the
+resume to the same bits.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 _SPEC, _STEPS = "opd-teachers", 6
+_READERS = ("carries", "drops", "mixed", "meant")
 
 
 def _write(folder: Path) -> None:
-    """The toy's training file in a run's folder, with a column that says whether a problem's first operand is even."""
+    """The toy's training file in a run's folder, with a column of what a problem's first operand leaves when divided by 4."""
     train, _ = write_parquet(folder, seed=3, num_train=48)
     table = pq.read_table(train)
     firsts = [int(info["problem_id"].partition("+")[0]) for info in table["extra_info"].to_pylist()]
-    pq.write_table(table.append_column("parity", pa.array([("even", "odd")[first % 2] for first in firsts])), train)
+    pq.write_table(table.append_column("remainder", pa.array([first % 4 for first in firsts])), train)
 
 
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
@@ -31,18 +34,20 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
     whole = run(tmp_path / "whole", _SPEC).must_be_clean()
     for row in whole.steps:
         of = {
-            name: [row[f"opd/teacher/{name}/{what}"] for what in ("divergence", "tokens", "rows")]
-            for name in ("carries", "drops")
+            name: [row[f"opd/teacher/{name}/{what}"] for what in ("divergence", "tokens", "rows")] for name in _READERS
         }
         assert sum(tokens for _, tokens, _ in of.values()) == row["opd/num_tokens"]
         assert sum(rows for *_, rows in of.values()) == 16
-        assert all(rows > 0 for *_, rows in of.values())
         whole_sum = sum(divergence * tokens for divergence, tokens, _ in of.values())
         assert whole_sum == pytest.approx(row["opd/divergence"] * row["opd/num_tokens"])
     assert whole.steps[0]["opd/teacher/drops/divergence"] < 1e-5, (
         "the student is its own teacher until the first update"
     )
-    assert whole.steps[0]["opd/teacher/carries/divergence"] > 0.01
+    first = {name: whole.steps[0][f"opd/teacher/{name}/divergence"] for name in _READERS}
+    assert first["carries"] > 0.01
+    assert first["mixed"] > 0.005
+    assert first["meant"] > 0.005
+    assert all(sum(row[f"opd/teacher/{name}/rows"] for row in whole.steps) > 12 for name in _READERS)
 
     folder = tmp_path / "killed"
     run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
@@ -55,9 +60,9 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
 
 def test_a_prompt_that_no_teacher_is_named_for_ends_the_run_before_its_first_step(tmp_path):
     _write(tmp_path)
-    outcome = run(tmp_path, _SPEC, "route.to={even: carries, uneven: drops}")
+    outcome = run(tmp_path, _SPEC, "route.to={'0': carries, '1': drops, '2': mixed}")
     assert outcome.returncode == 2
-    assert "training prompts have 'odd' in the column parity, which leads to no teacher" in outcome.output
-    assert "add it with one of carries, drops" in outcome.output
+    assert "training prompts have '3' in the column remainder, which leads to no teacher" in outcome.output
+    assert "add it with one of carries, drops, meant, mixed" in outcome.output
     assert outcome.steps == []
     assert "Traceback" not in outcome.output

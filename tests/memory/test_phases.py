@@ -175,3 +175,17 @@ def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():
     assert found["teacher"] == alone["teacher"], "the larger one's"
     assert found["student"]["teacher head"] == 2 * 1600 + 4 * 800
     assert found["student"]["head gradient"] == 3 * alone["student"]["head gradient"]
+
+
+def test_rows_of_a_blend_keep_the_states_of_all_its_teachers_and_have_plain_heads():
+    two = job(more_teachers=((OTHER, 4),), together=((0,), (0, 1)), chunk_rows=3)
+    wide = 2 * 16 + 4 * OTHER.hidden  # bf16 beside fp32
+    assert two.hidden_bytes == 16 * 10 * wide
+    found = parts(two, OFFLOADED)["student"]
+    casts = 4 * (800 + 1600)  # the student's and the first teacher's heads are bf16
+    assert found["logits"] == 20 * (2 * 2 * 8 + wide) + max(5000, casts + 15 * 4 * 3 * 100)
+    assert found["head gradient"] == 3 * 4 * 800, (
+        "one of the rows of each teacher and blend that rows have, and their sum"
+    )
+    only = replace(two, together=((0, 1),))
+    assert parts(only, OFFLOADED)["student"]["head gradient"] == 4 * 800

@@ -5,7 +5,9 @@ from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.config import parse_tree
+from opd.memory.plan import make_plan
 from opd.memory.sources import MOST_READ_TOKENS, job_from_spec
+from opd.memory.table import render
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
 
@@ -62,3 +64,13 @@ def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
     )
     assert fused.fused
     assert not plain.fused
+
+
+def test_a_plan_knows_which_teachers_read_a_row_together():
+    tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
+    tree["teachers"] = {"b": {"path": "t"}, "a": {"path": "u"}, "c": {"path": "v"}}
+    tree["route"] = {"to": {"x": "b", "y": "both"}, "blends": {"both": {"weights": {"c": 1, "a": 2}}}}
+    found = job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, STUDENT, TEACHER, device_bytes=None)
+    assert found.together == ((1,), (0, 2))
+    assert [[shape for shape, _ in some] for some in found.readers] == [[STUDENT], [TEACHER, TEACHER]]
+    assert "rows of a blend keep hidden states of 2 teachers" in render(make_plan(found))

@@ -99,10 +99,10 @@ def _in_worker(module) -> None:
 
     _wrap(engines.TeacherEngine, "head_weight", head_weight)
 
-    def put(original, self, row, hidden):
+    def put(original, self, row, hidden, *teacher):
         if _is_on("teacher-constant"):
             hidden = _kept.setdefault("hidden", hidden[:1].clone()).expand_as(hidden).contiguous()
-        return original(self, row, hidden)
+        return original(self, row, hidden, *teacher)
 
     _wrap(teacher_cache.HiddenCache, "put", put)
 

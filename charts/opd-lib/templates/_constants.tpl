@@ -223,7 +223,7 @@
    },
    "overrides": [],
    "teachers": {},
-   "route": {"by": "data_source", "to": {}},
+   "route": {"by": "data_source", "to": {}, "blends": {}},
    "opd": {
     "loss_type": "reverse_kl",
     "divergence_weight": 1.0,
@@ -311,7 +311,7 @@
    },
    "overrides": [],
    "teachers": {},
-   "route": {"by": "data_source", "to": {}},
+   "route": {"by": "data_source", "to": {}, "blends": {}},
    "opd": {
     "loss_type": "reverse_kl",
     "divergence_weight": 1.0,

@@ -196,16 +196,33 @@
   "rule" "all rows have the one teacher, or each has one of several"
   "fix" "remove teacher (TEACHER_MODEL_PATH sets it too), or give it a name under teachers too; or remove teachers and route") -}}
 {{- end -}}
-{{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) -}}
+{{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) (kindIs "invalid" ($v.route).all) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "route.to" "value" ($v.route).to
   "rule" "there are several teachers, and nothing says which one reads a row"
-  "fix" (printf "give the name of a teacher for each value in the data's column %s: to: {VALUE: NAME}" (include "opd.text" ($v.route).by))) -}}
+  "fix" (printf "give the name of a teacher or blend for each value in the data's column %s: to: {VALUE: NAME}, or one for every row: all: NAME" (include "opd.text" ($v.route).by))) -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.route).all)) (gt (float64 (len ($v.route).to)) 0.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "route.all" "value" ($v.route).all
+  "rule" "one reads every row, or each row has its own by route.to"
+  "fix" "remove route.all or route.to") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.route).all)) (not (has (toString ($v.route).all) (keys $v.teachers | sortAlpha))) (not (has (toString ($v.route).all) (keys ($v.route).blends | sortAlpha))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "route.all" "value" ($v.route).all
+  "rule" "there is no teacher of that name under teachers, and no blend under route.blends"
+  "fix" "name one that is there, or add it") -}}
 {{- end -}}
 {{- range $index, $item := keys ($v.route).to | sortAlpha -}}
-{{- if not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha)) -}}
+{{- if and (not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha))) (not (has (toString (index ($v.route).to $item)) (keys ($v.route).blends | sortAlpha))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" (printf "route.to.%s" (include "opd.text" $item)) "value" (index ($v.route).to $item)
-  "rule" "there is no teacher of that name under teachers"
+  "rule" "there is no teacher of that name under teachers, and no blend under route.blends"
   "fix" "name one that is there, or add it") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := keys ($v.route).blends | sortAlpha -}}
+{{- if has (toString $item) (keys $v.teachers | sortAlpha) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "route.blends.%s" (include "opd.text" $item)) "value" $item
+  "rule" "a teacher has that name, and route and metrics tell them apart by it"
+  "fix" "give the blend another name") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.actor).ulysses_sequence_parallel_size) 1.0) -}}

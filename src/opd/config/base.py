@@ -68,6 +68,7 @@ Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
 TopK = Annotated[int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)]
 Paths = Annotated[
     tuple[Text, ...],

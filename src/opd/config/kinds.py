@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
-from opd.config.base import ENV_PATTERN, KEY_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
+from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
 from opd.config.prompt_template import column_names
 from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
-from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher
+from opd.config.sections import Agent, Data, Model, Reader, Reward, Rollout, Route, Teacher, TeacherName
 
 EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
-TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
 Update = Annotated[Actor, Field(description="Optimizer, batch split, memory.")]
 RawOverrides = Annotated[
     tuple[Text, ...], Field(description="Raw Hydra overrides for verl keys that the spec does not name.")
@@ -97,7 +96,9 @@ class DistillationSpec(SamplingSpec):
         default_factory=dict,
         description="Several teachers in its place: a name for each, with the keys of `teacher`.",
     )
-    route: Route = Field(default_factory=Route, description="Which of several teachers reads a row.")
+    route: Route = Field(
+        default_factory=Route, description="Which of several teachers, or which blend of them, reads a row."
+    )
     opd: Opd = Field(description="The divergence.")
     trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
@@ -108,6 +109,19 @@ class DistillationSpec(SamplingSpec):
         if self.teacher is not None:
             return {"teacher": self.teacher}
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """Of several teachers who may read a row: each of them, then each blend, in the order of their names."""
+        numbers = {name: number for number, name in enumerate(sorted(self.teachers))}
+        alone = [Reader(name, (number,)) for name, number in numbers.items()]
+        blends = sorted(self.route.blends.items())
+        return (*alone, *(Reader.of_blend(name, blend, numbers) for name, blend in blends))
+
+    @property
+    def routed(self) -> tuple[Reader, ...]:
+        """Those of `readers` that some value of the column leads to."""
+        return tuple(reader for reader in self.readers if reader.name in self.route.names)
 
     @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:

@@ -270,18 +270,42 @@ RULES = (
     ),
     Rule(
         key="route.to",
-        when="len(teachers) > 0 and len(route.to) == 0",
+        when="len(teachers) > 0 and len(route.to) == 0 and route.all is None",
         rule="there are several teachers, and nothing says which one reads a row",
-        fix="give the name of a teacher for each value in the data's column {route.by}: to: {{VALUE: NAME}}",
+        fix="give the name of a teacher or blend for each value in the data's column {route.by}: to: {{VALUE: NAME}}, or one for every "
+        "row: all: NAME",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="route.all",
+        when="route.all is not None and len(route.to) > 0",
+        rule="one reads every row, or each row has its own by route.to",
+        fix="remove route.all or route.to",
+        kinds=DISTILS,
+    ),
+    Rule(
+        key="route.all",
+        when="route.all is not None and route.all not in keys(teachers) and route.all not in keys(route.blends)",
+        rule="there is no teacher of that name under teachers, and no blend under route.blends",
+        fix="name one that is there, or add it",
         kinds=DISTILS,
     ),
     Rule(
         each="keys(route.to)",
         key="route.to.{item}",
         value="route.to[item]",
-        when="route.to[item] not in keys(teachers)",
-        rule="there is no teacher of that name under teachers",
+        when="route.to[item] not in keys(teachers) and route.to[item] not in keys(route.blends)",
+        rule="there is no teacher of that name under teachers, and no blend under route.blends",
         fix="name one that is there, or add it",
+        kinds=DISTILS,
+    ),
+    Rule(
+        each="keys(route.blends)",
+        key="route.blends.{item}",
+        value="item",
+        when="item in keys(teachers)",
+        rule="a teacher has that name, and route and metrics tell them apart by it",
+        fix="give the blend another name",
         kinds=DISTILS,
     ),
     *(
@@ -593,7 +617,30 @@ def check(spec: BaseSpec) -> list[Problem]:
     if not isinstance(spec, RunSpec):
         return []
     problems = list(broken(RULES, with_named(spec.model_dump(mode="json"), SIZES)))
-    return problems + list(_unlike_offloads(spec))
+    return problems + list(_unlike_offloads(spec)) + list(_unread_blends(spec))
+
+
+def _unread_blends(spec: RunSpec) -> Iterator[Problem]:
+    """The teachers of a blend; the charts' language has no list within a list."""
+    if not isinstance(spec, DistillationSpec):
+        return
+    for name, blend in sorted(spec.route.blends.items()):
+        for teacher in sorted(blend.weights):
+            if teacher not in spec.teachers:
+                yield Problem(
+                    path=f"route.blends.{name}.weights.{teacher}",
+                    value=blend.weights[teacher],
+                    rule="there is no teacher of that name under teachers",
+                    fix=f"name one that is there ({', '.join(sorted(spec.teachers)) or 'there is none'}), or add it",
+                )
+            elif spec.teachers[teacher].prompt is not None:
+                yield Problem(
+                    path=f"route.blends.{name}.weights.{teacher}",
+                    value=blend.weights[teacher],
+                    rule="this teacher has a prompt of its own, and all teachers of a blend read the student's: a row carries one "
+                    "prompt beside the student's, not one for each teacher",
+                    fix=f"take it out of the blend, or remove teachers.{teacher}.prompt",
+                )
 
 
 def _unlike_offloads(spec: RunSpec) -> Iterator[Problem]:
@@ -614,10 +661,21 @@ def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
     if isinstance(spec, DistillationSpec):
-        idle = [name for name in spec.teachers if name not in spec.route.to.values()]
+        reading = {number for reader in spec.routed for number in reader.teachers}
+        idle = [name for number, name in enumerate(sorted(spec.teachers)) if number not in reading]
         out += [
             f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing" for name in idle
         ]
+        out += [
+            f"route.blends.{name}: nothing leads to it, so it is not used"
+            for name in spec.route.blends
+            if name not in spec.route.names
+        ]
+        if spec.device == "cuda" and (blends := [reader.name for reader in spec.routed if len(reader.teachers) > 1]):
+            out.append(
+                f"route.blends: the fused CUDA kernels have no blend of teachers: rows of {', '.join(blends)} run through plain fp32 "
+                "products, which are slower; the memory plan counts them, its times do not"
+            )
         if spec.device == "cuda" and spec.opd.without_kernels:
             lacking = ", ".join(spec.opd.without_kernels)
             out.append(

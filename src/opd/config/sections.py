@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from opd.config.base import Count, Dtype, Extras, Modules, Natural, Offload, Paths, Probability, Section, Text, TopK
+from opd.config.base import (
+    KEY_PATTERN,
+    Count,
+    Dtype,
+    Extras,
+    Modules,
+    Natural,
+    Offload,
+    Paths,
+    Positive,
+    Probability,
+    Section,
+    Text,
+    TopK,
+)
 from opd.config.prompt_template import checked
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
+TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
 
@@ -66,6 +83,19 @@ class Teacher(Section):
     )
 
 
+class Blend(Section):
+    """Several teachers that read a row together."""
+
+    form: Literal["mixture", "sum"] = Field(
+        default="mixture",
+        description="`mixture`: the divergence from the weighted mean of the teachers' probabilities; `sum`: the weighted mean of the "
+        "divergences from each teacher.",
+    )
+    weights: dict[TeacherName, Positive] = Field(
+        min_length=1, description="Weight of each teacher by its name; their shares are the weights over their sum."
+    )
+
+
 class Route(Section):
     """Which of several teachers reads a row."""
 
@@ -74,8 +104,46 @@ class Route(Section):
     )
     to: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Name of the teacher for each value in that column; several values may have the same one.",
+        description="Name of the teacher or blend for each value in that column; several values may have the same one.",
     )
+    all: Text | None = Field(
+        default=None, description="Name of the teacher or blend of every row, in the place of `by` and `to`."
+    )
+    blends: dict[TeacherName, Blend] = Field(
+        default_factory=dict, description="Teachers that read a row together: a name for each combination of them."
+    )
+
+    def of(self, value: object) -> str | None:
+        """The teacher's or blend's name for a row with this value in the column; None: it leads to none."""
+        return self.all or self.to.get(str(value))
+
+    @property
+    def names(self) -> set[str]:
+        """Every teacher and blend that some value leads to."""
+        return {*self.to.values()} if self.all is None else {self.all}
+
+
+class Reader(NamedTuple):
+    """Who reads a row of several teachers: one, or a blend of them."""
+
+    name: str
+    teachers: tuple[int, ...]
+    """Their numbers in the order of `named_teachers`."""
+    shares: tuple[float, ...] = (1.0,)
+    """Of each; their sum is 1."""
+    form: Literal["mixture", "sum"] = "mixture"
+
+    @classmethod
+    def of_blend(cls, name: str, blend: Blend, numbers: Mapping[str, int]) -> Reader:
+        """Of a blend; what is no teacher's name is left to the rules.
+
+        Args:
+            numbers: of each teacher by its name.
+        """
+        known = sorted(name for name in blend.weights if name in numbers)
+        total = math.fsum(blend.weights[teacher] for teacher in known)
+        shares = tuple(blend.weights[teacher] / total for teacher in known)
+        return cls(name, tuple(numbers[teacher] for teacher in known), shares, blend.form)
 
 
 class Split(Section):

@@ -54,6 +54,16 @@ def _missing_module() -> str | None:
     return None
 
 
+def say_plain(weight: Tensor, obstacle: str) -> None:
+    """Warn once of each obstacle where a CUDA device has to use the plain form.
+
+    Args:
+        weight: of a head, by whose place the device is known.
+    """
+    if weight.device.type == "cuda":
+        _warn_once(obstacle)
+
+
 @functools.cache
 def _warn_once(obstacle: str) -> None:
     logger.warning("head divergence falls back to the plain chunked path on a CUDA device: %s", obstacle)
@@ -272,6 +282,5 @@ def choose_backend(
         return "fused"
     if backend == "fused":
         raise ValueError(f"backend='fused': {obstacle}; leave backend unset to fall back to the plain path")
-    if student_weight.device.type == "cuda":
-        _warn_once(obstacle)
+    say_plain(student_weight, obstacle)
     return "chunked"

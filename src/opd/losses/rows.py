@@ -50,8 +50,8 @@ def row_statistics(
     every statistic, and (for a gradient) the sum that restores a peak's entry.
 
     Args:
-        student_logits: [C, V] float32 or float64, before the temperature; may be overwritten.
-        teacher_logits: [C, V], same dtype; may be overwritten.
+        student_logits: [C, V] float32 or float64, before the temperature; overwritten with a `reduce`, and not without.
+        teacher_logits: [C, V], same dtype; likewise.
         picked: [C] int64, the token whose log-probability to return, counted from the first entry here; or None.
         gradient_scale: [C] factor of each row's gradient (the token's weight), or None for statistics only.
         reduce: (values, op) -> None, in place, over the slices; op is `ReduceOp.SUM` or `ReduceOp.MAX`. None where V is

@@ -95,10 +95,11 @@ def make_pace(plan: Plan, rates: Rates, lengths: Sequence[int], *, prompt_tokens
     """
     job, rows = plan.job, [prompt_tokens + length for length in lengths]
     tokens, trained = sum(rows), sum(lengths)
+    # As if every teacher, or blend of teachers, had as many rows.
     teacher = sum(
-        2.0 * shape.backbone_params * tokens + _attention(shape, rows) for shape, _ in job.teachers
-    ) / len(job.teachers)  # fmt: skip
-    widest = max(shape.hidden for shape, _ in job.teachers)
+        2.0 * shape.backbone_params * tokens + _attention(shape, rows) for some in job.readers for shape, _ in some
+    ) / len(job.readers)  # fmt: skip
+    widest = max(sum(shape.hidden for shape, _ in some) for some in job.readers)
     # Forward, gradient of the input, gradient of the weight: a frozen model has no third.
     products = 3 if job.adapter_params is None else 2
     heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)

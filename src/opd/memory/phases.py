@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opd.memory.job import GIB, Job
+from opd.memory.shapes import ModelShape
 
 MASTER_BYTES = 4  # master weights, gradients and AdamW's two moments are fp32
 # CUDA context, cuBLAS and NCCL workspaces, and what the caching allocator cannot join together.
@@ -157,11 +158,11 @@ def _student(job: Job, choice: Choice) -> Phase:
             "activations": kept,
             "teacher head": _teacher_head(job, choice),
             "hidden states": choice.cache_bytes,
-            # Of several teachers the rows of a micro-batch make one each, and autograd's sum is one more.
+            # Of several teachers, and blends, the rows of a micro-batch make one each, and autograd's sum is one more.
             # A LoRA student's head is frozen.
             "head gradient": 0
             if job.adapter_params is not None
-            else (len(job.teachers) + (len(job.teachers) > 1))
+            else (len(job.readers) + (len(job.readers) > 1))
             * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
             "rollout server": _server_asleep(job),
         },
@@ -204,17 +205,22 @@ def _logits(job: Job) -> int:
     if job.teacher is None:
         return WHOLE_LOGITS * job.compute_bytes * _share(job.train_tokens, job.sequence_ranks) * student.vocab_rows
     tokens = job.loss_tokens * job.vocab_ranks
-    teacher_inputs = max(size * shape.hidden for shape, size in job.teachers)
-    inputs = tokens * (2 * job.compute_bytes * student.hidden + teacher_inputs)
-    if job.fused:
-        return inputs + job.workspace_bytes
-    # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
-    own, *others = (
+    inputs = tokens * (2 * job.compute_bytes * student.hidden + job.widest_bytes)
+    return inputs + max(_head_work(job, some) for some in job.readers)
+
+
+def _head_work(job: Job, teachers: Sequence[tuple[ModelShape, int]]) -> int:
+    """What the head needs beside its inputs for the rows of one teacher, or of a blend, which has no fused form."""
+    if job.fused and len(teachers) == 1:
+        return job.workspace_bytes
+    # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size; of a blend every
+    # teacher's head, and three tensors more: the next one's logits, and the mixture or gradient that is summed.
+    casts = sum(
         MASTER_BYTES * shape.head_params if width != MASTER_BYTES else 0
-        for shape, width in ((student, job.compute_bytes), *job.teachers)
+        for shape, width in ((job.student, job.compute_bytes), *teachers)
     )
-    casts = own + max(others)
-    return inputs + _share(casts + 12 * MASTER_BYTES * job.chunk_rows * student.vocab_rows, job.vocab_ranks)
+    tensors = 12 + 3 * (len(teachers) > 1)
+    return _share(casts + tensors * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows, job.vocab_ranks)
 
 
 def _optimizer(job: Job, choice: Choice) -> Phase:

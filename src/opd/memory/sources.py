@@ -45,6 +45,7 @@ def job_from_spec(
         vocab_ranks=spec.opd.vocab_parallel_size,
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
+        together=tuple(reader.teachers for reader in spec.routed),
         teacher_row_tokens=teacher_row_tokens,
         score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
         score_is_planned=is_packed and spec.opd.read_tokens is None,

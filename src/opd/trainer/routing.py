@@ -1,4 +1,4 @@
-"""Which of several teachers reads each training prompt: `route` of the spec, looked up in the data before the first step."""
+"""Which of several teachers, or which blend of them, reads each training prompt: `route` of the spec, looked up before the first step."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NUM_SHOWN = 5
 
 
 class TeacherRoute:
-    """The number of each prompt's teacher, in the order of `named_teachers`.
+    """The number of each prompt's teacher or blend, in the order of the spec's `readers`.
 
     Raises:
-        SpecError: the data lack the column `route.by`, or a prompt's value in it leads to no teacher.
+        SpecError: the data lack the column `route.by`, or a prompt's value in it leads to none.
     """
 
     def __init__(self, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> None:
-        route, names = spec.route, sorted(spec.teachers)
-        values = dataset.column(route.by)
+        route, names = spec.route, [reader.name for reader in spec.readers]
+        values = [None] * len(dataset.dataframe) if route.all is not None else dataset.column(route.by)
         if values is None:
             problem = Problem(
                 path="route.by",
@@ -33,7 +33,7 @@ class TeacherRoute:
                 fix=f"name one that they have: {', '.join(dataset.dataframe.column_names)}",
             )
             raise SpecError([problem])
-        unrouted = Counter(str(value) for value in values if str(value) not in route.to)
+        unrouted = Counter(str(value) for value in values if route.of(value) is None)
         if unrouted:
             raise SpecError(
                 [
@@ -46,9 +46,10 @@ class TeacherRoute:
                     for value, count in unrouted.most_common(_NUM_SHOWN)
                 ]
             )
-        self._numbers = torch.tensor([names.index(route.to[str(value)]) for value in values])
-        counts = self._numbers.bincount(minlength=len(names)).tolist()
-        shares = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+        read_by = [route.of(value) or "" for value in values]
+        self._numbers = torch.tensor([names.index(name) for name in read_by], dtype=torch.int64)
+        counts = Counter(read_by)
+        shares = ", ".join(f"{reader.name} {counts[reader.name]}" for reader in spec.routed)
         print(f"route: training prompts by teacher: {shares}", flush=True)
 
     @classmethod
@@ -57,5 +58,5 @@ class TeacherRoute:
         return cls(dataset, spec) if spec.teachers else None
 
     def of_rows(self, rows: Sequence[int]) -> Tensor:
-        """[R] int64, the teachers of rows of the data set, as it counts them now."""
+        """[R] int64, the readers of rows of the data set, as it counts them now."""
         return self._numbers[list(rows)]

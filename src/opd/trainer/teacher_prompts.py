@@ -54,7 +54,7 @@ def _text_of(row: Mapping[str, Any], name: str) -> str:
 
 def _key_of(spec: OpdSpec | OpdAgentSpec, row: Mapping[str, Any]) -> str | None:
     """The key of the row's teacher where that has prompts of its own; what leads to no teacher is left to `TeacherRoute`."""
-    name = spec.route.to.get(str(row.get(spec.route.by)))
+    name = spec.route.of(row.get(spec.route.by))
     key = "teacher" if spec.teacher is not None else f"teachers.{name}"
     teacher = spec.named_teachers.get(key)
     return key if teacher is not None and teacher.prompt is not None else None

@@ -13,6 +13,8 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
 from opd.batch import RolloutRows
+from opd.config.sections import Reader
+from opd.losses import Blend
 from opd.worker.engines import TeacherEngine
 from opd.worker.head import CollectTask, TeacherPart
 from opd.worker.reading import READ, Reading, trained_positions
@@ -28,14 +30,14 @@ class TeacherStates:
 
     Args:
         cache: hidden states of the rows' trained tokens.
-        names: of several teachers; empty for one.
-        of_rows: of several teachers the number of each row's own, in the order of `names`; None: one reads all rows.
+        readers: of several teachers who may read a row, alone or together; empty for one.
+        of_rows: of several teachers the number of each row's reader; None: one teacher reads all rows.
         holders: where ranks share sequences, which of them computed what.
         heads: [V_T, d_T] of each teacher, or the entries of it that this rank needs.
     """
 
     cache: HiddenCache
-    names: Sequence[str] = ()
+    readers: Sequence[Reader] = ()
     of_rows: Sequence[int] | None = None
     holders: Holders = field(default_factory=Holders)
     heads: list[torch.Tensor] = field(default_factory=list)
@@ -46,7 +48,13 @@ class TeacherStates:
         Args:
             rank: this one's among those that share the row; None: it has all of it.
         """
-        self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
+        mine = kept if rank is None else self.holders.keep(row, kept)[rank]
+        for number in self.of_row(row):
+            self.cache.keep(row, mine, number)
+
+    def of_row(self, row: int) -> tuple[int, ...]:
+        """Numbers of the teachers that read a row."""
+        return (0,) if self.of_rows is None else self.readers[self.of_rows[row]].teachers
 
     def for_head(
         self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
@@ -67,17 +75,18 @@ class TeacherStates:
         return {"teacher_hidden": hidden, "teacher_weight": self.heads[0]}
 
     def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[TeacherPart]:
-        """Of each teacher that has a row in the micro-batch."""
+        """Of each teacher and blend that has a row in the micro-batch."""
         own = torch.tensor([of_rows[row] for row in numbers])
         of_token = own.repeat_interleave(counts.cpu())
         for number in own.unique().tolist():
-            places = (own == number).nonzero()[:, 0].tolist()
+            places, reader = (own == number).nonzero()[:, 0].tolist(), self.readers[number]
             yield TeacherPart(
-                name=self.names[number],
+                name=reader.name,
                 rows=tuple(places),
                 tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
-                hidden=self.cache.fetch([numbers[place] for place in places]),
-                weight=self.heads[number],
+                hidden=tuple(self.cache.fetch([numbers[place] for place in places], one) for one in reader.teachers),
+                weights=tuple(self.heads[one] for one in reader.teachers),
+                blend=Blend(form=reader.form, shares=reader.shares),
             )
 
 
@@ -98,16 +107,15 @@ class TeacherPhase:
     def run(self, data: TensorDict, rows: RolloutRows) -> None:
         """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's."""
         for number, teacher in enumerate(self.teachers):
-            of_rows = self.states.of_rows
-            some = data if of_rows is None else self._rows_of(data, number, of_rows)
+            some = data if self.states.of_rows is None else self._rows_of(data, number)
             if some is not None:
                 self._pass(some, rows, number, teacher)
 
-    def _rows_of(self, data: TensorDict, number: int, of_rows: Sequence[int]) -> TensorDict | None:
-        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
+    def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
+        """The rows that a teacher reads: its own, alone or with others, and other short ones so that every rank reads equally many, in whole
         micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
         """
-        is_other = torch.tensor(of_rows) != number
+        is_other = torch.tensor([number not in self.states.of_row(row) for row in range(len(data))])
         num_rows = (~is_other).sum().to(self.reading.device)
         distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
         if not num_rows:
@@ -132,8 +140,8 @@ class TeacherPhase:
 
         def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
             for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                if states.of_rows is None or states.of_rows[row] == number:
-                    states.cache.put(row, part)
+                if number in states.of_row(row):
+                    states.cache.put(row, part, number)
 
         engine: TeacherEngine = teacher.engine
         engine.read(inputs, task_of, take)
