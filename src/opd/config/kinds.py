@@ -113,10 +113,7 @@ class DistillationSpec(SamplingSpec):
     @property
     def readers(self) -> tuple[Reader, ...]:
         """Of several teachers who may read a row: each of them, then each blend, in the order of their names."""
-        numbers = {name: number for number, name in enumerate(sorted(self.teachers))}
-        alone = [Reader(name, (number,)) for name, number in numbers.items()]
-        blends = sorted(self.route.blends.items())
-        return (*alone, *(Reader.of_blend(name, blend, numbers) for name, blend in blends))
+        return Reader.all_of(self.teachers, self.route)
 
     @property
     def routed(self) -> tuple[Reader, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -134,12 +134,15 @@ class Reader(NamedTuple):
     form: Literal["mixture", "sum"] = "mixture"
 
     @classmethod
-    def of_blend(cls, name: str, blend: Blend, numbers: Mapping[str, int]) -> Reader:
-        """Of a blend; what is no teacher's name is left to the rules.
+    def all_of(cls, teachers: Collection[str], route: Route) -> tuple[Reader, ...]:
+        """Each of the teachers, then each blend, in the order of their names."""
+        numbers = {name: number for number, name in enumerate(sorted(teachers))}
+        alone = [cls(name, (number,)) for name, number in numbers.items()]
+        return (*alone, *(cls._of_blend(name, route.blends[name], numbers) for name in sorted(route.blends)))
 
-        Args:
-            numbers: of each teacher by its name.
-        """
+    @classmethod
+    def _of_blend(cls, name: str, blend: Blend, numbers: Mapping[str, int]) -> Reader:
+        """What is no teacher's name is left to the rules."""
         known = sorted(name for name in blend.weights if name in numbers)
         total = math.fsum(blend.weights[teacher] for teacher in known)
         shares = tuple(blend.weights[teacher] / total for teacher in known)

@@ -1,4 +1,4 @@
-"""Divergences between student and teacher, from logits or straight from hidden states, and the weights of their sums."""
+"""Divergences between student and teachers, from logits or straight from hidden states, and the weights of their sums."""
 
 from opd.losses.blend import Blend
 from opd.losses.chunked import blended_divergence, chunked_divergence

@@ -1,0 +1,228 @@
+"""Two teachers that each know half of the toy's additions: routed by the kind of problem, each alone, and blends of both.
+
+`python -m tests.evidence.teachers` trains every cell on each seed and writes `TEACHERS.md`; README.md says what is shown.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from tests.evidence import opsd
+from tests.evidence.alone import main_of
+from tests.evidence.cells import PRIMARY_FILE
+from tests.evidence.generate import generate
+from tests.evidence.inference import Difference, paired
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+
+from opd.batch import RolloutRows
+from opd.config.sections import Blend as BlendKeys
+from opd.config.sections import Reader, Route
+from opd.data.toy import STUDENT_DIR, TEACHER_DIR
+from opd.data.toy.task import Problem, split_problems
+from opd.data.toy.tokenizer import build_tokenizer
+from opd.importance.counter import step_seed
+from opd.losses import Blend, blended_divergence
+
+SEEDS = (1, 2, 3, 4, 5)
+NUM_UPDATES, BATCH_SIZE, LEARNING_RATE, NUM_WARMUP = 120, 64, 1e-3, 5
+NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, TEACHER_SEED = 200, 64, 1e-3, 0
+KINDS = ("even", "odd")
+"""A problem's, by its first operand: its `data_source`, and the name of the teacher that knows it."""
+_EQUAL = {"even": 1.0, "odd": 1.0}
+CELLS = {
+    "routed": Route(to={"toy_even": "even", "toy_odd": "odd"}),
+    "even_alone": Route(all="even"),
+    "odd_alone": Route(all="odd"),
+    "mixture": Route(all="both", blends={"both": BlendKeys(form="mixture", weights=_EQUAL)}),
+    "sum": Route(all="both", blends={"both": BlendKeys(form="sum", weights=_EQUAL)}),
+}
+"""`route` of an experiment with the teachers `even` and `odd`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Held-out shares of right answers, sampled at temperature 1; both kinds of problem are half of all."""
+
+    cell: str
+    seed: int
+    before: float
+    even: float
+    odd: float
+
+    @property
+    def after(self) -> float:
+        return (self.even + self.odd) / 2
+
+
+class Claim(NamedTuple):
+    """What primary.yaml asks of the seeds, in points of the share of all problems."""
+
+    cell: str
+    more_than: float
+    alone: tuple[str, ...]
+    at_most: float
+
+
+def primary() -> Claim:
+    """Written down before the first run of the seeds."""
+    [listed] = yaml.safe_load(PRIMARY_FILE.read_text())["teachers"]
+    return Claim(listed["cell"], listed["more_than"], tuple(listed["alone"]), listed["at_most"])
+
+
+def kind_of(problem: Problem) -> str:
+    return KINDS[problem.a % 2]
+
+
+@cache
+def problems(split: str) -> list[Problem]:
+    """Of a split those that carry: a pupil who drops every carry has none of them right."""
+    return [p for p in getattr(split_problems(), split) if p.answer != p.answer_without_carries]
+
+
+def make_teacher(tokenizer: PreTrainedTokenizerBase, knows: str, *, seed: int = TEACHER_SEED) -> Qwen3ForCausalLM:
+    """The toy's teacher after lessons in which problems of the other kind drop every carry: one for all seeds."""
+    model = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32)
+    draw = random.Random(f"{seed} {knows}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LESSON_RATE, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / NUM_LESSON_STEPS)
+    for _ in range(NUM_LESSON_STEPS):
+        asked = draw.sample(problems("train"), LESSON_BATCH)
+        said = [p.answer if kind_of(p) == knows else p.answer_without_carries for p in asked]
+        loss = opsd._lesson(model, tokenizer, opsd.prompt_ids(tokenizer, asked), said)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def shares_right(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> dict[str, float]:
+    """Of one sampled answer to each held-out problem, by kind."""
+    asked = problems("heldout")
+    seeds = np.random.default_rng(step_seed(seed, -1)).integers(0, 2**63, len(asked), dtype=np.uint64)
+    rows = generate(model, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
+    spans = zip(rows.input_ids.split(rows.lens.tolist()), rows.response_lens.tolist(), strict=True)
+    texts = tokenizer.batch_decode([row[-num:] for row, num in spans], skip_special_tokens=True)
+    right = {kind: [] for kind in KINDS}
+    for text, problem in zip(texts, asked, strict=True):
+        right[kind_of(problem)].append(text == problem.answer)
+    return {kind: sum(found) / len(found) for kind, found in right.items()}
+
+
+def update_loss(
+    student: Qwen3ForCausalLM,
+    teachers: Mapping[str, Qwen3ForCausalLM],
+    rows: RolloutRows,
+    kinds: Sequence[str],
+    route: Route,
+) -> torch.Tensor:
+    """Reverse KL a token, of each row from its own teacher or blend.
+
+    Args:
+        kinds: of the rows.
+    """
+    states, at = opsd._states(student, rows)
+    with torch.no_grad():
+        read = [opsd._states(teachers[name], rows)[0] for name in sorted(teachers)]
+    heads = [teachers[name].lm_head.weight for name in sorted(teachers)]
+    names = [route.of(f"toy_{kind}") for kind in kinds]
+    total = torch.zeros(())
+    for reader in Reader.all_of(teachers, route):
+        mine = torch.tensor([name == reader.name for name in names])[at.row]
+        if mine.any():
+            total = total + blended_divergence(
+                states[mine], student.lm_head.weight,
+                [(read[number][mine], heads[number]) for number in reader.teachers],
+                Blend(form=reader.form, shares=reader.shares), "reverse_kl",
+                token_weights=torch.ones(int(mine.sum())), beta=0.0, temperature=1.0, chunk_size=4096,
+                valid_vocab=len(build_tokenizer()),
+            ).loss_sum  # fmt: skip
+    return total / len(at.row)
+
+
+def run(cell: str, models: Mapping[str, Qwen3ForCausalLM], *, seed: int) -> Result:
+    """Distil a copy of the toy's student; what differs between cells of a seed is who reads which problem.
+
+    Args:
+        models: `start`, and the teachers by the kind that they know.
+    """
+    tokenizer, start = build_tokenizer(), models["start"]
+    teachers, student = {kind: models[kind] for kind in KINDS}, deepcopy(start)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / NUM_WARMUP, 2 * (1 - step / NUM_UPDATES))
+    )
+    draw = random.Random(seed)
+    for step in range(NUM_UPDATES):
+        asked = draw.sample(problems("train"), BATCH_SIZE)
+        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, BATCH_SIZE, dtype=np.uint64)
+        answers = generate(student, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
+        rows = RolloutRows(**{key: value.clone() for key, value in vars(answers).items() if value is not None})
+        loss = update_loss(student, teachers, rows, [kind_of(problem) for problem in asked], CELLS[cell])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    before, after = (shares_right(model, tokenizer, seed=seed) for model in (start, student))
+    return Result(cell=cell, seed=seed, before=sum(before.values()) / 2, even=after["even"], odd=after["odd"])
+
+
+def of_cell(results: Sequence[Result], cell: str, what: str = "after") -> Difference:
+    """Mean and interval over the seeds, in points."""
+    return paired([100 * getattr(one, what) for one in results if one.cell == cell])
+
+
+def verdict(results: Sequence[Result]) -> dict[str, bool]:
+    """What the claim says of each of its cells, and whether the whole interval bears it out."""
+    claim = primary()
+    found = {f"`{claim.cell}` above {claim.more_than:g}": of_cell(results, claim.cell).low > claim.more_than}
+    for cell in claim.alone:
+        found[f"`{cell}` at most {claim.at_most:g}"] = of_cell(results, cell).high <= claim.at_most
+    return found
+
+
+def table(results: Sequence[Result]) -> str:
+    """Markdown: the cells' means, the claims, and every run."""
+    lines = ["| cell | seeds | start | even | odd | both | 95 % |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for cell in CELLS:
+        before, even, odd, after = (of_cell(results, cell, what) for what in ("before", "even", "odd", "after"))
+        lines.append(
+            f"| `{cell}` | {after.num} | {before.mean:.1f} | {even.mean:.1f} | {odd.mean:.1f} "
+            f"| {after.mean:.1f} ± {after.standard_error:.1f} | {after.low:.1f} … {after.high:.1f} |"
+        )
+    lines += ["", "| primary claim, of the whole interval | found |", "| --- | --- |"]
+    lines += [f"| {claim} | {'yes' if so else 'no'} |" for claim, so in verdict(results).items()]
+    lines += ["", "| cell | seed | start | even | odd | both |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for one in sorted(results, key=lambda one: (list(CELLS).index(one.cell), one.seed)):
+        lines.append(
+            f"| `{one.cell}` | {one.seed} | {one.before:.3f} | {one.even:.3f} | {one.odd:.3f} | {one.after:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    start = Qwen3ForCausalLM.from_pretrained(STUDENT_DIR, dtype=torch.float32).eval()
+    tokenizer = build_tokenizer()
+    teacher = cache(lambda kind: make_teacher(tokenizer, kind))
+    return main_of(
+        sys.modules[__name__],
+        argv,
+        cells=CELLS,
+        run=lambda cell, seed: run(cell, {"start": start} | {kind: teacher(kind) for kind in KINDS}, seed=seed),
+        title="Two teachers that each know half of the toy's additions",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
