@@ -33,7 +33,7 @@ from opd.importance.counter import step_seed
 from opd.losses import Blend, blended_divergence
 
 SEEDS = (1, 2, 3, 4, 5)
-NUM_UPDATES, BATCH_SIZE, LEARNING_RATE, NUM_WARMUP = 120, 64, 1e-3, 5
+NUM_UPDATES, BATCH_SIZE, LEARNING_RATE, NUM_WARMUP = 100, 64, 1e-3, 5
 NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, TEACHER_SEED = 200, 64, 1e-3, 0
 KINDS = ("even", "odd")
 """A problem's, by its first operand: its `data_source`, and the name of the teacher that knows it."""
