@@ -146,7 +146,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@
 
-gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, ten runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-step: $(VENV)/.gpu.stamp ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)

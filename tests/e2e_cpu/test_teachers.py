@@ -4,14 +4,10 @@ resume to the same bits.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
+from tests.remainders import write_remainders
 
-from opd.data.toy.task import write_parquet
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
@@ -19,18 +15,10 @@ _SPEC, _STEPS = "opd-teachers", 6
 _READERS = ("carries", "drops", "mixed", "meant")
 
 
-def _write(folder: Path) -> None:
-    """The toy's training file in a run's folder, with a column of what a problem's first operand leaves when divided by 4."""
-    train, _ = write_parquet(folder, seed=3, num_train=48)
-    table = pq.read_table(train)
-    firsts = [int(info["problem_id"].partition("+")[0]) for info in table["extra_info"].to_pylist()]
-    pq.write_table(table.append_column("remainder", pa.array([first % 4 for first in firsts])), train)
-
-
 @pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp_path):
     for name in ("whole", "killed"):
-        _write(tmp_path / name)
+        write_remainders(tmp_path / name, seed=3, num_train=48)
     whole = run(tmp_path / "whole", _SPEC).must_be_clean()
     for row in whole.steps:
         of = {
@@ -59,7 +47,7 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
 
 
 def test_a_prompt_that_no_teacher_is_named_for_ends_the_run_before_its_first_step(tmp_path):
-    _write(tmp_path)
+    write_remainders(tmp_path, seed=3, num_train=48)
     outcome = run(tmp_path, _SPEC, "route.to={'0': carries, '1': drops, '2': mixed}")
     assert outcome.returncode == 2
     assert "training prompts have '3' in the column remainder, which leads to no teacher" in outcome.output

@@ -28,6 +28,8 @@ class Shape:
 
 STUDENT = Shape(num_layers=8, hidden_size=1024, seed=0)
 TEACHER = Shape(num_layers=28, hidden_size=2048, seed=1)
+SECOND = Shape(num_layers=14, hidden_size=1536, seed=2)
+MODELS = {"student": STUDENT, "teacher": TEACHER, "second": SECOND}
 
 
 def widened_tokenizer(num_entries: int = NUM_VOCAB) -> PreTrainedTokenizerFast:
@@ -82,13 +84,13 @@ def save_model(folder: Path, shape: Shape, tokenizer: PreTrainedTokenizerFast, d
 
 
 def make_assets(folder: Path, device: str = "cuda") -> None:
-    """`folder/student` and `folder/teacher`; a folder that is complete is left as it is."""
-    if (folder / "done").exists():
-        return
+    """Every model of `MODELS` in a folder of its name; one that is complete is left as it is."""
     tokenizer = widened_tokenizer()
-    for name, shape in (("student", STUDENT), ("teacher", TEACHER)):
-        print(save_model(folder / name, shape, tokenizer, device), flush=True)
-    (folder / "done").touch()
+    for name, shape in MODELS.items():
+        done = folder / f"{name}.done"
+        if not done.exists():
+            print(save_model(folder / name, shape, tokenizer, device), flush=True)
+            done.touch()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ MIN_PEARSON = {
     "soft-or": 0.999,
     "soft-or-micro": 0.999,
     "entropy": 0.999,
+    "teachers": 0.999,
     "toy": 0.98,
     "lora": 0.98,
     "grpo": 0.98,
@@ -168,6 +169,26 @@ def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
         if len(accuracy) > 1:
             promise = f"validation accuracy rises, {name.split('/')[1]}"
             yield Promise(promise, f"{accuracy[0]:.3f} -> {accuracy[-1]:.3f}", accuracy[-1] > accuracy[0])
+
+
+def teacher_promises(rows: list[Row], names: Sequence[str]) -> Iterator[Promise]:
+    """Of a run with several teachers and blends: each has rows in every step, and together they have all."""
+    steps = training_rows(rows)
+    fewest = min(row.get(f"opd/teacher/{name}/rows", 0.0) for row in steps for name in names)
+    yield Promise(f"rows of {', '.join(names)} in every step", f"{fewest:.0f} at the fewest", fewest > 0)
+    for what in ("rows", "tokens"):
+        total = "opd/batch_size" if what == "rows" else "opd/num_tokens"
+        lost = max(abs(row[total] - sum(row.get(f"opd/teacher/{name}/{what}", 0.0) for name in names)) for row in steps)
+        yield Promise(f"their {what} are all of a step's", f"{lost:.0f} of none or of two", lost == 0)
+    apart = max(
+        abs(
+            sum(row[f"opd/teacher/{name}/divergence"] * row[f"opd/teacher/{name}/tokens"] for name in names)
+            / (row["opd/divergence"] * row["opd/num_tokens"])
+            - 1
+        )
+        for row in steps
+    )
+    yield Promise("their divergences make the whole one", f"apart by {apart:.1e} of it", apart < 1e-5)
 
 
 def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:

@@ -1,5 +1,5 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, the toy task, all weights and adapters alone, GRPO, conversations with tools over our own world and DeepPlanning's
+chosen ones, from several teachers and blends of them, the toy task, all weights and adapters alone, GRPO, conversations with tools over our own world and DeepPlanning's
 layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
@@ -34,8 +34,10 @@ from tests.gpu_smoke.promises import (
     sft_promises,
     start_parts,
     step_parts,
+    teacher_promises,
     weight_promises,
 )
+from tests.remainders import write_remainders
 
 from opd.config import load_spec
 from opd.config.pipeline import FOLDER as STAGES
@@ -51,6 +53,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SPECS = {
     "opd": HERE / "specs/opd.yaml",
+    "teachers": HERE / "specs/teachers.yaml",
     "toy": ROOT / "manifests/experiments/quickstart.yaml",
     "lora": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
@@ -144,6 +147,8 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     sets += LORA if name == "lora" else ()
     if name == "weighted":
         write_equal_rates(folder / PASS_RATES)
+    if name == "teachers":
+        write_remainders(folder / "assets/remainders", seed=1)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     if name == PLANNER:
@@ -219,6 +224,8 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         yield from weight_promises(rows, run_dir)
     if name in (*CHOICES, "weighted"):
         yield from choice_promises(rows, spec.opd.importance.tokens.ratio)
+    if name == "teachers":
+        yield from teacher_promises(rows, [reader.name for reader in spec.routed])
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
     if name == PLANNER:
@@ -267,7 +274,7 @@ def main() -> int:
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
-    if any(SPECS[name] == SPECS["opd"] for name in names):
+    if any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
     if PLANNER in names:

@@ -2,10 +2,20 @@
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from tests.gpu_smoke.promises import PEARSON, choice_promises, promises, sft_promises, weight_promises
-from tests.gpu_smoke.smoke import PASS_RATES, write_equal_rates
+from tests.gpu_smoke.promises import (
+    PEARSON,
+    choice_promises,
+    promises,
+    sft_promises,
+    teacher_promises,
+    weight_promises,
+)
+from tests.gpu_smoke.smoke import PASS_RATES, SPECS, write_equal_rates
+from tests.remainders import write_remainders
 
+from opd.config import load_spec
 from opd.data.toy.task import split_problems
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key
 
@@ -34,6 +44,39 @@ def test_a_step_that_chose_tokens_low_in_both_scores_as_often_as_others_breaks_t
 
 def test_a_step_without_tokens_low_in_both_scores_has_left_them_out():
     assert not broken(q4=0.0, q4_selected=0.0)
+
+
+def _of_two_teachers(**of_last_step: float) -> list[str]:
+    """The broken promises of two steps of a teacher and a blend, the last with these values."""
+    of = {"large": (0.5, 300.0, 40.0), "mixed": (0.25, 100.0, 20.0)}
+    step = {"training/global_step": 1.0, "opd/divergence": 0.4375, "opd/num_tokens": 400.0, "opd/batch_size": 60.0}
+    for name, (divergence, tokens, rows) in of.items():
+        key = f"opd/teacher/{name}"
+        step |= {f"{key}/divergence": divergence, f"{key}/tokens": tokens, f"{key}/rows": rows}
+    last = {key.replace("__", "/"): value for key, value in of_last_step.items()}
+    return [promise.name for promise in teacher_promises([step, step | last], list(of)) if not promise.kept]
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ({}, []),
+        ({"opd__teacher__mixed__rows": 0.0}, ["rows of large, mixed in every step", "their rows are all of a step's"]),
+        ({"opd__batch_size": 61.0}, ["their rows are all of a step's"]),
+        ({"opd__divergence": 0.44}, ["their divergences make the whole one"]),
+    ],
+)
+def test_teachers_and_blends_share_a_steps_rows(last, expected):
+    assert _of_two_teachers(**last) == expected
+
+
+def test_the_smoke_runs_teachers_and_blends_each_have_prompts(tmp_path):
+    table = pq.read_table(write_remainders(tmp_path, seed=1))
+    spec = load_spec(str(SPECS["teachers"]), env={}, sets=[], overrides=[]).spec
+    read_by = [spec.route.of(value) for value in table[spec.route.by].to_pylist()]
+    assert {reader.name for reader in spec.routed} == set(read_by)
+    assert len(spec.routed) == 4
+    assert min(read_by.count(name) for name in set(read_by)) > 1000
 
 
 RATES = [0.125, 0.5, 0.875, 1.0]
