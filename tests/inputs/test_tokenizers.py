@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.evidence.cross import build_foreign_tokenizer
 from tests.worker.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, R1_QWEN, num_pieces, save_tokenizer
 from transformers import AutoTokenizer
 
@@ -79,10 +80,20 @@ def test_a_few_renamed_ids_come_with_the_way_to_one_tokenizer_and_foreign_ones_d
     one_renamed = (*QWEN2_5[:-1], "<|mine|>")
     with pytest.raises(Unfit, match="copy the teacher's tokenizer files"):
         shared_tokens(qwen2_5, save_tokenizer(tmp_path / "t", one_renamed, eos="<|im_end|>"))
-    with pytest.raises(Unfit) as refused:  # every id moved by one
+    with pytest.raises(Unfit) as refused:  # as many tokens, every id moved by one
         shared_tokens(qwen2_5, _with_vocabulary_moved(tmp_path / "other"))
+    assert f"({SHARED} and {SHARED} tokens): {N} of the {SHARED} ids" in str(refused.value)
     assert "choose a teacher of the same family" in str(refused.value)
+    assert "kind sft with sft.teacher_answers" in str(refused.value)
     assert "copy" not in str(refused.value)
+
+
+def test_a_larger_tokenizer_of_another_family_is_refused_with_the_way_that_is_left(tmp_path, qwen2_5):
+    # The studies' tokenizer: as text, every one of its characters is a token of the student's too, under another id.
+    build_foreign_tokenizer().save_pretrained(tmp_path / "t")
+    (tmp_path / "t" / "config.json").write_text('{"model_type": "qwen3", "vocab_size": 224}')
+    with pytest.raises(Unfit, match=r"ids that both have mean different tokens.*kind sft with sft\.teacher_answers"):
+        shared_tokens(qwen2_5, str(tmp_path / "t"))
 
 
 def _with_vocabulary_moved(folder):
@@ -112,7 +123,9 @@ def test_two_tokens_of_ones_own_under_the_same_id_are_refused(tmp_path):
 )
 def test_a_teacher_that_cuts_text_otherwise_is_refused_by_the_setting(tmp_path, qwen2_5, section, value):
     teacher = save_tokenizer(tmp_path / "t", QWEN3, eos="<|im_end|>", changed={section: value})
-    with pytest.raises(Unfit, match=f"cut ordinary text into different tokens .*tokenizers' {section} differs"):
+    with pytest.raises(
+        Unfit, match=f"cut ordinary text into different tokens .*tokenizers' {section} differs.*sft.teacher_answers"
+    ):
         shared_tokens(qwen2_5, teacher)
 
 

@@ -13,6 +13,10 @@ from opd.errors import Unfit
 from opd.inputs.loading import reading
 
 _NUM_SHOWN = 6
+_OTHER_FAMILY = (
+    "choose a teacher of the same family, or train on this one's answers, which are text to any tokenizer: kind sft with "
+    "sft.teacher_answers"
+)
 # What decides how a text becomes ids, beside the tokens themselves; `trim_offsets` moves character offsets only.
 _SECTIONS = ("normalizer", "pre_tokenizer", "model")
 _NO_EFFECT = ("trim_offsets",)
@@ -90,7 +94,7 @@ def shared_tokens(
     if differences := _text_differences(*tokenizers):
         raise Unfit(
             f"{paths} cut ordinary text into different tokens ({'; '.join(differences)}): the teacher would read what the "
-            "student writes as it never writes itself; choose a teacher of the same family"
+            f"student writes as it never writes itself; {_OTHER_FAMILY}"
         )
     shared = min(tokens[0].keys() ^ tokens[1].keys())
     _refuse_needed(paths, shared, tokenizers[0], template_kwargs or {})
@@ -104,7 +108,7 @@ def _refuse_other_meanings(paths: str, student: dict[int, str], teacher: dict[in
         return
     shown = ", ".join(f"{index} ({student[index]!r} and {teacher[index]!r})" for index in differing[:_NUM_SHOWN])
     more = ", ..." if len(differing) > _NUM_SHOWN else ""
-    fix = "choose a teacher of the same family"
+    fix = _OTHER_FAMILY
     if len(differing) < len(both) // 100:  # a family whose ids were given other names
         fix += (
             ", or copy the teacher's tokenizer files into a copy of the student's folder, as models distilled from R1 were "
