@@ -32,9 +32,67 @@ SEVERAL = {
 
 
 REWARDED = {"opd.policy.weight": 0.5, "rollout.num_samples": 2}
+CARRIED = {"rollout.schedule": "carry"}
+STRICT = {"rollout.schedule": "strict"}
 
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
+    ("grpo", CARRIED, "rollout.schedule", "compares a prompt's answers", STRICT),
+    ("opd-agent", CARRIED, "rollout.schedule", "the state of its tools", STRICT),
+    *((kind, CARRIED, "rollout.schedule", "nothing is trained here", STRICT) for kind in ("eval", "passrate")),
+    (
+        "opd",
+        CARRIED | {"rollout.num_samples": 4, "opd.reward_beta": 0.5},
+        "opd.reward_beta",
+        "trains on in different updates",
+        {"opd.reward_beta": None},
+    ),
+    ("opd", CARRIED | REWARDED, "opd.policy.weight", "trains on in different updates", {"opd.policy.weight": 0.0}),
+    (
+        "opd",
+        CARRIED | {"rollout.num_samples": 2, "opd.stages": [{"policy_weight": 0.5}]},
+        "opd.stages.0.policy_weight",
+        "trains on in different updates",
+        STRICT,
+    ),
+    (
+        "opd",
+        CARRIED | {"opd.stages": [{"rollouts": "teacher"}], "opd.teacher_answers": ["a.parquet"]},
+        "opd.stages.0.rollouts",
+        "nothing to carry over an update",
+        {"opd.stages": [{"rollouts": "student"}]},
+    ),
+    (
+        "opd",
+        CARRIED | {"opd.horizon": {"tokens": 512, "applies": "generate"}},
+        "opd.horizon.applies",
+        "may be a different one",
+        {"opd.horizon.applies": "train"},
+    ),
+    (
+        "opd",
+        CARRIED | {"data.train_batch_size": 256, "rollout.num_samples": 2, "rollout.in_flight": 511},
+        "rollout.in_flight",
+        "than an update trains on (512)",
+        {"rollout.in_flight": 512},
+    ),
+    (
+        "opd",
+        CARRIED | {"data.train_batch_size": 256, "rollout.in_flight": 513, "rollout.max_age": 3},
+        "rollout.max_age",
+        "some would wait longer",
+        {"rollout.in_flight": 512},
+    ),
+    *(
+        (
+            kind,
+            {"rollout.in_flight": 512},
+            "rollout.in_flight",
+            "belongs to rollout.schedule carry",
+            {"rollout.in_flight": None},
+        )
+        for kind in ("opd", "grpo")
+    ),
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
     ("opd", {"data.split.of": 3}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),
     ("eval", {"data.split.seed": 7}, "data.split.seed", "no data.split.part says which", {"data.split.part": 2}),

@@ -129,3 +129,23 @@ def test_the_memory_of_an_h200_is_told_within_a_twentieth():
     plan = make_plan(MEASURED)
     student = next(phase for phase in plan.phases if phase.name == "student")
     assert (student.total - student.parts["reserve"]) / GIB == pytest.approx(54.41, rel=0.05)
+
+
+def test_a_rollout_with_carried_responses_decodes_a_full_batch_and_reads_those_on_their_way_again():
+    plan, weights = make_plan(job()), 2 * 2120
+    pace = make_pace(plan, UNIT, [10, 6], prompt_tokens=2, num_ranks=1, in_flight=4)
+    alone = 4 * (2 * LAYER_S + weights)  # steps: 16 tokens of 4 responses at once
+    again = 4 * (2 + (100 + 36) / 16 / 2)
+    products = 2 * 2120 * (16 + again) / DECODE_SHARE
+    read = 2 * 2 * 8 * 2 * (10 * (2 + 5) + 6 * (2 + 3))
+    assert pace.rollout == pytest.approx(alone + products + read)
+
+
+def test_no_update_waits_for_the_longest_response_where_unfinished_ones_are_carried():
+    lengths = response_lengths(128, longest=4096, mean=700)
+    plan, h200 = make_plan(job()), product_rates("H200")
+    strict, carry = (
+        make_pace(plan, h200, lengths, prompt_tokens=64, num_ranks=1, in_flight=at_once).rollout
+        for at_once in (None, 256)
+    )
+    assert carry < strict / 2

@@ -127,6 +127,8 @@
     "enforce_eager": false,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
+    "schedule": "strict",
+    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -190,6 +192,8 @@
     "enforce_eager": false,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
+    "schedule": "strict",
+    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -278,6 +282,8 @@
     "enforce_eager": false,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
+    "schedule": "strict",
+    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -423,6 +429,8 @@
     "enforce_eager": false,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
+    "schedule": "strict",
+    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -477,6 +485,8 @@
     "enforce_eager": false,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
+    "schedule": "strict",
+    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {

@@ -26,6 +26,8 @@
 {{- $_ := set $v "num_groups" (maxf 1 (div $v.num_ranks $v.num_sharing)) -}}
 {{- $_ := set $v "num_samples" (ternary 1 ($v.rollout).num_samples (kindIs "invalid" ($v.rollout).num_samples)) -}}
 {{- $_ := set $v "mini_rows" (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) -}}
+{{- $_ := set $v "step_rows" (mulf ($v.data).train_batch_size $v.num_samples) -}}
+{{- $_ := set $v "in_flight" (ternary (mulf 2 $v.step_rows) ($v.rollout).in_flight (kindIs "invalid" ($v.rollout).in_flight)) -}}
 {{- end -}}
 {{- toJson $v -}}
 {{- end -}}
@@ -535,6 +537,75 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo") -}}
+{{- if eq (toString ($v.rollout).schedule) "carry" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.schedule" "value" ($v.rollout).schedule
+  "rule" "a policy gradient compares a prompt's answers with one another, and corrects by one model's probabilities of them"
+  "fix" "use rollout.schedule: strict") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd-agent") -}}
+{{- if eq (toString ($v.rollout).schedule) "carry" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.schedule" "value" ($v.rollout).schedule
+  "rule" "a conversation with tools would have to keep the state of its tools over an update"
+  "fix" "use rollout.schedule: strict") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "eval" "passrate") -}}
+{{- if eq (toString ($v.rollout).schedule) "carry" -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.schedule" "value" ($v.rollout).schedule
+  "rule" "nothing is trained here, so nothing is carried over an update"
+  "fix" "use rollout.schedule: strict") -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd") -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (not (kindIs "invalid" ($v.opd).reward_beta)) (gt (float64 $v.num_samples) 1.0) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
+  "rule" "reward weighting compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
+  "fix" "use rollout.schedule: strict, or remove opd.reward_beta") -}}
+{{- end -}}
+{{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (eq (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
+  "rule" "a policy gradient compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
+  "fix" "use rollout.schedule: strict, or a weight of 0") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).policy_weight)) (gt (float64 ($item).policy_weight) 0.0) (eq (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
+  "rule" "a policy gradient compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
+  "fix" "use rollout.schedule: strict, or a weight of 0") -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (eq (toString ($item).rollouts) "teacher") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.rollouts" (include "opd.text" $index)) "value" ($item).rollouts
+  "rule" "answers that are read from a file are complete: there is nothing to carry over an update"
+  "fix" "use rollout.schedule: strict, or rollouts: student") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (eq (toString (($v.opd).horizon).applies) "generate") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
+  "rule" "under rollout.schedule carry an answer is begun in one step and ends in another, whose horizon may be a different one"
+  "fix" "use rollout.schedule: strict, or applies: train") -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (lt (float64 $v.in_flight) (float64 $v.step_rows)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.in_flight" "value" ($v.rollout).in_flight
+  "rule" (printf "fewer answers at once than an update trains on (%s) would leave nothing to carry" (include "opd.text" $v.step_rows))
+  "fix" (printf "use at least %s; twice as many is the default" (include "opd.text" $v.step_rows))) -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (ge (float64 $v.in_flight) (float64 $v.step_rows)) (gt (float64 (addf $v.in_flight $v.step_rows)) (float64 (mulf ($v.rollout).max_age $v.step_rows))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.max_age" "value" ($v.rollout).max_age
+  "rule" (printf "with %s answers at once (rollout.in_flight) and %s an update, some would wait longer for theirs" (include "opd.text" $v.in_flight) (include "opd.text" $v.step_rows))
+  "fix" (printf "use at least %s, or a smaller rollout.in_flight" (include "opd.text" (div (sub (add (addf $v.in_flight $v.step_rows) $v.step_rows) 1) $v.step_rows)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if and (not (kindIs "invalid" ($v.rollout).in_flight)) (ne (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.in_flight" "value" ($v.rollout).in_flight
+  "rule" "it belongs to rollout.schedule carry; strict generates a step's answers at once"
+  "fix" "remove the key, or set rollout.schedule: carry") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

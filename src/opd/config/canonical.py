@@ -102,6 +102,8 @@ ADDED_SINCE: dict[str, Any] = {
     "data.split.of": 2,
     "data.split.seed": 42,
     "teacher.refresh_every": 0,
+    "rollout.schedule": "strict",
+    "rollout.max_age": 16,
 }
 
 WEIGHT_SCHEDULE = "constant"

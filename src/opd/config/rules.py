@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
@@ -18,9 +19,11 @@ SIZES = {
     "num_groups": "max(1, num_ranks // num_sharing)",
     "num_samples": "1 if rollout.num_samples is None else rollout.num_samples",
     "mini_rows": "actor.ppo_mini_batch_size * num_samples",
+    "step_rows": "data.train_batch_size * num_samples",
+    "in_flight": "2 * step_rows if rollout.in_flight is None else rollout.in_flight",
 }
 """Names that the rules use beside the keys: tokens of the longest row, ranks that share a sequence, all ranks, data-parallel
-ranks, answers of a prompt, rows of a mini-batch."""
+ranks, answers of a prompt, rows of a mini-batch, of a step, and on their way at once under the schedule carry."""
 
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
@@ -96,6 +99,73 @@ def _of_run_and_stages(key: str, stage_key: str, holds: str, when: str, *, rule:
 def _where_rewarded(when: str, *, rule: str, fix: str) -> Iterator[Rule]:
     """A rule about a run or a stage that has a policy gradient."""
     return _of_run_and_stages("opd.policy.weight", "policy_weight", "> 0", when, rule=rule, fix=fix)
+
+
+_CARRIES = 'rollout.schedule == "carry"'
+
+
+def _where_carried() -> Iterator[Rule]:
+    """What the schedule carry is not for, and what it needs."""
+    strict = "use rollout.schedule: strict"
+    for kinds, rule in (
+        (("grpo",), "a policy gradient compares a prompt's answers with one another, and corrects by one model's probabilities of them"),
+        (("opd-agent",), "a conversation with tools would have to keep the state of its tools over an update"),
+        (ASKS, "nothing is trained here, so nothing is carried over an update"),
+    ):  # fmt: skip
+        yield Rule(key="rollout.schedule", when=_CARRIES, rule=rule, fix=strict, kinds=kinds)
+    yield Rule(
+        key="opd.reward_beta",
+        when=f"{_CARRIES} and opd.reward_beta is not None and num_samples > 1",
+        rule="reward weighting compares the answers of one prompt, which rollout.schedule carry trains on in different updates",
+        fix=f"{strict}, or remove opd.reward_beta",
+        kinds=("opd",),
+    )
+    yield from (
+        replace(rule, kinds=("opd",))
+        for rule in (
+            *_where_rewarded(
+                _CARRIES,
+                rule="a policy gradient compares the answers of one prompt, which rollout.schedule carry trains on in different updates",
+                fix=f"{strict}, or a weight of 0",
+            ),
+            Rule(
+                each="opd.stages",
+                key="opd.stages.{index}.rollouts",
+                value="item.rollouts",
+                when=f'{_CARRIES} and item.rollouts == "teacher"',
+                rule="answers that are read from a file are complete: there is nothing to carry over an update",
+                fix=f"{strict}, or rollouts: student",
+            ),
+        )
+    )
+    yield Rule(
+        key="opd.horizon.applies",
+        when=f'{_CARRIES} and opd.horizon.applies == "generate"',
+        rule="under rollout.schedule carry an answer is begun in one step and ends in another, whose horizon may be a different one",
+        fix=f"{strict}, or applies: train",
+        kinds=("opd",),
+    )
+    yield Rule(
+        key="rollout.in_flight",
+        when=f"{_CARRIES} and in_flight < step_rows",
+        rule="fewer answers at once than an update trains on ({step_rows}) would leave nothing to carry",
+        fix="use at least {step_rows}; twice as many is the default",
+        kinds=("opd",),
+    )
+    yield Rule(
+        key="rollout.max_age",
+        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + step_rows > rollout.max_age * step_rows",
+        rule="with {in_flight} answers at once (rollout.in_flight) and {step_rows} an update, some would wait longer for theirs",
+        fix="use at least {ceil_div(in_flight + step_rows, step_rows)}, or a smaller rollout.in_flight",
+        kinds=("opd",),
+    )
+    yield Rule(
+        key="rollout.in_flight",
+        when='rollout.in_flight is not None and rollout.schedule != "carry"',
+        rule="it belongs to rollout.schedule carry; strict generates a step's answers at once",
+        fix="remove the key, or set rollout.schedule: carry",
+        kinds=SAMPLES,
+    )
 
 
 def _where_loss_is(kinds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
@@ -607,6 +677,7 @@ RULES = (
         fix="set rollout.num_samples to 2 or more, or remove opd.reward_beta",
         kinds=DISTILS,
     ),
+    *_where_carried(),
 )
 """For every kind that starts verl, in the order of the file. A key that has a default which keeps the rule is compared only where it is given: the charts'
 values have no such default."""
@@ -655,6 +726,11 @@ def _unlike_offloads(spec: RunSpec) -> Iterator[Problem]:
                 rule=f"teachers wait in the same place, and that of {next(iter(wishes))} is {str(first).lower()}",
                 fix="give all of them the same, or none",
             )
+
+
+def num_in_flight(spec: RunSpec) -> int:
+    """Answers that are on their way at once under the schedule carry."""
+    return int(with_named(spec.model_dump(mode="json"), SIZES)["in_flight"])
 
 
 def notes(spec: BaseSpec) -> list[str]:

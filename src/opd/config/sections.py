@@ -231,6 +231,18 @@ class Rollout(Section):
         "actor agree, to the next; the first step is one. vLLM decodes up to three times slower in those."
     )
     num_agent_workers: Natural = Field(description="Processes that drive the conversations; 0: the trainer itself.")
+    schedule: Literal["strict", "carry"] = Field(
+        default="strict",
+        description="`strict`: a step's responses are all its own, and its update waits for the longest; `carry` (kind opd): an "
+        "update takes place when enough responses are complete, and the others go on under the new weights.",
+    )
+    in_flight: Count | None = Field(
+        default=None, description="carry: responses that are generated at once; unset: twice those of a step."
+    )
+    max_age: Count = Field(
+        default=16,
+        description="carry: updates that the weights may be ahead of those that made a token which they train on.",
+    )
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
 
     @property

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec
+from opd.config.rules import num_in_flight
 from opd.memory.device import declared_bytes, local_bytes, product_name
 from opd.memory.pace import Rates, make_pace, product_rates, render_pace, response_lengths
 from opd.memory.plan import Plan, make_plan
@@ -61,5 +62,14 @@ def _pace(spec: OpdSpec | OpdAgentSpec, plan: Plan, rates: Rates, expected: Expe
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     rows = spec.data.train_batch_size * spec.rollout.num_samples
     lengths = response_lengths(rows, longest=spec.data.max_response_length, mean=expected.response_tokens)
-    pace = make_pace(plan, rates, lengths, prompt_tokens=spec.data.max_prompt_length, num_ranks=num_ranks)
-    return render_pace(pace, rates, num_ranks=num_ranks, num_steps=spec.trainer.total_steps, price=expected.price)
+    carried = num_in_flight(spec) if spec.rollout.schedule == "carry" else None
+    pace = make_pace(
+        plan, rates, lengths, prompt_tokens=spec.data.max_prompt_length, num_ranks=num_ranks, in_flight=carried
+    )
+    lines = render_pace(pace, rates, num_ranks=num_ranks, num_steps=spec.trainer.total_steps, price=expected.price)
+    if carried is not None:
+        lines.append(
+            f"rollout.schedule carry: {carried} responses at once, of which an update takes the first {rows} that are complete; the warm "
+            "fill before the first update, about as long as the longest response takes, is not counted"
+        )
+    return lines

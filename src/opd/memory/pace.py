@@ -85,13 +85,22 @@ class Pace:
         return self.rollout + self.teacher + self.student + self.weight_sync + self.moving + self.rest
 
 
-def make_pace(plan: Plan, rates: Rates, lengths: Sequence[int], *, prompt_tokens: int, num_ranks: int) -> Pace:
+def make_pace(
+    plan: Plan,
+    rates: Rates,
+    lengths: Sequence[int],
+    *,
+    prompt_tokens: int,
+    num_ranks: int,
+    in_flight: int | None = None,
+) -> Pace:
     """The pace of a plan's steps.
 
     Args:
         lengths: tokens of every response of a step, over all ranks.
         prompt_tokens: of each prompt.
         num_ranks: GPUs of the run; they share the rows.
+        in_flight: responses that are decoded at once where unfinished ones are carried over an update; None: a step's own.
     """
     job, rows = plan.job, [prompt_tokens + length for length in lengths]
     tokens, trained = sum(rows), sum(lengths)
@@ -105,7 +114,7 @@ def make_pace(plan: Plan, rates: Rates, lengths: Sequence[int], *, prompt_tokens
     heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
     student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     return Pace(
-        rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks),
+        rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
         teacher=teacher / (TEACHER_SHARE * rates.operations * num_ranks),
         student=student / (_student_share(plan) * rates.operations * num_ranks),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
@@ -118,15 +127,26 @@ def _attention(shape: ModelShape, rows: Sequence[int]) -> float:
     return 2.0 * sum(row * row for row in rows) * shape.query_width * shape.layers
 
 
-def _rollout(plan: Plan, rates: Rates, lengths: Sequence[int], prompt_tokens: int, num_ranks: int) -> float:
-    """As long as the longest response takes, alone, and what every row adds to the steps that it is in."""
+def _rollout(
+    plan: Plan, rates: Rates, lengths: Sequence[int], prompt_tokens: int, num_ranks: int, in_flight: int | None
+) -> float:
+    """As long as the longest response takes, alone, and what every row adds to the steps that it is in.
+
+    With carried responses the decode batch is always full: as many steps as it takes for a step's tokens, and once an update
+    the prompts and tokens of those on their way are read again. A response on its way is a long one more often than not: their mean
+    is sum(length^2) / sum(length), of which half is there.
+    """
     shape, ranks = plan.job.student, plan.job.rollout_ranks
     servers, weights = max(1, num_ranks // ranks), plan.job.compute_bytes * shape.num_params
-    alone = max(lengths) * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
-    products = 2.0 * shape.num_params * sum(lengths) / (DECODE_SHARE * rates.operations)
+    steps, read_again = max(lengths), 0.0
+    if in_flight is not None:
+        steps = math.ceil(sum(lengths) / in_flight)
+        read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
+    alone = steps * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
+    products = 2.0 * shape.num_params * (sum(lengths) + read_again) / (DECODE_SHARE * rates.operations)
     key_values = KEY_VALUE_BYTES * 2 * shape.key_width * shape.layers
     read = key_values * sum(length * (prompt_tokens + length / 2) for length in lengths)
-    on_host = max(lengths) * HOST_STEP_S + sum(lengths) / servers * HOST_ROW_S
+    on_host = steps * HOST_STEP_S + sum(lengths) / servers * HOST_ROW_S
     return max(on_host, alone + (products + read / rates.read_bytes) / (servers * ranks))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import ray
@@ -15,10 +16,12 @@ from tensordict import TensorDict
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from opd.cluster.nodes import working_nodes
-from opd.rollout.worker import RolloutActor, RolloutReport, RolloutWorker
+from opd.rollout.carry import Growth
+from opd.rollout.worker import Begun, RolloutActor, RolloutReport, RolloutWorker
 from opd.runs.progress import PROGRESS
 
 PROGRESS_POLL_S = 5.0
+Result = TypeVar("Result")
 
 
 class RolloutManager:
@@ -79,23 +82,40 @@ class RolloutManager:
     def _run(self, prompts: TensorDict) -> Iterator[RolloutReport]:
         """Every worker's report; one that was lost reports its end, so that the others' answers are not lost with it."""
         if self._local is not None:
-            yield self._await_local(self._local, prompts)
+            yield self._await_local(self._local, self._local.generate(prompts))
             return
         chunks = prompts.chunk(min(len(self._actors), len(prompts)))
         calls = [actor.generate.remote(chunk) for actor, chunk in zip(self._actors, chunks, strict=False)]
-        while ray.wait(calls, num_returns=len(calls), timeout=PROGRESS_POLL_S)[1]:
-            self._note(sum(map(_num_finished, self._actors)))
-            if self.is_asked_to_end():
-                for actor in self._actors:
-                    actor.cut.remote()
+        self._await_actors(calls)
         for running in calls:
             try:
                 yield ray.get(running)
             except ray.exceptions.RayError as lost:
                 yield RolloutReport(fault=lost)
 
-    def _await_local(self, worker: RolloutWorker, prompts: TensorDict) -> RolloutReport:
-        future = asyncio.run_coroutine_threadsafe(worker.generate(prompts), self._loop)
+    def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
+        """A round of the schedule `carry`, see `RolloutWorker.advance`.
+
+        Raises:
+            ray.exceptions.RayError: a rollout actor was lost.
+        """
+        if self._local is not None:
+            return self._await_local(self._local, self._local.advance(slots, num_tokens))
+        num_each = -(-len(slots) // len(self._actors))
+        chunks = [slots[start : start + num_each] for start in range(0, len(slots), num_each)]
+        calls = [actor.advance.remote(chunk, num_tokens) for actor, chunk in zip(self._actors, chunks, strict=False)]
+        self._await_actors(calls)
+        return [grown for of_actor in ray.get(calls) for grown in of_actor]
+
+    def _await_actors(self, calls: list[ray.ObjectRef]) -> None:
+        while ray.wait(calls, num_returns=len(calls), timeout=PROGRESS_POLL_S)[1]:
+            self._note(sum(map(_num_finished, self._actors)))
+            if self.is_asked_to_end():
+                for actor in self._actors:
+                    actor.cut.remote()
+
+    def _await_local(self, worker: RolloutWorker, call: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
         while not concurrent.futures.wait([future], PROGRESS_POLL_S).done:
             self._note(worker.num_finished)
             if self.is_asked_to_end():

@@ -20,8 +20,10 @@ def request_seed(run_seed: int, partition: str, step: int, data_index: int, samp
 
     Args:
         run_seed: the run's seed. partition: `TRAIN`, `VALIDATION` (both number their rows from 0) or
-            `PASS_RATES` (training rows, asked a second time in a step). step: global step.
-        data_index: row of the data set. sample: which of the `n` samples of the prompt. turn: assistant turn.
+            `PASS_RATES` (training rows, asked a second time in a step). step: global step; of a row that is carried over steps,
+            its number in the run.
+        data_index: row of the data set. sample: which of the `n` samples of the prompt. turn: assistant turn; of a carried
+            row, how many of its tokens are there already.
     """
     text = f"{run_seed}/{partition}/{step}/{data_index}/{sample}/{turn}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

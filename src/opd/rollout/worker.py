@@ -38,8 +38,11 @@ from opd.config import EvalSpec
 from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample
 from opd.rewards import worst_score
+from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept
+from opd.rollout.end_tokens import end_tokens
 from opd.rollout.log_probs import asks_log_probs
+from opd.rollout.pieces import PieceClient
 from opd.rollout.reward_function import reward_function
 from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 
@@ -50,9 +53,13 @@ _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 Row = tuple[str, dict[str, Any], dict[str, Any]]
 """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
+Begun = tuple[dict[str, Any], CarriedRow]
+"""(the prompt's row of the data set, what there is of its answer)."""
 
 GIVEN = "__given__"
-"""Field of a prompt: token ids of each of its answers, in the place of sampled ones."""
+"""Field of a prompt: token ids of each of its answers by the sample's number, in the place of sampled ones."""
+VERSIONS = "__versions__"
+"""Field of a prompt with given answers: of each of their tokens, by the sample's number, the step whose weights made it."""
 MAX_TOKENS = "__max_tokens__"
 """Field of a prompt: tokens that an answer may have, of those that `data.max_response_length` allows."""
 ONLY_SCORED = "__only_scored__"
@@ -117,14 +124,22 @@ class _LocalReward:
 
 
 class GivenAnswer:
-    """In the place of a rollout server's client: one answer that was given before, without its probabilities."""
+    """In the place of a rollout server's client: one answer that was given before, without its probabilities.
 
-    def __init__(self, ids: list[int]) -> None:
-        self._ids = ids
+    Args:
+        ids: its tokens. versions: of each, the step whose weights made it; empty where nobody's did.
+    """
+
+    def __init__(self, ids: list[int], versions: Sequence[int] = ()) -> None:
+        self._ids, self._versions = ids, list(versions)
 
     async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
         """The answer, up to `max_tokens` of the sampling parameters."""
-        return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")])
+        extra: dict[str, Any] = {}
+        if self._versions:
+            extra = {"min_global_steps": min(self._versions), "max_global_steps": max(self._versions)}
+            extra["versions"] = self._versions
+        return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")], extra_fields=extra)
 
 
 class RolloutWorker(_VerlWorker):
@@ -162,7 +177,11 @@ class RolloutWorker(_VerlWorker):
         prompts = [_row(batch, i) for i in range(len(batch))]
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
-        jobs = [(prompt, sample) for prompt in prompts for sample in range(int(prompt.get("__rollout_n__", default_n)))]
+        jobs = [
+            (prompt, sample)
+            for prompt in prompts
+            for sample in prompt.get(GIVEN) or range(int(prompt.get("__rollout_n__", default_n)))
+        ]
         self._keeper = DialogueKeeper(0 if only_scored else num_kept(self.ours), self.tokenizer, partition)
         answers = [asyncio.create_task(self._trajectory(prompt, sample, partition)) for prompt, sample in jobs]
         is_reported = only_scored or (validate and isinstance(self.ours.spec, EvalSpec))
@@ -203,7 +222,7 @@ class RolloutWorker(_VerlWorker):
         """One agent loop from prompt to scored rows."""
         kwargs = {k: v for k, v in prompt.items() if not k.startswith("__")}
         agent_name, step = kwargs.pop("agent_name"), int(kwargs["global_steps"])
-        client = SeededClient(
+        client: SeededClient | GivenAnswer = SeededClient(
             self.llm_client,
             run_seed=self.ours.spec.seed,
             partition=partition,
@@ -211,12 +230,47 @@ class RolloutWorker(_VerlWorker):
             data_index=int(kwargs["index"]),
             sample=sample,
         )
-        loop = self._agent_loop(agent_name, GivenAnswer(prompt[GIVEN][sample]) if GIVEN in prompt else client)
+        if GIVEN in prompt:
+            client = GivenAnswer(prompt[GIVEN][sample], prompt.get(VERSIONS, {}).get(sample, ()))
+        loop = self._agent_loop(agent_name, client)
         sampling = self._sampling(partition, step)
         if MAX_TOKENS in prompt:
             sampling["max_tokens"] = min(prompt[MAX_TOKENS], self.rollout_config.response_length)
         try:
             return await self._answered(loop, agent_name, sample, kwargs, sampling)
+        finally:
+            self.num_finished += 1
+
+    async def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
+        """A round of the schedule `carry`: up to so many tokens for each slot, whose rows follow one another; nothing is stored."""
+        return list(await asyncio.gather(*(self._advance(slot, num_tokens) for slot in slots)))
+
+    async def _advance(self, slot: Sequence[Begun], num_left: int) -> list[Growth]:
+        grown = []
+        for prompt, row in slot:
+            if not num_left:
+                break
+            growth = await self._grow(prompt, row, min(num_left, row.limit - len(row.tokens)))
+            grown.append(growth)
+            num_left -= len(growth.tokens)
+            if not growth.is_complete:
+                break
+        return grown
+
+    async def _grow(self, prompt: dict[str, Any], row: CarriedRow, num_tokens: int) -> Growth:
+        """A piece of a row by the agent loop that will make the whole answer's row, once it is complete."""
+        seed = self.ours.spec.seed
+        ends = frozenset() if self.rollout_config.ignore_eos else frozenset(end_tokens(self.model_config))
+        client = PieceClient(self.llm_client, row, run_seed=seed, ends=ends, num_tokens=num_tokens)
+        try:
+            loop = self._agent_loop(self.config.actor_rollout_ref.rollout.agent.default_agent_loop, client)
+            sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
+            await loop.run(sampling, session_id=row.sample, **prompt)
+            assert client.growth is not None  # a single-turn loop asks once
+            return client.growth
+        except Exception as error:  # noqa: BLE001 - the row is given up and counted, as one of a whole batch is
+            logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
+            return Growth(tokens=[], version=-1, is_complete=False, error=str(error) or type(error).__name__)
         finally:
             self.num_finished += 1
 
@@ -247,7 +301,7 @@ class RolloutWorker(_VerlWorker):
             self._keeper.see(loop.dialogue, outputs[-1], kwargs, sample)
         return [self._row_of(output, kwargs, sample, turn) for turn, output in enumerate(outputs)]
 
-    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer) -> AgentLoopBase:
+    def _agent_loop(self, name: str, client: SeededClient | GivenAnswer | PieceClient) -> AgentLoopBase:
         if name not in _agent_loop_registry:
             raise KeyError(f"agent loop {name!r} is not registered; known: {sorted(_agent_loop_registry)}")
         cls = hydra.utils.get_class(_agent_loop_registry[name]["_target_"])

@@ -8,6 +8,7 @@
       attempts/NNNN/metrics.jsonl[.000001 ...]   one row a step, streamed in parts               metrics.py, stream.py
       attempts/NNNN/driver.log[.000001 ...]      everything the driver printed, streamed         driver_log.py, stream.py
       checkpoints/global_step_N/{actor/..., data.pt, manifest.json, COMPLETE}                    checkpoints.py
+      checkpoints/global_step_N/carried.json     responses on their way, under rollout.schedule carry, sealed with the others
       checkpoints/.saving-NNNN/global_step_N     what an attempt saves, until it is sealed       staging.py
       tokens/step-N.json                         rollouts of a step token by token               tokens.py, kept_files.py
       result.json | fatal.json                   how the run ended                               result.py

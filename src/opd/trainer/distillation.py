@@ -21,6 +21,7 @@ from opd.config.run_config import KEY
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.trainer import preflight
+from opd.trainer.carried import CarriedRows
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.measured_rates import Measuring
 from opd.trainer.problem_weights import ProblemWeights
@@ -50,6 +51,8 @@ class OPDTrainer(OrderedTrainer):
     """Of pass rates, while it goes on."""
     _stages: Stages
     _row_facts: RowFacts
+    _carried: CarriedRows | None = None
+    """None: every step answers its own prompts."""
     _teacher_prompts: TeacherPrompts | None = None
     """None: teachers read the student's prompts."""
     _row_signs: RowSigns | None = None
@@ -70,7 +73,23 @@ class OPDTrainer(OrderedTrainer):
         self._problem_weights = ProblemWeights.of(dataset, self._spec.opd.importance.problems, self.run)
 
     def prepare_step(self) -> dict[str, float]:
-        return self._weigh_again() | super().prepare_step()
+        metrics = self._weigh_again() | super().prepare_step()
+        if self._carried is not None:
+            metrics |= self._carried.metrics(self.global_steps)
+            metrics["rollout/failed"] += self._carried.num_failed
+        return metrics
+
+    def _add_batch_to_generate(self) -> None:
+        if self._carried is None:
+            super()._add_batch_to_generate()
+            return
+        batch = self._carried.next_batch(self.global_steps, self._next_train_batch, self.agent_loop_manager)
+        self._submit_batch_to_rollout(batch)
+
+    def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, float], sample_batch_size: int) -> KVBatchMeta:
+        # verl counts prompts, and a carried answer's is a prompt of its own.
+        num = sample_batch_size if self._carried is None else self._carried.rows_per_update
+        return super()._step_once(metrics, timing_raw, num)
 
     def _weigh_again(self) -> dict[str, float]:
         """Weigh the prompts by what the student can do before this step, if it is time to; the metrics of it."""
@@ -110,10 +129,14 @@ class OPDTrainer(OrderedTrainer):
     def _save_more(self, folder: Path) -> None:
         if self._problem_weights is not None:
             self._problem_weights.save(folder)
+        if self._carried is not None:
+            self._carried.save(folder)
 
     def _load_more(self, folder: Path) -> None:
         if self._problem_weights is not None:
             self._problem_weights.load(folder)
+        if self._carried is not None:
+            self._carried.load(folder)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -134,6 +157,8 @@ class OPDTrainer(OrderedTrainer):
         )
         total_steps = self.total_training_steps
         self._stages = Stages(self._spec, self.train_dataset, self.tokenizer, total_steps=total_steps)
+        if isinstance(self._spec, OpdSpec) and self._spec.rollout.schedule == "carry":
+            self._carried = CarriedRows(self._spec, self.train_dataset)
         if self._spec.trainer.monitor:
             header = generation_header(self.tokenizer, self.train_dataset.template_kwargs)
             self._row_signs = RowSigns(header, num_prompts=len(self.train_dataset))

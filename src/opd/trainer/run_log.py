@@ -42,6 +42,7 @@ _LINE = (
     ("loss", LOSS_KEYS, "{:.4f}"),
     ("entropy", ENTROPY_KEYS, "{:.3f}"),
     ("grad", GRAD_NORM_KEYS, "{:.3f}"),
+    ("age", ("rollout/age_mean",), "{:.2f}"),
     ("tok/s", THROUGHPUT_KEYS, "{:.0f}"),
     ("s", STEP_SECONDS_KEYS, "{:.2f}"),
 )

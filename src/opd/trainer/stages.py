@@ -51,7 +51,8 @@ class Stages:
         """Give a step's prompts the teacher's answers, in a stage that trains on them, and the step's horizon."""
         if self._answers is not None and self.schedule.stage(step).rollouts == "teacher":
             num_samples = self._spec.rollout.num_samples
-            given = [self._answers.of(int(i), step=step, num_samples=num_samples) for i in batch["index"]]
+            answers = [self._answers.of(int(i), step=step, num_samples=num_samples) for i in batch["index"]]
+            given = [dict(enumerate(of_prompt)) for of_prompt in answers]
             tu.assign_non_tensor_stack(batch, GIVEN, given)
         if (generated := self.num_generated(step)) is not None:
             tu.assign_non_tensor_data(batch, MAX_TOKENS, generated)

@@ -3,7 +3,8 @@
 Random weights, a tokenizer of 151,669 entries on heads of 151,936 rows. Every second step asks vLLM for the answers'
 log-probabilities (`rollout.logprobs_every: 2`), as every step once did, so both are measured by turns. One run of `opd.launch`,
 as a user starts it, passes through all phases (batches of different sizes and lengths); the first step, which compiles, is
-left out. Times are those of its metrics rows, how busy the GPU was is sampled by nvidia-smi, where the start's seconds went is
+left out. With `--schedule carry` unfinished responses go on over the updates; the responses to the prompts of the data have the lengths
+that they have under strict, and the first step is the warm fill's. Times are those of its metrics rows, how busy the GPU was is sampled by nvidia-smi, where the start's seconds went is
 told by run and vLLM. The JSON file is written after every step, so that a run that is cut short counts as far as it came.
 A second call finds what the first one compiled: its start is the warm one.
 """
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ VLLM_PARTS = {
     "compilation": r"\(compilation: ([\d.]+) s",
     "engine": r"init engine .*? took ([\d.]+) s",
 }
+CARRIED = ("rollout/age_mean", "rollout/age_max", "rollout/carried_share", "rollout/rounds")
+"""Means over the steps, of a run with the schedule carry."""
 POLL_S = 2.0
 END_S = 20.0
 
@@ -102,9 +105,16 @@ class Busy:
         return statistics.mean(inside) if inside else None
 
 
-def run(folder: Path, name: str, phases: Sequence[Phase], limit_s: float, keep: Any) -> None:
-    """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step."""
+def run(
+    folder: Path, name: str, phases: Sequence[Phase], rollout: Mapping[str, Any], limit_s: float, keep: Any
+) -> None:
+    """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step.
+
+    Args:
+        rollout: keys of that section beside `SPEC`'s.
+    """
     spec = json.loads(json.dumps(SPEC)) | {"name": name}
+    spec["rollout"] |= rollout
     spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
     spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
     (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
@@ -190,6 +200,9 @@ def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             "step": whole,
             "trained_tokens": statistics.median(row["opd/num_tokens"] for row in steps),
             "trained_tokens_per_s": statistics.median(row["opd/num_tokens"] / row["timing/step_s"] for row in steps),
+            "trained_tokens_per_s_in_all": sum(row["opd/num_tokens"] for row in steps)
+            / sum(row["timing/step_s"] for row in steps),
+            **{name: statistics.mean(row[name] for row in steps) for name in CARRIED if name in steps[0]},
             "allocated_gib": max(row["perf/max_memory_allocated_gb"] for row in steps),
             "gpu_busy": statistics.median(busy) if busy else float("nan"),
         }
@@ -237,6 +250,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", nargs="+", choices=ALL_PHASES, default=list(ALL_PHASES)[:3], metavar="PHASE")
     parser.add_argument("--steps", type=int, help="of each phase; the first step of the run counts in none")
+    parser.add_argument("--schedule", choices=("strict", "carry"), default="strict", help="carry: one phase a run")
+    parser.add_argument("--in-flight", type=int, help="responses that carry generates at once")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="after which the run is ended")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-step"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-step/step.json"))
@@ -261,7 +276,9 @@ def main() -> None:
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else {}
     is_warm = (folder / "cache/compiled").exists()
     number = len(list(folder.glob("step*.log")))
-    name = f"{number}: {'warm' if is_warm else 'cold'} start"
+    name = f"{number}: {arguments.schedule}, {'warm' if is_warm else 'cold'} start"
+    if arguments.schedule == "carry" and len(arguments.phases) > 1:
+        parser.error("--schedule carry: name one phase, for responses outlast a step")
     phases = [ALL_PHASES[phase] for phase in arguments.phases]
     if arguments.steps:
         phases = [Phase(**vars(phase) | {"steps": arguments.steps}) for phase in phases]
@@ -271,7 +288,10 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
         show(name, result)
 
-    run(folder, f"step{number}", phases, arguments.limit_s, keep)
+    rollout = {"schedule": arguments.schedule}
+    if arguments.in_flight:
+        rollout["in_flight"] = arguments.in_flight
+    run(folder, f"step{number}", phases, rollout, arguments.limit_s, keep)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Phase:
     mean: int | None = None
 
     def length(self, *place: int) -> int:
-        """Tokens of one answer, the same in every run."""
+        """Tokens of the answer to a prompt of the data, the same in every run, step and schedule."""
         if self.mean is None:
             return self.tokens
         draw = random.Random(repr(place)).gauss(0.0, SIGMA)
@@ -59,8 +59,10 @@ def _bound(module) -> None:
     phases, original = _own(), module.RolloutWorker._trajectory
 
     async def trajectory(self, prompt, sample, partition):
+        if module.GIVEN in prompt:  # carried, and complete
+            return await original(self, prompt, sample, partition)
         step = int(prompt["global_steps"])
-        tokens = phase_of(phases, step).length(step, int(prompt["index"]), sample)
+        tokens = phase_of(phases, step).length(int(prompt["index"]), sample)
         return await original(self, prompt | {module.MAX_TOKENS: tokens}, sample, partition)
 
     module.RolloutWorker._trajectory = trajectory
@@ -77,5 +79,17 @@ def _sized(module) -> None:
     module.OPDTrainer.prepare_step = prepare_step
 
 
+def _carried(module) -> None:
+    """Under the schedule carry a run has one phase: rows outlast a step."""
+    phase, original = _own()[0], module.Carry._begun
+
+    def begun(self, drawn):
+        return original(self, [(index, sample, phase.length(index, sample)) for index, sample, _ in drawn])
+
+    module.Carry._begun = begun
+
+
 if PHASES in os.environ:
-    change_after_import({"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized})
+    change_after_import(
+        {"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized, "opd.rollout.carry": _carried}
+    )

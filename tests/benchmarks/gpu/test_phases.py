@@ -17,15 +17,18 @@ def test_every_step_is_of_one_phase():
 
 
 def test_lengths_are_those_of_the_phase_and_the_same_in_every_run():
-    assert PHASES[0].length(1, 0, 0) == 16
-    drawn = [PHASES[1].length(3, index, 0) for index in range(1000)]
-    assert drawn == [PHASES[1].length(3, index, 0) for index in range(1000)]
+    assert PHASES[0].length(0, 0) == 16
+    drawn = [PHASES[1].length(index, 0) for index in range(1000)]
+    assert drawn == [PHASES[1].length(index, 0) for index in range(1000)]
     assert max(drawn) == 16
     assert 3 < sum(drawn) / len(drawn) < 4.5, "the mean, less what is cut off"
 
 
 def test_the_benchmarks_spec_is_one_and_its_batches_divide():
-    spec = parse_tree(SPEC | {"name": "step", "model": {"path": "student"}, "teacher": {"path": "teacher"}}).spec
+    tree = SPEC | {"name": "step", "model": {"path": "student"}, "teacher": {"path": "teacher"}}
+    spec = parse_tree(tree).spec
+    carried = parse_tree(tree | {"rollout": SPEC["rollout"] | {"schedule": "carry", "in_flight": 192}}).spec
+    assert carried.rollout.schedule == "carry"
     assert spec.trainer.gpus_per_node == 1
     for phase in ALL_PHASES.values():
         assert phase.rows % NUM_PROMPTS == 0

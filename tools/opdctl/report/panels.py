@@ -54,6 +54,8 @@ PANELS = (
     Panel(section="Learning", title="Learning rate", metrics=("opd/lr", "actor/lr")),
     Panel(section="Rollouts", title="Response length, mean", unit="tokens", metrics=("response_length/mean",)),
     Panel(section="Rollouts", title="Responses cut at the limit", unit="%", metrics=("response_length/clip_ratio",), scale=100),
+    Panel(section="Rollouts", title="Age of the trained tokens, mean", unit="updates", metrics=("rollout/age_mean",)),
+    Panel(section="Rollouts", title="Responses carried over an update", unit="%", metrics=("rollout/carried_share",), scale=100),
     Panel(section="Rollouts", title="Turns, mean", metrics=("opd/num_turns/mean", "num_turns/mean")),
     Panel(section="Speed and memory", title="Step time", unit="s", metrics=STEP_SECONDS_KEYS),
     Panel(section="Speed and memory", title="Throughput", unit="tokens/s", metrics=THROUGHPUT_KEYS),

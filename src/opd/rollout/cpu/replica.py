@@ -20,6 +20,7 @@ from opd.compat.cpu import ROLLOUT_NAME
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.script import ScriptConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig
+from opd.rollout.end_tokens import end_tokens
 
 _KEYS = ("num_slots", "script", "script_end")
 _WEIGHT_PIECE_BYTES = 64 << 20
@@ -61,7 +62,7 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
     return ServerConfig(
         engine=EngineConfig(
             vocab_size=min(len(model.tokenizer), model.hf_config.vocab_size),
-            eos_token_ids=_end_tokens(model),
+            eos_token_ids=end_tokens(model),
             max_model_len=max_model_len,
             prompt_length=rollout.prompt_length,
             response_length=rollout.response_length,
@@ -83,15 +84,6 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
             end=kwargs.get("script_end", ScriptConfig.end),
         ),
     )
-
-
-def _end_tokens(model: HFModelConfig) -> tuple[int, ...]:
-    """What ends an answer: the tokenizer's end token and all of the generation config's, as in vLLM."""
-    ends = {model.tokenizer.eos_token_id}
-    if model.generation_config is not None:
-        ids = model.generation_config.eos_token_id
-        ends |= set(ids) if isinstance(ids, list) else {ids}
-    return tuple(sorted(ends - {None}))
 
 
 def start_server(rollout: Any, model: Any, name: str, seed_offset: int = 0, **options: Any) -> Any:

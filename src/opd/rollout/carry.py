@@ -1,0 +1,277 @@
+"""The schedule `carry`: which rows are generated for how long, and which of them an update gets. Pure bookkeeping, no server.
+
+Time is counted in tokens. A round gives each running row up to `round_tokens` tokens; a row that ends within it is followed by the
+next prompt at once, which gets what is left of the round. Between two rounds nothing is in flight, so an update, a new set of weights or a
+save finds every row standing at a known token. What comes next follows from the lengths alone, never from who answered first:
+two runs whose rows are equal make equal updates, on any server.
+
+An update takes place when enough rows are complete. Unfinished ones keep their tokens and go on under the new weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+ROUNDS_OF_LONGEST = 16
+"""Rounds that the longest row takes. Shorter rounds follow the lengths more closely, and each costs its requests once more."""
+
+
+@dataclass(kw_only=True)
+class CarriedRow:
+    """One answer on its way."""
+
+    number: int
+    """Of all rows that the run began, from 0; no two are alike."""
+    index: int
+    """Row of the data set."""
+    sample: int
+    """Which of the prompt's answers."""
+    limit: int
+    """Tokens that it may have."""
+    tokens: list[int] = field(default_factory=list)
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """(version of the weights, tokens that they made), in the order of the tokens."""
+    is_complete: bool = False
+    ended_at: int = 0
+    """Virtual time of its last token, if it is complete."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What an update may hold once."""
+        return self.index, self.sample
+
+    @property
+    def versions(self) -> list[int]:
+        """Of each token: the version of the weights that made it."""
+        return [version for version, num in self.pieces for _ in range(num)]
+
+    def grow(self, growth: Growth, now: int) -> None:
+        """Take what a round gave it, up to virtual time `now`."""
+        self.tokens.extend(growth.tokens)
+        if self.pieces and self.pieces[-1][0] == growth.version:
+            self.pieces[-1] = (growth.version, self.pieces[-1][1] + len(growth.tokens))
+        elif growth.tokens:
+            self.pieces.append((growth.version, len(growth.tokens)))
+        self.is_complete, self.ended_at = growth.is_complete, now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What a round gave one row."""
+
+    tokens: list[int]
+    version: int
+    """Of the weights that made them."""
+    is_complete: bool
+    error: str = ""
+    """Why the row is given up, if it is."""
+
+
+Slot = list[CarriedRow]
+"""A row and those that follow it in its round, one after another."""
+Advance = Callable[[list[Slot], int], list[list[Growth]]]
+"""(slots, tokens of a round) -> for each slot what its rows got, as far as the round went."""
+Draw = Callable[[], Iterable[tuple[int, int, int]]]
+"""-> (index, sample, limit) of the next prompts' answers in the order of the data; at least one."""
+
+
+@dataclass(kw_only=True)
+class Update:
+    """The rows of an update, and what it took to get them."""
+
+    rows: list[CarriedRow] = field(default_factory=list)
+    num_rounds: int = 0
+    num_thrown_away: int = 0
+    """Tokens that no update will see."""
+    num_failed: int = 0
+    """Rows that were given up."""
+    first_error: str = ""
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """Of an update of weights of that version.
+
+        `rollout/age_mean` and `age_max`: versions between the weights that made a token and those that train on it, over tokens;
+        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows.
+        """
+        ages = [(version - made_by, num) for row in self.rows for made_by, num in row.pieces]
+        return {
+            "rollout/age_mean": sum(age * num for age, num in ages) / sum(num for _, num in ages),
+            "rollout/age_max": float(max(age for age, _ in ages)),
+            "rollout/carried_share": sum(row.pieces[0][0] < version for row in self.rows) / len(self.rows),
+            "rollout/tokens_thrown_away": float(self.num_thrown_away),
+            "rollout/rounds": float(self.num_rounds),
+        }
+
+
+class Carry:
+    """Everything that is between the data and an update.
+
+    Before the first update the running rows are brought to where they would be in the middle of a long run (warm fill): rows
+    are generated, ended and followed by the next until each of the first ones has ended. What was completed until then is thrown
+    away and its prompts are asked again, for it holds the short answers and not yet the long ones; what is running is kept. Without it
+    the first updates would train on short answers alone.
+
+    Args:
+        rows: of an update.
+        in_flight: rows that are generated at once.
+        max_age: how many versions the weights that train may be ahead of those that made a token. It can be kept if
+            `in_flight + rows <= max_age * rows`.
+        longest: tokens that a row may have at most.
+    """
+
+    def __init__(self, *, rows: int, in_flight: int, max_age: int, longest: int) -> None:
+        self.rows, self.in_flight, self.max_age = rows, in_flight, max_age
+        self.round_tokens = max(1, longest // ROUNDS_OF_LONGEST)
+        self.running: list[CarriedRow] = []
+        self.waiting: list[CarriedRow] = []
+        """Drawn, and without a token."""
+        self.complete: list[CarriedRow] = []
+        """For a later update."""
+        self._clock = 0
+        self._num_begun = 0
+        self._is_cold = True
+        self._made = Update()
+
+    def next_update(self, *, version: int, draw: Draw, advance: Advance) -> Update:
+        """Generate until an update is full.
+
+        Args:
+            version: of the weights that generate, and that the update trains.
+
+        Raises:
+            RuntimeError: all rows of a round failed.
+        """
+        self._made = Update()
+        if self._is_cold:
+            self._fill_warm(draw, advance)
+        while True:
+            due = self._due(version)
+            unfinished = [row for row in due if not row.is_complete]
+            if len(self.complete) < self.rows:
+                self._advance(self._slots(draw), advance)
+            elif unfinished:  # the others hold: they would only add to what waits for an update
+                self._advance([[row] for row in unfinished], advance)
+            else:
+                break
+        numbers = {row.number for row in due}
+        first = sorted(self.complete, key=lambda row: (row.number not in numbers, row.ended_at, row.number))
+        self._made.rows, self.complete = first[: self.rows], first[self.rows :]
+        return self._made
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` goes on with, as plain JSON values."""
+        groups = {name: [asdict(row) for row in getattr(self, name)] for name in ("running", "waiting", "complete")}
+        return {"clock": self._clock, "num_begun": self._num_begun, "is_cold": self._is_cold, **groups}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where another was.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no `state`.
+        """
+        for name in ("running", "waiting", "complete"):
+            rows = [CarriedRow(**fields) for fields in state[name]]
+            for row in rows:
+                row.pieces = [(int(version), int(num)) for version, num in row.pieces]
+                if sum(num for _, num in row.pieces) != len(row.tokens):
+                    raise ValueError(f"row {row.number} has {len(row.tokens)} tokens, and versions of another number")
+            setattr(self, name, rows)
+        self._clock, self._num_begun, self._is_cold = state["clock"], state["num_begun"], state["is_cold"]
+
+    def _fill_warm(self, draw: Draw, advance: Advance) -> None:
+        slots = self._slots(draw)
+        first = {slot[0].number for slot in slots}
+        thrown: list[CarriedRow] = []
+        while True:
+            self._advance(slots, advance)
+            thrown += self.complete
+            self.complete = []
+            if not any(row.number in first for row in self.running):
+                break
+            slots = self._slots(draw)
+        self._made.num_thrown_away += sum(len(row.tokens) for row in thrown)
+        thrown.sort(key=lambda row: row.number)
+        self.waiting[:0] = self._begun((row.index, row.sample, row.limit) for row in thrown)
+        self._is_cold = False
+
+    def _due(self, version: int) -> list[CarriedRow]:
+        """The rows that an update must hold so that no token gets too old: earliest deadline first.
+
+        Row i of those begun, the oldest first, is one of i that must be trained on by the time that it is `max_age` versions old;
+        later updates until then take `rows` each.
+        """
+        begun = sorted(
+            (row for row in [*self.running, *self.complete] if row.pieces),
+            key=lambda row: (row.pieces[0][0], row.number),
+        )
+        must = 0
+        for num, row in enumerate(begun, start=1):
+            must = max(must, num - self.rows * max(0, row.pieces[0][0] + self.max_age - version))
+        return begun[: min(must, self.rows)]
+
+    def _slots(self, draw: Draw) -> list[Slot]:
+        """Every running row, with those that are started now, and a follower for each as far as the rows in hand stay bounded."""
+        room = self.in_flight + 2 * self.rows - len(self.complete)
+        self.running += self._next(min(self.in_flight, room) - len(self.running), draw)
+        followers = self._next(min(len(self.running), room - len(self.running)), draw)
+        slots = [[row] for row in self.running]
+        for slot, row in zip(slots, followers, strict=False):
+            slot.append(row)
+        return slots
+
+    def _next(self, num: int, draw: Draw) -> list[CarriedRow]:
+        """Up to so many of the waiting rows; one whose place is taken by a row on its way waits for that one's update."""
+        busy = {row.place for row in [*self.running, *self.complete]}
+        taken: list[CarriedRow] = []
+        held: list[CarriedRow] = []
+        while len(taken) < num:
+            if not self.waiting:
+                if len(held) >= self.in_flight and (self.running or taken):
+                    break  # the data have no more places
+                self.waiting = self._begun(draw())
+            row = self.waiting.pop(0)
+            if row.place in busy:
+                held.append(row)
+            else:
+                busy.add(row.place)
+                taken.append(row)
+        self.waiting[:0] = held
+        return taken
+
+    def _begun(self, drawn: Iterable[tuple[int, int, int]]) -> list[CarriedRow]:
+        rows = []
+        for index, sample, limit in drawn:
+            rows.append(CarriedRow(number=self._num_begun, index=index, sample=sample, limit=limit))
+            self._num_begun += 1
+        return rows
+
+    def _advance(self, slots: list[Slot], advance: Advance) -> None:
+        """One round of these slots; other running rows hold still."""
+        made, still = self._made, {row.number for slot in slots for row in slot}
+        running = [row for row in self.running if row.number not in still]
+        unused: list[CarriedRow] = []
+        num_left = 0
+        for slot, grown in zip(slots, advance(slots, self.round_tokens), strict=True):
+            spent = 0
+            for row, growth in zip_longest(slot, grown):
+                if growth is None:
+                    unused.append(row)
+                    continue
+                spent += len(growth.tokens)
+                row.grow(growth, self._clock + spent)
+                if growth.error:
+                    made.num_failed += 1
+                    made.num_thrown_away += len(row.tokens)
+                    made.first_error = made.first_error or growth.error
+                    continue
+                num_left += 1
+                (self.complete if row.is_complete else running).append(row)
+        if not num_left:
+            raise RuntimeError(f"all rows of a round failed; the first: {made.first_error}")
+        self.running = sorted(running, key=lambda row: row.number)
+        self.waiting[:0] = sorted(unused, key=lambda row: row.number)
+        self._clock += self.round_tokens
+        made.num_rounds += 1

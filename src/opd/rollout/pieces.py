@@ -1,0 +1,52 @@
+"""Asks for an answer piece by piece: what a row of the schedule `carry` gets in one round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.workers.rollout.replica import TokenOutput
+
+from opd.rollout.carry import CarriedRow, Growth
+from opd.rollout.seeds import TRAIN, request_seed
+
+
+class PieceClient:
+    """In the place of a server's client, for one piece of one row: the tokens that are there follow the prompt.
+
+    A piece draws by a seed of its own: vLLM's generator begins anew with each request, and would repeat its draws.
+
+    Args:
+        client: the server's.
+        ends: tokens that end an answer.
+        num_tokens: of the piece, at most.
+    """
+
+    def __init__(self, client: Any, row: CarriedRow, *, run_seed: int, ends: frozenset[int], num_tokens: int) -> None:
+        self._client, self._row, self._ends, self._num_tokens = client, row, ends, num_tokens
+        self._seed = request_seed(run_seed, TRAIN, row.number, row.index, row.sample, len(row.tokens))
+        self.growth: Growth | None = None
+        """What came; None until then."""
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
+    ) -> TokenOutput:
+        """The piece, and nothing of what was there before it.
+
+        Raises:
+            RuntimeError: the server gave no token, or does not say whose weights made them.
+        """
+        row, num_tokens = self._row, self._num_tokens
+        output: TokenOutput = await self._client.generate(
+            f"row-{row.number}",  # the server that has its prefix in a cache
+            prompt_ids=[*prompt_ids, *row.tokens],
+            sampling_params={**sampling_params, "seed": self._seed, "max_tokens": num_tokens},
+            **kwargs,
+        )
+        tokens = list(output.token_ids)
+        version = output.extra_fields.get("global_steps")
+        if not tokens or version is None:
+            raise RuntimeError(f"the rollout server gave {len(tokens)} tokens, made by weights of step {version}")
+        has_ended = len(tokens) < num_tokens or tokens[-1] in self._ends
+        is_complete = has_ended or len(row.tokens) + len(tokens) >= row.limit
+        self.growth = Growth(tokens=tokens, version=int(version), is_complete=is_complete)
+        return output

@@ -1,0 +1,85 @@
+"""A run whose answers go on over its updates: whoever generates, and killed and resumed, it ends in the same bits; no row is lost or trained on twice."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
+
+from opd.rollout.carry import CarriedRow
+from opd.runs.resume import complete_steps
+from opd.store.local import LocalStore
+
+_STEPS, _SAVED, _ROWS = 8, (2, 4, 6, 8), 16
+# A hot student writes answers of 2 to 32 tokens; the validation in mid-run finds rows on their way.
+_SETS = (
+    "rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32",
+    f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "trainer.test_freq=3",
+)  # fmt: skip
+_METRICS = (
+    "opd/loss",
+    "opd/num_tokens",
+    "response_length/mean",
+    "rollout/age_mean",
+    "rollout/age_max",
+    "rollout/carried_share",
+)
+
+
+def _carried(outcome: Outcome, step: int) -> dict:
+    return json.loads((outcome.run_dir / "checkpoints" / f"global_step_{step}" / "carried.json").read_text())
+
+
+def _rows(state: dict) -> dict[int, CarriedRow]:
+    return {row["number"]: CarriedRow(**row) for name in ("running", "waiting", "complete") for row in state[name]}
+
+
+def _must_be_alike(outcome: Outcome, whole: Outcome) -> None:
+    assert [row["training/global_step"] for row in outcome.steps] == list(range(1, _STEPS + 1))
+    for mine, theirs in zip(outcome.steps, whole.steps, strict=True):
+        assert {name: mine[name] for name in _METRICS} == {name: theirs[name] for name in _METRICS}
+    must_end_alike(outcome, whole, _STEPS)
+    assert _carried(outcome, _STEPS) == _carried(whole, _STEPS), "tokens, versions and the place in the data"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    return run(tmp_path_factory.mktemp("whole"), "opd", *_SETS).must_be_clean()
+
+
+@pytest.mark.timeout(900)  # a run to its end, one up to its kill, and for the first test the uninterrupted one
+def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
+    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
+    assert newest < _STEPS
+    resumed = run(folder, "opd", *_SETS).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+
+    _must_be_alike(resumed, whole)
+
+
+@pytest.mark.timeout(900)  # as above
+def test_two_rollout_processes_that_answer_in_any_order_make_the_same_run(tmp_path, whole):
+    _must_be_alike(run(tmp_path, "opd", *_SETS, "rollout.num_agent_workers=2").must_be_clean(), whole)
+
+
+@pytest.mark.timeout(900)  # as above
+def test_every_row_is_trained_on_once_and_every_token_has_the_version_that_made_it(whole):
+    assert max(row["rollout/age_max"] for row in whole.steps) > 1
+    assert max(row["rollout/carried_share"] for row in whole.steps) > 0.2
+
+    states = {step: _carried(whole, step) for step in _SAVED}
+    for earlier, later in pairwise(_SAVED):
+        before, after = _rows(states[earlier]), _rows(states[later])
+        begun = set(range(states[earlier]["num_begun"], states[later]["num_begun"]))
+        assert after.keys() <= before.keys() | begun
+        assert len((before.keys() | begun) - after.keys()) == _ROWS * (later - earlier), "what has left was trained on"
+        for number in after.keys() & before.keys():
+            then, now = before[number], after[number]
+            assert now.tokens[: len(then.tokens)] == then.tokens, "its prefix is kept"
+            assert now.versions[: len(then.versions)] == then.versions
+            assert all(earlier <= version < later for version in now.versions[len(then.versions) :])
+    assert any(len(row.pieces) > 1 for state in states.values() for row in _rows(state).values())
