@@ -121,7 +121,7 @@ def test_the_static_defaults_are_the_defaults_of_the_json_schema(kind):
     for doc in field_docs(kind):
         if doc.default is not None:
             assert get_path(defaults_of(kind), doc.path) == doc.default or doc.path.startswith(
-                ("agent.", "teacher.", "trainer.profiler.", "model.lora.")
+                ("agent.", "teacher.", "trainer.profiler.", "model.lora.", "reward.converter.")
             )
 
 

@@ -13,6 +13,7 @@ from opdctl.redact import redact, redact_tree
         "HF_TOKEN=sesame-open-1",
         'export AWS_SECRET_ACCESS_KEY="sesame-open-1"',
         "{'WANDB_API_KEY': 'sesame-open-1'}",
+        "OPD_CONVERTER_API_KEY: sesame-open-1",
         "s3 at https://user:sesame-open-1@host:9000/bucket",
         "Authorization: Bearer sesame-open-1",
         "Authorization: Basic sesame-open-1",

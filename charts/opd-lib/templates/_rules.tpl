@@ -192,6 +192,13 @@
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if and (not (kindIs "invalid" ($v.reward).converter)) (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "agent_plan") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "reward.converter.url" "value" (($v.reward).converter).url
+  "rule" (printf "only agent_plan has reports to convert, and reward.function is %s" (include "opd.text" ($v.reward).function))
+  "fix" "remove reward.converter, or set reward.function: agent_plan") -}}
+{{- end -}}
+{{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "teachers" "value" (keys $v.teachers | sortAlpha)

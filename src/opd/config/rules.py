@@ -331,6 +331,13 @@ RULES = (
         fix="set reward.function: custom, or remove reward.path",
     ),
     Rule(
+        key="reward.converter.url",
+        when='reward.converter is not None and reward.function is not None and reward.function != "agent_plan"',
+        rule="only agent_plan has reports to convert, and reward.function is {reward.function}",
+        fix="remove reward.converter, or set reward.function: agent_plan",
+        kinds=SAMPLES,
+    ),
+    Rule(
         key="teachers",
         value="keys(teachers)",
         when="teacher is not None and len(teachers) > 0",

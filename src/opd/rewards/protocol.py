@@ -38,8 +38,12 @@ class Started(NamedTuple):
     """As in `Failure`: told before scoring, since a scorer that hangs tells nothing afterwards."""
 
 
+class WrongConfiguration(ValueError):
+    """What a scorer raises where its settings are at fault and no answer is: raised in the caller, never scored as wrong."""
+
+
 class ConfigurationFault(NamedTuple):
-    """A worker cannot import the scorer or call it with these arguments: raised in the caller, never scored as wrong."""
+    """A worker cannot import the scorer, call it with these arguments or score by its settings: raised in the caller."""
 
     error_type: type[Exception]
     message: str

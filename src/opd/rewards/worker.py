@@ -15,7 +15,7 @@ from typing import Any
 
 from opd.isolation.modules import load_file
 from opd.isolation.serving import limit, orphan_alarm, requests
-from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started
+from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started, WrongConfiguration
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score, builtin_call
 
 MAX_DATA_BYTES = 4 << 30
@@ -43,10 +43,12 @@ def _serve(connection: Connection, payload: bytes) -> None:
     connection.send(Started(worst_score))
     if timeout_s is None:  # asked only whether it could score
         return
-    result: Score | Failure
+    result: Score | Failure | ConfigurationFault
     with orphan_alarm(timeout_s):
         try:
             result = call()
+        except WrongConfiguration as error:
+            result = ConfigurationFault(WrongConfiguration, str(error))
         except Exception as error:  # noqa: BLE001  the contract: a scorer may raise anything and its answer keeps its row
             result = Failure(f"raised {type(error).__name__}: {error}")
     connection.send(result)

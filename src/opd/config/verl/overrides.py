@@ -23,6 +23,8 @@ RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
+CONVERSIONS = "conversions"
+"""Folder of a run with what its reports were converted to."""
 # Keys that may be left to the memory plan: verl's own switch then stands where it costs no memory.
 _PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -38,7 +40,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     """
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
-    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec)
+    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec, run)
     groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
@@ -150,16 +152,23 @@ def _kind(spec: AnyRunSpec) -> Pairs:
             yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 
 
-def _reward(spec: AnySamplingSpec) -> Pairs:
-    reward = spec.reward
+def _reward(spec: AnySamplingSpec, run: RunFacts) -> Pairs:
+    reward, converter = spec.reward, spec.reward.converter
     functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
     yield "reward.custom_reward_function.name", "compute_score_async"
-    yield "++reward.custom_reward_function.reward_kwargs.function", functions.get(reward.function, reward.function)
-    yield "++reward.custom_reward_function.reward_kwargs.timeout_s", reward.timeout_s
+    options = "++reward.custom_reward_function.reward_kwargs"
+    yield f"{options}.function", functions.get(reward.function, reward.function)
+    yield f"{options}.timeout_s", reward.timeout_s + (0.0 if converter is None else converter.timeout_s)
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None and reward.function == "agent_plan":
-        yield "++reward.custom_reward_function.reward_kwargs.database_dir", agent.database_dir
+        yield f"{options}.database_dir", agent.database_dir
+    if converter is not None and reward.function == "agent_plan":
+        root = spec.output.root if spec.store is None else spec.store.url.rstrip("/")
+        yield f"{options}.converter_url", converter.url
+        yield f"{options}.converter_model", converter.model
+        yield f"{options}.converter_timeout_s", converter.timeout_s
+        yield f"{options}.converter_cache", converter.cache or f"{root}/{run.run_id}/{CONVERSIONS}"
 
 
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:

@@ -1,6 +1,6 @@
 """Every rule's verdict on a plan, and the benchmark's scores of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from opd.envs.deepplanning.database import Case
@@ -59,6 +59,8 @@ class Judgement(NamedTuple):
     """There is a plan that could be read."""
     grounded: bool
     """Every day of it but the last, whose only entry may be the wrong way home, names something of the database."""
+    by_endpoint: float | None = None
+    """1 where the parser could not read the text and the endpoint was asked, 0 where it could; None where there is no endpoint."""
 
     @property
     def dimensions(self) -> dict[str, float]:
@@ -68,11 +70,12 @@ class Judgement(NamedTuple):
 
     @property
     def scores(self) -> dict[str, float]:
-        """The benchmark's numbers for one query, under its names; a query without constraints has no personalized score but 0."""
+        """The benchmark's numbers for one query, under its names, and who made the plan where there is an endpoint; a query without constraints has no personalized score but 0."""
         dimensions = self.dimensions
+        by_endpoint = {} if self.by_endpoint is None else {"plan_by_endpoint": self.by_endpoint}
         commonsense = sum(dimensions.values()) / len(dimensions)
         personalized = float(bool(self.hard) and all(verdict.satisfied for verdict in self.hard))
-        return {
+        return by_endpoint | {
             "delivery_rate": float(self.delivered),
             "commonsense_score": commonsense,
             "personalized_score": personalized,
@@ -86,17 +89,34 @@ class Judgement(NamedTuple):
         return self.scores["composite_score"] if self.grounded else 0.0
 
 
-def judge_plan(text: str, task: BenchmarkTrip, facts: BenchmarkFacts, case: Case) -> Judgement:
+def judge_plan(
+    text: str,
+    task: BenchmarkTrip,
+    facts: BenchmarkFacts,
+    case: Case,
+    *,
+    convert: Callable[[], Plan] | None = None,
+) -> Judgement:
     """Judges the plan in a model's text by the entries of its case.
+
+    Args:
+        convert: makes the plan where the parser cannot; None: such a text has no plan.
 
     Raises:
         TaskError: a constraint of no kind that is known.
     """
     entries = Entries(case)
+    made_by = None if convert is None else 0.0
     try:
-        plan = parse_plan(text, places=entries.places)
+        try:
+            plan = parse_plan(text, places=entries.places)
+        except PlanError:
+            if convert is None:
+                raise
+            made_by = 1.0
+            plan = convert()
     except PlanError as error:
-        return _no_plan(task, str(error))
+        return _no_plan(task, str(error))._replace(by_endpoint=made_by)
     trip = PlannedTrip(plan, task.num_days, facts, entries)
     rules = [rule for rules in DIMENSIONS.values() for rule in rules]
     return Judgement(
@@ -104,6 +124,7 @@ def judge_plan(text: str, task: BenchmarkTrip, facts: BenchmarkFacts, case: Case
         (*named_verdicts(task, _held(plan)), *_budget(trip, task)),
         delivered=True,
         grounded=_is_grounded(trip),
+        by_endpoint=made_by,
     )
 
 

@@ -43,8 +43,32 @@ def parse_plan(text: str, *, places: Collection[str]) -> Plan:
         PlanError: no block, or the first thing in it that cannot be read.
     """
     block = find_block(text, "plan")
-    bare = _FENCE.sub("", block).strip()
-    value = parse_json(bare, "plan") if bare.startswith("{") else read_report(block, places)
+    bare = _bare(block)
+    return as_plan(parse_json(bare, "plan") if bare.startswith("{") else read_report(block, places))
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """A plan of the converted form as a model writes it: JSON, in a fence or not, behind its thoughts or not.
+
+    Raises:
+        PlanError: no JSON, or none of that form.
+    """
+    value = parse_json(_bare(text.rpartition("</think>")[2]), "plan")
+    as_plan(value)
+    assert isinstance(value, dict)
+    return value
+
+
+def _bare(text: str) -> str:
+    return _FENCE.sub("", text).strip()
+
+
+def as_plan(value: object) -> Plan:
+    """A plan of JSON of the converted form.
+
+    Raises:
+        PlanError: the first thing in it that is not of that form.
+    """
     try:
         return Plan.model_validate(value)
     except ValidationError as error:
