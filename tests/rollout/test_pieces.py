@@ -65,6 +65,7 @@ def test_pieces_under_one_set_of_weights_make_the_uninterrupted_answer():
         assert [asked["prompt_ids"] for asked in client.asked] == [PROMPT + row.tokens[:n] for n in (0, 6, 12, 18)]
         assert [asked["max_tokens"] for asked in client.asked] == [6, 6, 6, 2]
         assert row.pieces == [(0, 20)]
+        assert row.prompt_ids == PROMPT
 
     _with_server(scenario)
 

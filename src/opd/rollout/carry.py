@@ -31,6 +31,8 @@ class CarriedRow:
     """Which of the prompt's answers."""
     limit: int
     """Tokens that it may have."""
+    prompt_ids: list[int] = field(default_factory=list)
+    """Tokens of its prompt; none until its first piece."""
     tokens: list[int] = field(default_factory=list)
     pieces: list[tuple[int, int]] = field(default_factory=list)
     """(version of the weights, tokens that they made), in the order of the tokens."""
@@ -50,6 +52,7 @@ class CarriedRow:
 
     def grow(self, growth: Growth, now: int) -> None:
         """Take what a round gave it, up to virtual time `now`."""
+        self.prompt_ids = growth.prompt_ids
         self.tokens.extend(growth.tokens)
         if self.pieces and self.pieces[-1][0] == growth.version:
             self.pieces[-1] = (growth.version, self.pieces[-1][1] + len(growth.tokens))
@@ -66,6 +69,8 @@ class Growth:
     version: int
     """Of the weights that made them."""
     is_complete: bool
+    prompt_ids: list[int] = field(default_factory=list)
+    """What the tokens follow, without those of earlier rounds."""
     error: str = ""
     """Why the row is given up, if it is."""
 

@@ -48,5 +48,5 @@ class PieceClient:
             raise RuntimeError(f"the rollout server gave {len(tokens)} tokens, made by weights of step {version}")
         has_ended = len(tokens) < num_tokens or tokens[-1] in self._ends
         is_complete = has_ended or len(row.tokens) + len(tokens) >= row.limit
-        self.growth = Growth(tokens=tokens, version=int(version), is_complete=is_complete)
+        self.growth = Growth(tokens=tokens, version=int(version), is_complete=is_complete, prompt_ids=list(prompt_ids))
         return output

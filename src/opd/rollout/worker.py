@@ -54,7 +54,7 @@ _VerlWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 Row = tuple[str, dict[str, Any], dict[str, Any]]
 """(key, fields, tag) of one row in the layout verl's V1 trainer reads."""
 Begun = tuple[dict[str, Any], CarriedRow]
-"""(the prompt's row of the data set, what there is of its answer)."""
+"""(the prompt's row of the data set, unless its tokens are known; what there is of its answer)."""
 
 GIVEN = "__given__"
 """Field of a prompt: token ids of each of its answers by the sample's number, in the place of sampled ones."""
@@ -258,14 +258,17 @@ class RolloutWorker(_VerlWorker):
         return grown
 
     async def _grow(self, prompt: dict[str, Any], row: CarriedRow, num_tokens: int) -> Growth:
-        """A piece of a row by the agent loop that will make the whole answer's row, once it is complete."""
+        """A piece of a row; the first by the agent loop, which writes the prompt."""
         seed = self.ours.spec.seed
         ends = frozenset() if self.rollout_config.ignore_eos else frozenset(end_tokens(self.model_config))
         client = PieceClient(self.llm_client, row, run_seed=seed, ends=ends, num_tokens=num_tokens)
         try:
-            loop = self._agent_loop(self.config.actor_rollout_ref.rollout.agent.default_agent_loop, client)
             sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
-            await loop.run(sampling, session_id=row.sample, **prompt)
+            if row.prompt_ids:
+                await client.generate("", prompt_ids=row.prompt_ids, sampling_params=sampling)
+            else:
+                loop = self._agent_loop(self.config.actor_rollout_ref.rollout.agent.default_agent_loop, client)
+                await loop.run(sampling, session_id=row.sample, **prompt)
             assert client.growth is not None  # a single-turn loop asks once
             return client.growth
         except Exception as error:  # noqa: BLE001 - the row is given up and counted, as one of a whole batch is

@@ -23,7 +23,7 @@ from opd.rollout.worker import GIVEN, VERSIONS
 from opd.trainer.dataset import PromptDataset
 
 CHECKPOINT_FILE = "carried.json"
-"""Of a checkpoint: what was on its way. Its prompts are named by their place in the data set."""
+"""Of a checkpoint: what was on its way."""
 
 
 class CarriedRows:
@@ -60,7 +60,8 @@ class CarriedRows:
             return [(int(i), sample, self._limit) for i in draw()["index"] for sample in range(self._num_samples)]
 
         def advance(slots: Sequence[Slot], num_tokens: int) -> list[list[Growth]]:
-            return manager.advance([[(self._dataset[row.index], row) for row in slot] for slot in slots], num_tokens)
+            begun = [[({} if row.prompt_ids else self._dataset[row.index], row) for row in slot] for slot in slots]
+            return manager.advance(begun, num_tokens)
 
         self._update = self._carry.next_update(version=step - 1, draw=places, advance=advance)
         rows = self._update.rows
