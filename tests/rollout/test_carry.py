@@ -188,6 +188,20 @@ def test_a_row_that_fails_is_given_up_counted_and_followed_by_others():
     assert [row.number for row in update.rows] == [0, 2]
 
 
+def test_a_failure_of_the_one_row_that_an_update_waits_for_does_not_end_the_run():
+    made = Made(lambda number: 50 if number == 0 else 4)
+    grown = made._grown
+    made._grown = lambda slot, num: (
+        [Growth(tokens=[], version=-1, is_complete=False, error="lost")]
+        if [row.number for row in slot] == [0]
+        else grown(slot, num)
+    )
+    updates = _updates(_warm(max_age=3), made, range(6))
+    assert [update.num_failed for update in updates] == [0, 0, 0, 1, 0, 0]
+    assert 0 not in [row.number for update in updates for row in update.rows]
+    assert [[0]] in made.rounds, "it was asked for alone"
+
+
 def test_a_round_in_which_all_rows_fail_ends_the_run():
     made = Made(lambda number: 6)
     made._grown = lambda slot, num: [Growth(tokens=[], version=-1, is_complete=False, error="the server went away")]

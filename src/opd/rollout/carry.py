@@ -274,7 +274,7 @@ class Carry:
                     continue
                 num_left += 1
                 (self.complete if row.is_complete else running).append(row)
-        if not num_left:
+        if not num_left and len(self.complete) < self.rows:  # else only rows that an update waited for were asked for
             raise RuntimeError(f"all rows of a round failed; the first: {made.first_error}")
         self.running = sorted(running, key=lambda row: row.number)
         self.waiting[:0] = sorted(unused, key=lambda row: row.number)
