@@ -11,7 +11,9 @@ from opd.losses.cuda.nvrtc import CACHE_VARIABLE as KERNELS
 FOLDERS = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
-    "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
+    "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
     KERNELS: "kernels",
 }
 """Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
