@@ -275,6 +275,13 @@ def test_a_plan_tells_the_time_of_a_step_and_what_the_run_costs(tmp_path):
     hours = float(short[1].split("about ")[1].split()[0])
     assert hours == pytest.approx(seconds[0] * 100 / 3600, abs=0.05)
     assert "at 2.5 a GPU-hour" in short[1]
+    sets = ("500", "--set", "data.max_prompt_length=128")
+    *_, strict, _hours = launch(*words, *sets).stdout.splitlines()
+    carried = launch(*words, *sets, "--set", "rollout.schedule=carry", "--set", "rollout.in_flight=400")
+    *_, step, _hours, told = carried.stdout.splitlines()
+    seconds = [float(line.split("about ")[1].split()[0]) for line in (strict, step)]
+    assert seconds[1] < seconds[0], "no update waits for the longest response"
+    assert "400 responses at once, of which an update takes the first 256" in told
 
 
 def test_a_plan_loads_nothing_heavy(plan):
