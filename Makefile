@@ -154,7 +154,7 @@ bench-step: $(VENV)/.gpu.stamp ## a decoding step of vLLM by what its requests a
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
-	$(BIN)/python tests/benchmarks/agent_tools.py $(ARGS)
+	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)
 
 bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
 	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)

@@ -31,7 +31,7 @@ from opd.data.prepare_agent_data import TRAIN_FILE
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.parts import ARCHIVES, TOOLSETS
-from opd.envs.travel.entries import LANGUAGES
+from opd.envs.travel.entries import LANGUAGES, Language
 
 DATA, DATABASE, ROWS = "data", "database", "data/agent_processed"
 CASES = [str(number) for number in range(10, 90)]
@@ -43,16 +43,23 @@ RETURN = {"route_index": "1", "segment_index": "1", "train_no": "G12"}
 _MEALS = {"en": ("Lunch", "Dinner"), "zh": ("午餐", "晚餐")}
 
 
-def write_world(folder: Path) -> Path:
-    """Archives, the database imported from them and the rows prepared with it, in `folder`."""
+def write_world(
+    folder: Path,
+    *,
+    cases: Sequence[str] = CASES,
+    languages: Sequence[Language] = LANGUAGES,
+    archive: Path | None = None,
+) -> Path:
+    """Archives, the database imported from them and the rows prepared with it, in `folder`; packed too, into `archive`."""
     data = folder / DATA
-    for language in LANGUAGES:
-        write_zip(data / ARCHIVES[language], language, cases=CASES, change=lambda members: _add_return(members))
+    for language in languages:
+        write_zip(data / ARCHIVES[language], language, cases=cases, change=lambda members: _add_return(members))
         constraint = {"constraint_type": "superlative_cheapest_star", "hotel_name": WORDS[language]["inn"]}
         write_queries(
-            data, language, [published_query(language, case, hotel_cheapest_star=constraint) for case in CASES]
+            data, language, [published_query(language, case, hotel_cheapest_star=constraint) for case in cases]
         )
-    if import_main(["import", "--data-dir", str(data), "--out", str(folder / DATABASE)]):
+    packed = [] if archive is None else ["--archive", str(archive)]
+    if import_main(["import", "--data-dir", str(data), "--out", str(folder / DATABASE), *packed]):
         raise ValueError(f"{data}: the import failed")
     prepare(["--data-dir", str(data), "--sources", "deepplanning", "--database-dir", str(folder / DATABASE)])
     return folder

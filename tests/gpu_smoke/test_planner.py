@@ -14,9 +14,7 @@ from opd.envs.travel.reward import compute_score
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "CASES", ["10", "42", "57", "63", "89"])
-        return planner.write_world(tmp_path_factory.mktemp("world"))
+    return planner.write_world(tmp_path_factory.mktemp("world"), cases=["10", "42", "57", "63", "89"])
 
 
 @pytest.fixture(scope="module")

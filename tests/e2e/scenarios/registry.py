@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.promises import faults, kinds, machine, pipeline, quickstart, two_workers
+from tests.e2e.promises import agent_database, faults, kinds, machine, pipeline, quickstart, two_workers
 from tests.e2e.promises.common import Look, played
+from tests.e2e.scenarios import agent_database as play_agent_database
 from tests.e2e.scenarios import ends, farewells, losses
 from tests.e2e.scenarios import kinds as play_kinds
 from tests.e2e.scenarios import pipeline as play_pipeline
@@ -26,6 +27,7 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {
     "quickstart": Scenario(play=play_quickstart.play, promises=quickstart.PROMISES),
     "kinds": Scenario(play=play_kinds.play, promises=kinds.PROMISES),
+    "agent-database": Scenario(play=play_agent_database.play, promises=agent_database.PROMISES),
     "pipeline": Scenario(play=play_pipeline.play, promises=pipeline.PROMISES),
     "two-workers": Scenario(play=play_two_workers.play, promises=two_workers.PROMISES),
     "worker-lost": Scenario(play=losses.worker_lost, promises=faults.WORKER_LOST),
