@@ -22,7 +22,7 @@ from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.report import assets, chart_data
+from opdctl.report import assets, chart_data, models
 from opdctl.report.panels import OTHER, panels_of
 from opdctl.report.provenance import provenance
 from opdctl.report.side_by_side import Cell, beside
@@ -152,6 +152,47 @@ def test_a_run_tells_what_each_attempt_computed_on_and_where_its_trackers_are(in
     html = (tmp_path / "report.html").read_text()
     assert f'<a href="{url}" rel="noreferrer">wandb opd/r</a>, mlflow opd</td>' in html
     assert "<td>8 × &lt;b&gt;, 8 × NVIDIA H200</td>" in html
+
+
+@pytest.mark.parametrize(
+    ("spec", "trained", "teachers"),
+    [
+        ({"kind": "eval"}, "", []),
+        ({"actor": {}, "teacher": {"path": "t"}}, "all weights", ["t"]),
+        (
+            {"actor": {}, "model": {"lora": {"rank": 8, "alpha": 16, "target_modules": ["q_proj", "v_proj"]}}},
+            "LoRA, rank 8, alpha 16 (q_proj, v_proj)",
+            [],
+        ),
+        (
+            {
+                "actor": {},
+                "teachers": {"b": {"path": "u"}, "a": {"path": "t"}},
+                "route": {"blends": {"c": {"form": "sum", "weights": {"b": 1.0, "a": 2.0}}}},
+            },
+            "all weights",
+            ["a: t", "b: u", "c: sum of 2.0 a + 1.0 b"],
+        ),
+        (
+            {"actor": {}, "model": "x", "teachers": {"a": 3}, "route": {"blends": {"c": []}}},
+            "all weights",
+            ["a: –", "c: mixture of "],
+        ),
+    ],
+)
+def test_what_is_trained_and_who_teaches_is_told_of_any_spec(spec, trained, teachers) -> None:
+    assert (models.trained(spec), models.teachers(spec)) == (trained, teachers)
+
+
+def test_the_report_tells_adapters_and_teachers(
+    inside: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    lora = {"rank": 8, "alpha": 16, "target_modules": ["all-linear"]}
+    make_run("r", spec={"kind": "opd", "actor": {}, "model": {"lora": lora}, "teachers": {"a": {"path": "<t>"}}})
+    assert inside("report", "r", "--store", store).returncode == 0
+    html = (tmp_path / "report.html").read_text()
+    assert "<td>LoRA, rank 8, alpha 16 (all-linear)</td>" in html
+    assert "a: &lt;t&gt;</td>" in html
 
 
 def test_texts_stand_beside_each_other_by_what_they_answer() -> None:

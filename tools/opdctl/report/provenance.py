@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opd.monitor.preflight import Line
+from opdctl.report import models
 from opdctl.runs.gather import NUM_THREADS, GatheredRun
 from opdctl.runs.origins import origins, preflight
 from opdctl.runs.record import RunRecord
@@ -42,6 +43,16 @@ class Provenance:
     def preflight(self) -> list[Line]:
         """What the first step showed of the teacher; empty where there is none, and of older versions."""
         return preflight(self.origins)
+
+    @property
+    def trained(self) -> str:
+        """All weights or adapters, with their settings; empty of a kind that trains nothing."""
+        return models.trained(self.record.spec)
+
+    @property
+    def teachers(self) -> list[str]:
+        """Each teacher and blend; empty of a kind without."""
+        return models.teachers(self.record.spec)
 
     @property
     def trackers(self) -> list[tuple[str, str]]:
