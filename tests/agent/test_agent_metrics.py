@@ -50,6 +50,17 @@ def test_turns_count_the_question_each_answer_and_each_round_of_replies():
     assert metrics.metrics()["num_turns/mean"] == (4 + 6 + 2 + 6) / 4
 
 
+def test_an_answer_without_a_call_is_a_single_turn_with_the_same_metrics():
+    dialogue = talk(["42" + END]).dialogue
+    metrics = AgentCounts.of(dialogue).metrics()
+    assert {name: metrics[f"num_turns/{name}"] for name in ("min", "max", "mean")} == {"min": 2, "max": 2, "mean": 2}
+    masks = {
+        name: metrics[f"tool_mask/{name}"] for name in ("has_agent_mask", "llm_tokens", "tool_tokens", "tool_ratio")
+    }
+    assert masks == {"has_agent_mask": 0, "llm_tokens": len(ids_of("42" + END)), "tool_tokens": 0, "tool_ratio": 0}
+    assert not any(name.startswith("agent/tool/") for name in metrics)
+
+
 def test_tokens_are_counted_by_who_wrote_them():
     dialogue = talk([call() + END, "42" + END]).dialogue
     metrics = AgentCounts.of(dialogue).metrics()

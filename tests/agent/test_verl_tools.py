@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.talk import TOKENIZER, ids_of
+from tests.agent.talk import END, SCHEMA, TOKENIZER, Tools, ids_of, spans, talk
+from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from opd.agent.parsing import HermesParser
 from opd.agent.toolset import tool_schemas
 from opd.agent.verl_tools import VerlTools, call_parser
+from opd.envs.deepplanning.parts import TOOLSETS
 
 SCHEMAS = tool_schemas()
 
@@ -89,3 +91,51 @@ def test_the_default_syntax_is_ours_and_an_unknown_one_is_refused_with_the_known
     assert isinstance(call_parser("hermes", TOKENIZER, SCHEMAS), HermesParser)
     with pytest.raises(ValueError, match=r"agent.tool_format='xml': must be one of .*hermes.*qwen3_coder"):
         call_parser("xml", TOKENIZER, SCHEMAS)
+
+
+JSON = '{"city": "静州"}'
+CALLS = {
+    "hermes": '<tool_call>\n{"name": "price", "arguments": ' + JSON + "}\n</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=price>\n<parameter=city>\n静州\n</parameter>\n</function>\n</tool_call>",
+    "glm": "<tool_call>price\n<arg_key>city</arg_key>\n<arg_value>静州</arg_value>\n</tool_call>",
+    "seed": "<seed:tool_call>\n<function=price>\n<parameter=city>静州</parameter>\n</function>\n</seed:tool_call>",
+    "minimax": '<minimax:tool_call>\n<invoke name="price">\n<parameter name="city">静州</parameter>\n</invoke>\n</minimax:tool_call>',
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.price:0<|tool_call_argument_begin|>"
+    + JSON
+    + "<|tool_call_end|><|tool_calls_section_end|>",
+    "gpt-oss": "<|start|>assistant<|channel|>commentary to=functions.price <|constrain|>json<|message|>" + JSON + "<|call|>",
+    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="price">\n<｜DSML｜parameter name="city" string="true">静州'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    "gemma4": '<|tool_call>call:price{city:<|"|>静州<|"|>}<tool_call|>',
+}  # fmt: skip
+
+
+def test_each_syntax_of_verls_has_a_call_here():
+    assert set(CALLS) == set(ToolParser._registry)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_conversation_in_each_syntax_asks_the_tool_and_trains_the_models_tokens_alone(name):
+    tools = Tools()
+    turns = [CALLS[name] + END, "It is 42." + END]
+    held = talk(turns, tools, parser=call_parser(name, TOKENIZER, [SCHEMA])).dialogue
+    assert tools.asked == [("price", {"city": "静州"})]
+    assert [text for trained, text in spans(held) if trained] == turns
+    (said,) = [text for trained, text in spans(held) if not trained]
+    assert "\n42\n" in said
+
+
+@pytest.mark.parametrize("toolset", sorted(set(TOOLSETS.values())))
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_each_syntax_takes_the_benchmarks_descriptions(name, toolset):
+    schemas = tool_schemas(toolset)
+    call_parser(name, TOKENIZER, schemas)
+    if name == "qwen3_coder":  # the one that reads types from them
+        (schema,) = (
+            one for one in schemas if one["function"]["name"] in ("query_road_route_info", "get_product_details")
+        )
+        (first, *_) = schema["function"]["parameters"]["required"]
+        value = '["a", "b"]' if first == "product_ids" else "31.2,120.5"
+        text = f"<tool_call>\n<function={schema['function']['name']}>\n<parameter={first}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        (found,) = asyncio.run(call_parser(name, TOKENIZER, schemas).parse(text, ids_of(text)))
+        assert found.arguments == {first: ["a", "b"] if first == "product_ids" else value}

@@ -11,6 +11,7 @@ from tests.envs.deepplanning.published import DATE, WORDS
 from transformers import AutoTokenizer
 
 from opd.agent.environment import CASE_ID
+from opd.agent.metrics import AgentCounts
 from opd.envs.deepplanning.parts import TOOLSETS
 from opd.envs.travel.data.rows import agent_row
 from opd.envs.travel.task import BenchmarkTrip
@@ -54,6 +55,36 @@ def test_a_conversation_asks_the_rows_case_and_only_the_models_tokens_are_traine
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     trained = [token for token, mask in zip(played.dialogue.response_ids, played.dialogue.mask, strict=True) if mask]
     assert tokenizer.decode(trained, skip_special_tokens=True) == "".join(turns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("thinks", [None, True, False])
+def test_thinking_on_and_off_with_a_call_and_in_a_single_turn(imported, language, thinks):
+    name = WORDS[language]["inn"]
+    day = {"day": 1, "activities": [{"type": "meal", "name": "x", "start": "12:00", "end": "13:00"}], "hotel": name}
+    plan = f"<plan>{json.dumps({'days': [day], 'total_cost': 1}, ensure_ascii=False)}</plan>"
+    thought = "" if thinks is False else f"<think>{call('query_hotel_info')} or not?</think>"
+    asked = call("query_hotel_info", destination="x", checkinDate=DATE, checkoutDate=DATE)
+    scripts = {"asks": [thought + asked, thought + plan], "knows": [thought + plan]}
+    rows = [row(language, "1") | {"prompt": [{"role": "user", "content": key}]} for key in scripts]
+    kwargs = () if thinks is None else (("enable_thinking", thinks),)
+    found = replace(settings_of(imported, language), chat_template_kwargs=kwargs)
+    script = ScriptConfig(replies=scripts, tokenizer_path=str(FOLDER))
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    for played, turns in zip(play(FOLDER, rows, found, script=script), scripts.values(), strict=True):
+        dialogue = played.dialogue
+        assert [len(turn.calls) for turn in dialogue.turns] == [1] * (len(turns) - 1) + [0], (
+            "a call in a thought is none"
+        )
+        assert played.score == 1.0
+        tokens = zip(dialogue.response_ids, dialogue.mask, strict=True)
+        trained = tokenizer.decode([token for token, mask in tokens if mask], skip_special_tokens=True)
+        assert trained == "".join(turns), "the template's own empty thought is not the model's"
+        assert tokenizer.decode(dialogue.prompt_ids).endswith("<think>\n\n</think>\n\n") is (thinks is False)
+        counts = AgentCounts.of(dialogue).metrics()
+        assert counts["num_turns/max"] == 2 * len(turns)
+        assert (counts["tool_mask/tool_tokens"] > 0) is (len(turns) > 1)
 
 
 def test_a_row_without_a_case_ends_the_run_and_says_what_to_prepare(imported):

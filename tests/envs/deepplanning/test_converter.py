@@ -116,6 +116,12 @@ def test_an_answer_without_a_plan_block_is_converted_whole_and_one_without_any_t
     assert len(server.requests) == 1
 
 
+def test_in_a_single_turn_the_whole_answer_is_converted_without_its_thoughts():
+    assert report_of("<think>one | two</think>Day 1: rest", None) == "Day 1: rest"
+    assert report_of("calls <plan>a</plan> replies <plan>b</plan>", "c") == "b"
+    assert report_of("calls", "") == ""
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 PASSING = {

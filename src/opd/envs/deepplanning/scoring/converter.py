@@ -5,6 +5,7 @@ import json
 import logging
 from functools import lru_cache
 
+from opd.agent.parsing import without_thought
 from opd.envs.deepplanning.scoring.endpoint import Endpoint, ask
 from opd.envs.deepplanning.scoring.plan import Plan
 from opd.envs.deepplanning.scoring.report import as_plan, read_json
@@ -97,9 +98,13 @@ class Converter:
 
 
 def report_of(text: str, final_text: str | None) -> str:
-    """What is converted: the last `<plan>` block, else the model's last turn; empty where neither is known."""
+    """What is converted: the last `<plan>` block, else what the model's last turn says outside its thoughts.
+
+    Args:
+        text: all turns. final_text: the last one; None where there is but one.
+    """
     block = last_block(text, "plan")
-    return (final_text or "") if block is None else block
+    return without_thought(text if final_text is None else final_text, opened=False) if block is None else block
 
 
 @lru_cache(maxsize=4)
