@@ -11,8 +11,8 @@ from torch.distributions import Categorical
 
 from opd.config.algorithm import Horizon
 from opd.config.sections import Rollout
-from opd.losses import chunked_divergence
-from opd.worker.head import DivergenceTask
+from opd.losses import Blend, chunked_divergence
+from opd.worker.head import DivergenceTask, TeacherPart
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.student_counts import is_sampled
 from opd.worker.teacher_cache import Fetch
@@ -79,6 +79,19 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     assert sign_metrics(neighbour_signs(sure)) == {"opd/teacher_prefers_neighbour": share, "opd/teacher_pairs": 19}
     apart = DivergenceTask(**{**vars(sure), "positions": task.positions * 2})
     assert neighbour_signs(apart)["sum/neighbours"] == 0
+
+
+def test_of_a_blend_every_teacher_is_asked_for_its_neighbours():
+    ids = torch.arange(20) % VOCAB
+    task, _ = made(20, ids=ids)
+    weight = torch.eye(VOCAB, WIDTH * 2)
+    right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
+    part = TeacherPart(
+        name="both", rows=(0,), tokens=torch.arange(20), hidden=(Fetch(right, None), Fetch(shifted, None)),
+        weights=(weight, weight), blend=Blend(form="mixture", shares=(0.9, 0.1)),
+    )  # fmt: skip
+    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": (part,)}))
+    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 38}
 
 
 def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
