@@ -86,12 +86,13 @@ RULES = [
     *(
         (
             kind,
-            {"rollout.in_flight": 512},
-            "rollout.in_flight",
+            {key: 512},
+            key,
             "belongs to rollout.schedule carry",
-            {"rollout.in_flight": None},
+            {key: None},
         )
         for kind in ("opd", "grpo")
+        for key in ("rollout.in_flight", "rollout.max_age")
     ),
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
     ("opd", {"data.split.of": 3}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),

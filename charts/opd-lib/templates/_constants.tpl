@@ -128,7 +128,6 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
-    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -193,7 +192,6 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
-    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -283,7 +281,6 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
-    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -430,7 +427,6 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
-    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {
@@ -486,7 +482,6 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
-    "max_age": 16,
     "engine_kwargs": {}
    },
    "actor": {

@@ -28,6 +28,7 @@
 {{- $_ := set $v "mini_rows" (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) -}}
 {{- $_ := set $v "step_rows" (mulf ($v.data).train_batch_size $v.num_samples) -}}
 {{- $_ := set $v "in_flight" (ternary (mulf 2 $v.step_rows) ($v.rollout).in_flight (kindIs "invalid" ($v.rollout).in_flight)) -}}
+{{- $_ := set $v "max_age" (ternary 16 ($v.rollout).max_age (kindIs "invalid" ($v.rollout).max_age)) -}}
 {{- end -}}
 {{- toJson $v -}}
 {{- end -}}
@@ -602,7 +603,7 @@
   "rule" (printf "fewer answers at once than an update trains on (%s) would leave nothing to carry" (include "opd.text" $v.step_rows))
   "fix" (printf "use at least %s; twice as many is the default" (include "opd.text" $v.step_rows))) -}}
 {{- end -}}
-{{- if and (eq (toString ($v.rollout).schedule) "carry") (ge (float64 $v.in_flight) (float64 $v.step_rows)) (gt (float64 (addf $v.in_flight $v.step_rows)) (float64 (mulf ($v.rollout).max_age $v.step_rows))) -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (ge (float64 $v.in_flight) (float64 $v.step_rows)) (gt (float64 (addf $v.in_flight $v.step_rows)) (float64 (mulf $v.max_age $v.step_rows))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.max_age" "value" ($v.rollout).max_age
   "rule" (printf "with %s answers at once (rollout.in_flight) and %s an update, some would wait longer for theirs" (include "opd.text" $v.in_flight) (include "opd.text" $v.step_rows))
   "fix" (printf "use at least %s, or a smaller rollout.in_flight" (include "opd.text" (div (sub (add (addf $v.in_flight $v.step_rows) $v.step_rows) 1) $v.step_rows)))) -}}
@@ -611,7 +612,12 @@
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
 {{- if and (not (kindIs "invalid" ($v.rollout).in_flight)) (ne (toString ($v.rollout).schedule) "carry") -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.in_flight" "value" ($v.rollout).in_flight
-  "rule" "it belongs to rollout.schedule carry; strict generates a step's answers at once"
+  "rule" "it belongs to rollout.schedule carry; strict generates a step's answers at once, by the newest weights"
+  "fix" "remove the key, or set rollout.schedule: carry") -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" ($v.rollout).max_age)) (ne (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.max_age" "value" ($v.rollout).max_age
+  "rule" "it belongs to rollout.schedule carry; strict generates a step's answers at once, by the newest weights"
   "fix" "remove the key, or set rollout.schedule: carry") -}}
 {{- end -}}
 {{- end -}}

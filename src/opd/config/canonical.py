@@ -103,7 +103,6 @@ ADDED_SINCE: dict[str, Any] = {
     "data.split.seed": 42,
     "teacher.refresh_every": 0,
     "rollout.schedule": "strict",
-    "rollout.max_age": 16,
 }
 
 WEIGHT_SCHEDULE = "constant"

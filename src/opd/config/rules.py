@@ -21,9 +21,10 @@ SIZES = {
     "mini_rows": "actor.ppo_mini_batch_size * num_samples",
     "step_rows": "data.train_batch_size * num_samples",
     "in_flight": "2 * step_rows if rollout.in_flight is None else rollout.in_flight",
+    "max_age": "16 if rollout.max_age is None else rollout.max_age",
 }
 """Names that the rules use beside the keys: tokens of the longest row, ranks that share a sequence, all ranks, data-parallel
-ranks, answers of a prompt, rows of a mini-batch, of a step, and on their way at once under the schedule carry."""
+ranks, answers of a prompt, rows of a mini-batch, of a step, and under the schedule carry on their way at once; the bound of their age there."""
 
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
@@ -154,18 +155,19 @@ def _where_carried() -> Iterator[Rule]:
     )
     yield Rule(
         key="rollout.max_age",
-        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + step_rows > rollout.max_age * step_rows",
+        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + step_rows > max_age * step_rows",
         rule="with {in_flight} answers at once (rollout.in_flight) and {step_rows} an update, some would wait longer for theirs",
         fix="use at least {ceil_div(in_flight + step_rows, step_rows)}, or a smaller rollout.in_flight",
         kinds=("opd",),
     )
-    yield Rule(
-        key="rollout.in_flight",
-        when='rollout.in_flight is not None and rollout.schedule != "carry"',
-        rule="it belongs to rollout.schedule carry; strict generates a step's answers at once",
-        fix="remove the key, or set rollout.schedule: carry",
-        kinds=SAMPLES,
-    )
+    for key in ("rollout.in_flight", "rollout.max_age"):
+        yield Rule(
+            key=key,
+            when=f'{key} is not None and rollout.schedule != "carry"',
+            rule="it belongs to rollout.schedule carry; strict generates a step's answers at once, by the newest weights",
+            fix="remove the key, or set rollout.schedule: carry",
+            kinds=SAMPLES,
+        )
 
 
 def _where_loss_is(kinds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
@@ -735,9 +737,10 @@ def _unlike_offloads(spec: RunSpec) -> Iterator[Problem]:
             )
 
 
-def num_in_flight(spec: RunSpec) -> int:
-    """Answers that are on their way at once under the schedule carry."""
-    return int(with_named(spec.model_dump(mode="json"), SIZES)["in_flight"])
+def carried_sizes(spec: RunSpec) -> tuple[int, int]:
+    """Under the schedule carry: answers on their way at once, and the bound of their tokens' age in updates."""
+    named = with_named(spec.model_dump(mode="json"), SIZES)
+    return int(named["in_flight"]), int(named["max_age"])
 
 
 def notes(spec: BaseSpec) -> list[str]:

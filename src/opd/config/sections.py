@@ -239,9 +239,9 @@ class Rollout(Section):
     in_flight: Count | None = Field(
         default=None, description="carry: responses that are generated at once; unset: twice those of a step."
     )
-    max_age: Count = Field(
-        default=16,
-        description="carry: updates that the weights may be ahead of those that made a token which they train on.",
+    max_age: Count | None = Field(
+        default=None,
+        description="carry: updates that the weights may be ahead of those that made a token which they train on; unset: 16.",
     )
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
 

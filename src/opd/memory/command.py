@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.rules import num_in_flight
+from opd.config.rules import carried_sizes
 from opd.memory.device import declared_bytes, local_bytes, product_name
 from opd.memory.pace import Rates, make_pace, product_rates, render_pace, response_lengths
 from opd.memory.plan import Plan, make_plan
@@ -62,7 +62,7 @@ def _pace(spec: OpdSpec | OpdAgentSpec, plan: Plan, rates: Rates, expected: Expe
     num_ranks = spec.trainer.nnodes * spec.trainer.gpus_per_node
     rows = spec.data.train_batch_size * spec.rollout.num_samples
     lengths = response_lengths(rows, longest=spec.data.max_response_length, mean=expected.response_tokens)
-    carried = num_in_flight(spec) if spec.rollout.schedule == "carry" else None
+    carried = carried_sizes(spec)[0] if spec.rollout.schedule == "carry" else None
     pace = make_pace(
         plan, rates, lengths, prompt_tokens=spec.data.max_prompt_length, num_ranks=num_ranks, in_flight=carried
     )

@@ -15,7 +15,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
-from opd.config.rules import num_in_flight
+from opd.config.rules import carried_sizes
 from opd.errors import CheckpointError
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
@@ -37,16 +37,14 @@ class CarriedRows:
     """
 
     def __init__(self, spec: OpdSpec, dataset: PromptDataset) -> None:
-        rollout, in_flight = spec.rollout, num_in_flight(spec)
+        rollout, (in_flight, max_age) = spec.rollout, carried_sizes(spec)
         self._dataset, self._num_samples, self._limit = dataset, rollout.num_samples, spec.data.max_response_length
         if in_flight > (num := len(dataset) * rollout.num_samples):
             rule = f"the training data have {num} answers, and {in_flight} are to be generated at once"
             fix = f"at most {num} (rollout.in_flight), or more prompts"
             raise SpecError([Problem(path="rollout.in_flight", value=rollout.in_flight, rule=rule, fix=fix)])
         self.rows_per_update = spec.data.train_batch_size * rollout.num_samples
-        self._carry = Carry(
-            rows=self.rows_per_update, in_flight=in_flight, max_age=rollout.max_age, longest=self._limit
-        )
+        self._carry = Carry(rows=self.rows_per_update, in_flight=in_flight, max_age=max_age, longest=self._limit)
         self._update = Update()
 
     def next_batch(self, step: int, draw: Callable[[], TensorDict], manager: RolloutManager) -> TensorDict:
