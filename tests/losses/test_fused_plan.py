@@ -136,6 +136,54 @@ def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):
     assert compile_cubin("rows.cu", macros, "sm_90a").startswith(b"\x7fELF")
 
 
+def test_the_small_kernels_compile_for_hopper():
+    pytest.importorskip("cuda.bindings.nvrtc", reason="no CUDA run-time compiler in this torch build")
+    from opd.losses.cuda.numbers_kernel import numbers_macros
+    from opd.losses.cuda.nvrtc import compile_cubin
+    from opd.losses.cuda.scale_kernel import scale_macros
+
+    macros = {("numbers.cu", numbers_macros(8))}
+    macros |= {("scale.cu", scale_macros(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+    for source, of_source in macros:
+        assert compile_cubin(source, of_source, "sm_90a").startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_triton_passes_the_head_product_what_its_own_launch_passes(shift):
+    """Else the product is launched by Triton, which is right and costs the host ten times as much."""
+    pytest.importorskip("triton", reason="NOT TESTED HERE: the head product needs triton")
+    import triton.language as tl
+    from triton import compile as compiled
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from opd.losses.cuda import logits_kernel as module
+
+    out = "fp16" if shift else "fp32"
+    matrices = {"hidden": "bf16[128,64]", "weight": "bf16[256,64]", "logits": f"{out}[128,128]"}
+    constants = {
+        "SHIFT": shift,
+        "OUT": tl.float16 if shift else tl.float32,
+        "BM": module.TOKEN_BLOCK,
+        "BN": module.VOCAB_BLOCK,
+        "BK": module.DEPTH_BLOCK,
+        "GROUP": module.TOKEN_BLOCKS_PER_GROUP,
+        "NUM_PROGRAMS": 132,
+    }
+    signature = {name: f"tensordesc<{of}>" for name, of in matrices.items()}
+    signature |= {"block_max": "*fp32", **dict.fromkeys(("num_tokens", "vocab", "depth", "num_blocks"), "i32")}
+    first = len(signature)
+    signature |= dict.fromkeys(constants, "constexpr")
+    values = {(first + i,): value for i, value in enumerate(constants.values())}
+    kernel = compiled(
+        ASTSource(module._logits, signature, values, {}),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": module.NUM_WARPS, "num_stages": module.NUM_STAGES},
+    )
+    assert module.parameter_bytes(kernel.asm["ptx"]) == module.PARAMETER_BYTES
+    assert not kernel.metadata.global_scratch_size
+
+
 def scored_row() -> ScoredRowBytes:
     row = RowBytes.of(**QWEN, precision="fp16")
     return ScoredRowBytes(held=row.gradient, scratch=row.scratch, side=row.side)

@@ -38,11 +38,29 @@ extern "C" void start(int blocks, const float* a, const float* b, float* c, floa
 }
 """
 
+NUMBERS_WRAPPERS = {
+    "scale_weights": """
+extern "C" void start(int blocks, const float* a, float* b, float* c, long long d) {
+  run_cluster(0, [&] { scale_weights(a, b, c, d); });
+}
+""",
+    "gradient_numbers": """
+extern "C" void start(int blocks, const float* a, const float* b, const float* c, float* d, long long e, float f, float g) {
+  run_cluster(0, [&] { gradient_numbers(a, b, c, d, e, f, g); });
+}
+""",
+}
 
-def _source(name: str) -> str:
-    text = (nvrtc.SOURCE_FOLDER / name).read_text()
-    if name == "slices.cu":
+
+def _source(source: str, name: str) -> str:
+    text = (nvrtc.SOURCE_FOLDER / source).read_text()
+    if source == "slices.cu":
         return '#include "ptx.cuh"\n' + text + MERGE_WRAPPER
+    if source == "numbers.cu":
+        declared = "__shared__ float of_warps[THREADS / 32];"
+        assert text.count(declared) == 2
+        text = text.replace(declared, "float* of_warps = (float*)block_memory();")
+        return '#include "ptx.cuh"\n' + text + NUMBERS_WRAPPERS[name]
     # Shared memory is each block's own, which no storage class of C++ is.
     for declared, instead in (
         ("extern __shared__ Vec teacher_smem[];", "Vec* teacher_smem = (Vec*)(block_memory() + 65536);"),
@@ -61,11 +79,21 @@ def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], dev
         for header in nvrtc.SOURCE_FOLDER.glob("*.cuh"):
             (here / header.name).write_text(header.read_text())
         (here / "ptx.cuh").write_text((HERE / "ptx.cuh").read_text())
-        (here / "kernel.cpp").write_text(_source(source))
+        (here / "kernel.cpp").write_text(_source(source, name))
         library = here / "kernel.so"
         defined = dict(macros) if source == "rows.cu" else {**dict(macros), "CLUSTER": 1}
         flags = [f"-D{macro}={value}" for macro, value in defined.items()]
-        command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", *flags]
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O1",
+            "-w",
+            "-fno-strict-aliasing",
+            "-fno-gnu-unique",
+            "-shared",
+            "-fPIC",
+            *flags,
+        ]
         done = subprocess.run([*command, str(here / "kernel.cpp"), "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return ctypes.CDLL(str(library)).start
@@ -126,12 +154,14 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.cuda import buffers, chosen, row_kernel, run
+    from opd.losses.cuda import buffers, chosen, numbers_kernel, row_kernel, run
 
     for module in (buffers, chosen, row_kernel):
         monkeypatch.setattr(module, "CLUSTER", CLUSTER)
-    monkeypatch.setattr(row_kernel, "load_kernel", load_kernel)
-    monkeypatch.setattr(row_kernel, "launch", launch)
+    for module in (numbers_kernel, row_kernel):
+        monkeypatch.setattr(module, "load_kernel", load_kernel)
+        monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(numbers_kernel, "THREADS", THREADS)
     monkeypatch.setattr(
         row_kernel, "_launch_shape", lambda vocab, entries: (THREADS, -(-vocab // (entries * CLUSTER * THREADS)))
     )

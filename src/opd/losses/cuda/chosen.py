@@ -17,6 +17,7 @@ from opd.losses.choice import TokenChoice
 from opd.losses.cuda.entropy_kernel import row_entropies
 from opd.losses.cuda.host_copy import HostCopy
 from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, copy_rows, head_logits
+from opd.losses.cuda.numbers_kernel import gradient_numbers
 from opd.losses.cuda.plan import GRADIENT_BYTES, RowBytes, ScoredGroup, ScoredRowBytes, plan_scored, room_beside_logits
 from opd.losses.cuda.row_kernel import (
     CLUSTER,
@@ -25,7 +26,6 @@ from opd.losses.cuda.row_kernel import (
     GradientRows,
     Logits,
     divergence_rows,
-    gradient_numbers,
     gradient_report,
 )
 from opd.losses.cuda.run import Attempt, Call, Forward, Inputs, Result, first_attempt, run
@@ -415,7 +415,6 @@ class ScoredByBoth(ChosenForward):
         return self._student(scratch, tokens), self._teacher(scratch, 1, tokens)
 
     def _hold(self, logits: tuple[Logits, ...], slots: Tensor, tokens: slice | Tensor) -> None:
-        self._normalise_weights()
         call, stats = self.call, self.stats[tokens]
         scale = self.attempt.gradient_scale
         gradient = GradientRows(self.workspace_rows(), self.weights[tokens], scale, self.gradient_stats, slots)
@@ -469,7 +468,6 @@ class ScoredByStudent(ChosenForward):
 
     def _complete(self, scratch: Scratch, tokens: Tensor) -> None:
         call = self.call
-        self._normalise_weights()
         held = self.workspace_rows()
         for start in range(0, len(tokens), scratch.rows):
             some = tokens[start : start + scratch.rows]

@@ -23,7 +23,7 @@ class FusedDivergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        from opd.losses.cuda.logits_kernel import scale_in_place
+        from opd.losses.cuda.scale_kernel import scale_in_place
 
         grad_loss = grad_outputs[0]
         if grad_loss is None:

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opd.losses.cuda.driver import CudaKernelError, launch_function
+
 SOURCE_FOLDER = Path(__file__).parent
 CACHE_VARIABLE = "OPD_KERNEL_CACHE_DIR"
-
-
-class CudaKernelError(RuntimeError):
-    """A CUDA source did not compile, or the driver refused a call."""
 
 
 def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
@@ -107,22 +105,15 @@ def launch(
     arguments: Sequence[Tensor | int | float | None],
 ) -> None:
     """Launch on torch's current stream. Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits."""
-    from cuda.bindings import driver
+    launch_function(int(kernel), grid, num_threads, smem_bytes, [_parameter(argument) for argument in arguments])
 
-    values: list[int | float] = []
-    types: list[Any] = []
-    for argument in arguments:
-        if argument is None or isinstance(argument, Tensor):
-            values.append(0 if argument is None else argument.data_ptr())
-            types.append(ctypes.c_void_p)
-        else:
-            values.append(argument)
-            types.append(ctypes.c_float if isinstance(argument, float) else ctypes.c_longlong)
-    stream = torch.cuda.current_stream().cuda_stream
-    parameters = (tuple(values), tuple(types))
-    _checked(
-        driver.cuLaunchKernel(kernel, *grid, num_threads, 1, 1, smem_bytes, stream, parameters, 0), "cuLaunchKernel"
-    )
+
+def _parameter(argument: Tensor | int | float | None) -> Any:
+    if argument is None:
+        return ctypes.c_void_p()
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_longlong(argument)
 
 
 def _checked(result: tuple[Any, ...], call: str) -> Any:

@@ -189,27 +189,6 @@ def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
     )
 
 
-def gradient_numbers(
-    gradient: GradientRows, stats: Tensor, kind: DivergenceKind, *, beta: float, temperature: float
-) -> Tensor:
-    """[5] on the device, of one chunk; `stats` [n, NUM_STATS].
-
-    Over the sampled rows: squared gradient, its expected squared error from rounding logits and sums, and at most that of
-    entries below fp16's normal range. Over all: the largest |stored entry|, the number of rows that are not finite.
-    """
-    weight = gradient.weight.abs()
-    squared = weight[::NOISE_EVERY].square()
-    signal_and_noise = squared @ gradient.stats[::NOISE_EVERY, :, ::2].sum(1)
-    stored_unit = gradient.scale * gradient_unit(kind, beta, temperature)
-    if gradient.values.dtype == torch.float16:
-        of_a_row = gradient.values.shape[1] * (FP16_SMALLEST_ROUNDING / stored_unit) ** 2
-    else:
-        of_a_row = 0.0
-    smallest = (squared > 0).sum() * of_a_row
-    largest = (gradient.stats[:, :, 1].amax(1) * weight).amax() * stored_unit
-    return torch.cat([signal_and_noise, torch.stack([smallest, largest, (stats[:, 5] == 0).sum()])])
-
-
 class GradientReport(NamedTuple):
     """What the gradient's own numbers say about how it was stored."""
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from opd.losses.cuda.buffers import Buffers, ChunkBuffers
 from opd.losses.cuda.host_copy import HostCopy
 from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
+from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
 from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
 from opd.losses.cuda.row_kernel import (
     NUM_STATS,
     GradientReport,
     GradientRows,
     divergence_rows,
-    gradient_numbers,
     gradient_report,
     gradient_unit,
 )
@@ -120,8 +120,8 @@ class Forward:
         weight_rows = max(len(weight), self.stride)
         self.grad_weight = weight.new_empty(weight_rows, weight.shape[1], dtype=torch.float32) if need_weight else None
         self.makes_gradient = need_hidden or need_weight
-        self.weights, self.weight_unit = inputs.token_weights, 1.0
-        self.largest_weight: HostCopy | None = None
+        self.weights = inputs.token_weights
+        self.weight_numbers: HostCopy | None = None
         self.has_begun = False
         self.numbers: list[Tensor] = []
         self.report = GradientReport(0.0, 0.0, 0.0, 0)
@@ -140,6 +140,7 @@ class Forward:
                 continue
             numbers = HostCopy(self._of_all_slices(torch.stack(self.numbers)))
             self._hidden_product(buffers, group)
+            self.weight_unit  # noqa: B018  refuses weights that are not finite before anything is read from their gradient
             self.report = gradient_report(numbers.read(), self.inputs.student_weight.dtype)
             better = self._better_attempt()
             if better is not None:
@@ -196,7 +197,6 @@ class Forward:
         head_logits(self._student_hidden(group, start, stop), inputs.student_weight[: call.vocab], *chunk.student)
         gradient = None
         if chunk.gradient is not None and chunk.gradient_stats is not None:
-            self._normalise_weights()
             weights = self.weights[start:stop]
             gradient = GradientRows(chunk.gradient, weights, self.attempt.gradient_scale, chunk.gradient_stats)
         self._rows(chunk, start, stop, gradient)
@@ -241,23 +241,21 @@ class Forward:
         return numbers
 
     def _begin(self) -> None:
-        """Once, behind the first product and before the second: the weights' copy to the host waits for the one and is
-        there before the other ends, and the device, idle until the first, waits for nothing else."""
+        """Once, behind the first product: the device, idle until that, waits for nothing else."""
         if self.makes_gradient and not self.has_begun:
-            self.weights = self.weights.float()
-            self.largest_weight = HostCopy(self.weights.abs().amax())
+            self.weights, numbers = scale_weights(self.weights.float())
+            self.weight_numbers = HostCopy(numbers)
         self.has_begun = True
 
-    def _normalise_weights(self) -> None:
-        """Once: weights as fractions of a power of two near the largest, so that fp16 gradients keep their range."""
-        if self.largest_weight is None:
-            return
-        largest = float(self.largest_weight.read())
-        self.largest_weight = None
-        if not math.isfinite(largest):
+    @functools.cached_property
+    def weight_unit(self) -> float:
+        """What the weights are fractions of since `_begin`. Read when the row kernel is queued, or the device would wait for it."""
+        if self.weight_numbers is None:
+            return 1.0
+        unit, are_finite = self.weight_numbers.read().tolist()
+        if not are_finite:
             raise ValueError("token_weights: holds nan or inf; a token that must not count has weight 0")
-        self.weight_unit = 2.0 * _power_of_two(largest) if largest > 0 else 1.0
-        self.weights = self.weights / self.weight_unit
+        return float(unit)
 
     def _better_attempt(self) -> Attempt | None:
         """How to store what this attempt could not hold, or None if what is expected is within the limit."""
