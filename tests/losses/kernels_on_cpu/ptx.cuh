@@ -78,6 +78,7 @@ inline Vec load_stream(const Vec* p) { return *p; }
 inline float ex2(float x) { return exp2f(x); }
 inline float lg2(float x) { return log2f(x); }
 inline float __uint_as_float(u32 a) { float f; memcpy(&f, &a, 4); return f; }
+inline u32 __float_as_uint(float f) { u32 a; memcpy(&a, &f, 4); return a; }
 inline float half(u32 a) { _Float16 h; const uint16_t bits = a; memcpy(&h, &bits, 2); return (float)h; }
 inline float half_lo(u32 a) { return half(a & 0xffffu); }
 inline float half_hi(u32 a) { return half(a >> 16); }

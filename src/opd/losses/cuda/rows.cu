@@ -26,6 +26,8 @@
 #define MOMENTS 2
 #define GRADIENT 3
 #define MAKES_SUMS (PART == WHOLE || PART == SUMS)
+// jsd with fp32 logits: its moments leave p_S and the mixture's ratio where the logits were, and the gradient makes neither again.
+#define KEEPS_RATIO (KIND == 2 && IN_F32 && PART == WHOLE && GRAD)
 
 typedef
 #if IN_F32
@@ -60,6 +62,12 @@ __device__ __forceinline__ float logit_gradient(float lp, float lq, float p, flo
 #define FP16_STEP 2.0735e-4f
 #define FP32_STEP (FP16_STEP / 8192.f)
 
+// Expected square of one gradient entry's error from fp32 sums of the size of its log ratio.
+__device__ __forceinline__ float squared_error_of_sums(float p, float ratio) {
+  const float sums = FP32_STEP * p * ratio;
+  return sums * sums;
+}
+
 // Expected square of one gradient entry's error from the rounding of its two stored logits (distances ds, dt; none in
 // fp32) and of fp32 sums of the size of its log ratio. A step common to all of a row's probability is one that softmax
 // does not see: hence 1 - p.
@@ -73,12 +81,11 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
   const float by_mixture = odds * ex2(fminf(lq - lp, 100.f)), share = by_mixture / (1.f + by_mixture);  // beta p_T / m
   const float by_s = (1.f - p) * fmaf(p * share, LOG2E, fabsf(g)), by_t = (1.f - p) * p * share * LOG2E, ratio = centre;
 #endif
-  const float sums = FP32_STEP * p * ratio;
 #if IN_F32
-  return sums * sums;
+  return squared_error_of_sums(p, ratio);
 #else
   const float es = FP16_STEP * inv_temperature * by_s * ds, et = FP16_STEP * inv_temperature * by_t * dt;
-  return fmaf(es, es, fmaf(et, et, sums * sums));
+  return fmaf(es, es, fmaf(et, et, squared_error_of_sums(p, ratio)));
 #endif
 }
 
@@ -271,13 +278,23 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   for (int i = 0; i < VECS; ++i) {
     const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
     const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
+#if KEEPS_RATIO
+    Vec ratios;
+#endif
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
       const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
-      const float ratio = log_mixture_ratio(lq - lp, odds);
-      moment[0] = fmaf(ex2(lp), ratio, moment[0]);
+      const float p = ex2(lp), ratio = log_mixture_ratio(lq - lp, odds);
+      moment[0] = fmaf(p, ratio, moment[0]);
       moment[1] = fmaf(ex2(lq), (lq - lp) - ratio, moment[1]);
+#if KEEPS_RATIO
+      s[i].r[e] = __float_as_uint(p);
+      ratios.r[e] = __float_as_uint(ratio);
+#endif
     }
+#if KEEPS_RATIO
+    teacher_smem[i * THREADS + tid] = ratios;
+#endif
   }
   cluster_reduce<2, false>(moment, sh, 2);
 #endif
@@ -317,8 +334,18 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
     const Vec t = clamp_low(teacher_smem[i * THREADS + tid]);
-    const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
     float g[ELEMS];
+#if KEEPS_RATIO
+#pragma unroll
+    for (int e = 0; e < ELEMS; ++e) {
+      const float p = value(s[i], e);
+      g[e] = p * (centre - value(t, e));
+      sum_g2 = fmaf(g[e], g[e], sum_g2);
+      max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
+      if (measure_noise) noise += squared_error_of_sums(p, centre);
+    }
+#else
+    const float s_base = S_BASE(i) - log_zs, t_base = T_BASE(i) - log_zt;
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) {
       const float lp = fmaf(value(s[i], e), scale, s_base), lq = fmaf(value(t, e), scale, t_base);
@@ -328,6 +355,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
       max_g[0] = fmaxf(max_g[0], fabsf(g[e]));
       if (measure_noise) noise += squared_error(g[e], lp, lq, p, centre, odds, value(s[i], e), value(t, e), inv_temperature);
     }
+#endif
     if (i < VECS - 1 || last < num_vecs) {
       const int v = (i * CLUSTER + rank) * THREADS + tid;
       u32 w[ELEMS / 2];
