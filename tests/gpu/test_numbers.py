@@ -7,7 +7,7 @@ import torch
 from tests.gpu import needs
 
 from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
-from opd.losses.cuda.row_kernel import CLUSTER, FP16_SMALLEST_ROUNDING, NOISE_EVERY, GradientRows, gradient_unit
+from opd.losses.cuda.row_kernel import CLUSTERS, FP16_SMALLEST_ROUNDING, NOISE_EVERY, GradientRows, gradient_unit
 from opd.losses.cuda.scale_kernel import scale_in_place
 
 pytestmark = pytest.mark.gpu
@@ -16,10 +16,11 @@ needs.hopper()
 
 @pytest.mark.parametrize("tokens", [1, 31, 4097])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_numbers_of_a_gradient_equal_those_in_float64(tokens, dtype):
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_numbers_of_a_gradient_equal_those_in_float64(tokens, dtype, cluster):
     stats = torch.rand(tokens, 6, device="cuda")
     stats[:, 5] = (torch.rand(tokens, device="cuda") < 0.9).float()
-    of_blocks = torch.rand(tokens, CLUSTER, 3, device="cuda")
+    of_blocks = torch.rand(tokens, cluster, 3, device="cuda")
     weight = torch.randn(tokens, device="cuda")
     weight[::32] = 0.0
     rows = GradientRows(torch.empty(tokens, 500, dtype=dtype, device="cuda"), weight, 8.0, of_blocks)

@@ -154,16 +154,16 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.cuda import buffers, chosen, numbers_kernel, row_kernel, run
+    from opd.losses.cuda import chosen, numbers_kernel, row_kernel, run
 
-    for module in (buffers, chosen, row_kernel):
-        monkeypatch.setattr(module, "CLUSTER", CLUSTER)
     for module in (numbers_kernel, row_kernel):
         monkeypatch.setattr(module, "load_kernel", load_kernel)
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(numbers_kernel, "THREADS", THREADS)
     monkeypatch.setattr(
-        row_kernel, "_launch_shape", lambda vocab, entries: (THREADS, -(-vocab // (entries * CLUSTER * THREADS)))
+        row_kernel,
+        "_launch_shape",
+        lambda vocab, entries: (CLUSTER, THREADS, -(-vocab // (entries * CLUSTER * THREADS))),
     )
     for module in (chosen, run):
         monkeypatch.setattr(module, "head_logits", head_logits)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup
-from opd.losses.cuda.row_kernel import CLUSTER, NUM_GRAD_STATS, Logits
+from opd.losses.cuda.row_kernel import Logits, new_gradient_stats
 
 
 class ChunkBuffers(NamedTuple):
@@ -17,7 +17,7 @@ class ChunkBuffers(NamedTuple):
     gradient: Tensor | None
     """[n, vocab] of rows that are `stride` long, None where no gradient is made; shares the student's fp16 logits' storage."""
     gradient_stats: Tensor | None
-    """[n, CLUSTER, NUM_GRAD_STATS]"""
+    """[n, ...] as of `new_gradient_stats`"""
 
 
 class Buffers:
@@ -51,7 +51,9 @@ class Buffers:
         self.workspace = torch.empty(max(map(self._bytes, groups)), device=device, dtype=torch.uint8)
         most = max(max(g.sizes) for g in groups)
         self.block_max = torch.empty(2, most, num_blocks, device=device) if self.is_fp16 else None
-        self.gradient_stats = torch.empty(most, CLUSTER, NUM_GRAD_STATS, device=device) if keeps_gradient else None
+        self.gradient_stats = (
+            new_gradient_stats(most, vocab, is_fp32=not self.is_fp16, device=device) if keeps_gradient else None
+        )
 
     def _bytes(self, group: TokenGroup) -> int:
         """What the group needs beside a weight gradient that it borrows."""

@@ -20,13 +20,12 @@ from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, copy_rows, head_logits
 from opd.losses.cuda.numbers_kernel import gradient_numbers
 from opd.losses.cuda.plan import GRADIENT_BYTES, RowBytes, ScoredGroup, ScoredRowBytes, plan_scored, room_beside_logits
 from opd.losses.cuda.row_kernel import (
-    CLUSTER,
-    NUM_GRAD_STATS,
     NUM_STATS,
     GradientRows,
     Logits,
     divergence_rows,
     gradient_report,
+    new_gradient_stats,
 )
 from opd.losses.cuda.run import Attempt, Call, Forward, Inputs, Result, first_attempt, run
 from opd.losses.divergence import DivergenceKind
@@ -174,7 +173,8 @@ class ChosenForward(Forward, ABC):
             most_rows, most_held = max(most_rows, rows), max(most_held, capacity)
         self.workspace = torch.empty(max(sizes), dtype=torch.uint8, device=self.device)
         self.block_max = torch.empty(2, most_rows, self.num_blocks, device=self.device)
-        self.gradient_stats = torch.empty(most_held, CLUSTER, NUM_GRAD_STATS, device=self.device)
+        is_fp32 = self.attempt.precision == "fp32"
+        self.gradient_stats = new_gradient_stats(most_held, self.call.vocab, is_fp32=is_fp32, device=self.device)
         self._allocate(most_held)
         for group, kept in zip(groups, num_kept, strict=True):
             self._run_group(group, kept)

@@ -10,7 +10,7 @@ from torch import Tensor
 from opd.losses.cuda.nvrtc import launch, load_kernel
 from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
 
-CLUSTER = 8  # thread blocks that share a row; the largest size every Hopper GPU can place
+CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
 # What ranks that share the vocabulary exchange of a row, and what they make of it: slices.cu.
 NUM_SUMS, NUM_MOMENTS, NUM_MERGED = 9, 2, 6
@@ -52,7 +52,7 @@ class GradientRows(NamedTuple):
     scale: float
     """Factor of all rows, a power of two that keeps fp16 away from its smallest numbers."""
     stats: Tensor
-    """[n, CLUSTER, NUM_GRAD_STATS] fp32 output."""
+    """[n, blocks of a row, NUM_GRAD_STATS] fp32 output, as `new_gradient_stats` makes it."""
     slots: Tensor | None = None
     """[n] int32: the rows of `values` and `stats`, which may then be more or fewer than n, that the chunk's rows go to; a row with a
     negative one is left out. None: each to its own."""
@@ -115,7 +115,7 @@ def divergence_rows(
         *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab, first_entry),
         *(1.0 / temperature, scale, beta, 1.0 - beta),
     )
-    launch(kernel, (CLUSTER * num_rows, 1, 1), threads, smem_bytes, arguments)
+    launch(kernel, (dict(macros)["CLUSTER"] * num_rows, 1, 1), threads, smem_bytes, arguments)
 
 
 def merge_rows(
@@ -158,7 +158,7 @@ def row_kernel_macros(
     slots: bool = False,
 ) -> tuple[tuple[tuple[str, int], ...], int]:
     """(macros of rows.cu, threads a block) for logits of `vocab` entries; `gradient` is its dtype's name, or None."""
-    threads, vecs = _launch_shape(vocab, 4 if is_fp32 else 8)
+    cluster, threads, vecs = _launch_shape(vocab, 4 if is_fp32 else 8)
     macros = {
         "PART": int(part),
         "KIND": kind,
@@ -168,7 +168,7 @@ def row_kernel_macros(
         "OUT_BF16": int(gradient == "bfloat16"),
         "VECS": vecs,
         "THREADS": threads,
-        "CLUSTER": CLUSTER,
+        "CLUSTER": cluster,
         "MIN_BLOCKS": 1024 // threads,
         "NUM_GRAD_STATS": NUM_GRAD_STATS,
         "NOISE_EVERY": NOISE_EVERY,
@@ -176,15 +176,21 @@ def row_kernel_macros(
     return (*macros.items(), *_LAYOUT), threads
 
 
-def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int]:
-    """(threads a block, vectors a thread): the smallest block that holds its part of the row in registers."""
+def new_gradient_stats(num_rows: int, vocab: int, *, is_fp32: bool, device: torch.device) -> Tensor:
+    """Room for the numbers that the row kernel leaves of each row's gradient."""
+    cluster, _, _ = _launch_shape(vocab, 4 if is_fp32 else 8)
+    return torch.empty(num_rows, cluster, NUM_GRAD_STATS, device=device)
+
+
+def _launch_shape(vocab: int, entries_a_vec: int) -> tuple[int, int, int]:
+    """(blocks that share a row, threads a block, vectors a thread): the smallest that hold the row in registers."""
     num_vecs = -(-vocab // entries_a_vec)
-    for threads in (256, 512, 1024):
-        vecs = -(-num_vecs // (CLUSTER * threads))
+    for cluster, threads in ((CLUSTERS[0], 256), *((CLUSTERS[1], threads) for threads in (256, 512, 1024))):
+        vecs = -(-num_vecs // (cluster * threads))
         if vecs <= MAX_VECS_A_THREAD:
-            return threads, vecs
+            return cluster, threads, vecs
     raise ValueError(
-        f"vocabulary of {vocab} entries: the row kernel holds at most {CLUSTER * 1024 * MAX_VECS_A_THREAD * entries_a_vec}; "
+        f"vocabulary of {vocab} entries: the row kernel holds at most {CLUSTERS[1] * 1024 * MAX_VECS_A_THREAD * entries_a_vec}; "
         "use the chunked backend"
     )
 
