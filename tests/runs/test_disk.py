@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opd.errors import DiskFull
+from opd.errors import DiskFull, Overtaken
 from opd.runs.disk import as_disk_full
 
 # A tmpfs of one MiB, of a user's own mount namespace; the script's argument is the folder it lies on.
@@ -44,6 +44,16 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
 
     with pytest.raises(DiskFull, match=r"the disk of .* is full .*goes on from its last complete checkpoint"):
         work()
+
+
+def test_an_attempt_that_was_overtaken_ended_by_that_although_the_disk_is_full(tmp_path: Path) -> None:
+    try:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as full:
+            raise Overtaken("attempt 2 was overtaken by attempt 3") from full
+    except Overtaken as error:
+        assert as_disk_full(error, tmp_path) is None
 
 
 def test_a_disk_that_is_really_full_is_seen_without_a_number(tmp_path: Path) -> None:

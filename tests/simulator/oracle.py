@@ -60,6 +60,8 @@ class Oracle:
         # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
         self.spoiled: set[int] = set()
         self.num_spoiled = 0
+        # Objects of a step, since it was begun, that a late request changed and nobody has written again.
+        self.strays: dict[int, set[str]] = {}
         # By key, until somebody writes it again.
         self.taken: dict[str, Taken] = {}
         # The attempt that ends the run, since when, and the attempts whose metrics its disk has.
@@ -93,12 +95,15 @@ class Oracle:
             return  # overtaken since it last looked: nobody relies on it
         self.spoiled.discard(step)
         self.safe[step] = Safe(attempt, tuple(disks), is_in_store)
+        if is_in_store and self.strays.get(step):  # after its last object was written, and before the save has said that it is sealed
+            self._spoil(step)
         for place, is_store in self.rotten.get(step, ()):  # before the save has said that it is sealed
             self._lost_copy(self.safe[step], place, is_store=is_store)
 
     def begun(self, step: int) -> None:
         self.safe.pop(step, None)
         self.rotten.pop(step, None)
+        self.strays.pop(step, None)
 
     def wiped(self, disk: Any) -> None:
         for step, safe in list(self.safe.items()):
@@ -138,11 +143,20 @@ class Oracle:
         found = _STEP.search(key)
         if found is None:
             return
-        safe = self.safe.get(int(found[1]))
+        step = int(found[1])
+        strays, safe = self.strays.setdefault(step, set()), self.safe.get(step)
+        if stray:
+            strays.add(key)
+        else:
+            strays.discard(key)
         if safe is not None and safe.is_in_store and (stray or author < safe.attempt):
-            self.spoiled.add(int(found[1]))
-            self._let_go_before(int(found[1]))
-            self.num_spoiled += 1
+            self._spoil(step)
+
+    def _spoil(self, step: int) -> None:
+        """The store's copy of a sealed step is not what its attempt wrote."""
+        self.spoiled.add(step)
+        self._let_go_before(step)
+        self.num_spoiled += 1
 
     def loaded(self, step: int, attempt: int, rank: int, part: str, data: bytes) -> None:
         """A rank, or the driver, has read one file of a checkpoint that was accepted."""

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from opd.errors import DiskFull
+from opd.errors import DiskFull, Overtaken
 
 # A write that failed for want of room has filled the rest up to a block or two.
 FULL_BELOW_BYTES = 2**20
@@ -19,8 +19,10 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """The error that says it, if `error` came of a full disk under `folder`; None if it did not.
 
     A full disk is an OSError that says so anywhere in the chain of causes, or next to no room left where the run writes
-    (PyTorch's and Ray's own errors carry no number).
+    (PyTorch's and Ray's own errors carry no number). An attempt that was overtaken ended by that, however little room is left.
     """
+    if isinstance(error, Overtaken):
+        return None
     status = os.statvfs(folder)
     free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     is_named = any(isinstance(link, OSError) and link.errno in _ERRNOS for link in _chain(error))
