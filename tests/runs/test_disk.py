@@ -47,13 +47,9 @@ def test_a_run_that_ends_on_a_full_disk_says_so(open_run: Callable) -> None:
 
 
 def test_an_attempt_that_was_overtaken_ended_by_that_although_the_disk_is_full(tmp_path: Path) -> None:
-    try:
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as full:
-            raise Overtaken("attempt 2 was overtaken by attempt 3") from full
-    except Overtaken as error:
-        assert as_disk_full(error, tmp_path) is None
+    error = Overtaken("attempt 2 was overtaken by attempt 3")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert as_disk_full(error, tmp_path) is None
 
 
 def test_a_disk_that_is_really_full_is_seen_without_a_number(tmp_path: Path) -> None:

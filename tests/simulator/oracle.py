@@ -95,7 +95,9 @@ class Oracle:
             return  # overtaken since it last looked: nobody relies on it
         self.spoiled.discard(step)
         self.safe[step] = Safe(attempt, tuple(disks), is_in_store)
-        if is_in_store and self.strays.get(step):  # after its last object was written, and before the save has said that it is sealed
+        if is_in_store and self.strays.get(
+            step
+        ):  # after its last object was written, and before the save has said that it is sealed
             self._spoil(step)
         for place, is_store in self.rotten.get(step, ()):  # before the save has said that it is sealed
             self._lost_copy(self.safe[step], place, is_store=is_store)
