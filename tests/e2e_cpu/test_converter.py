@@ -15,6 +15,7 @@ from opd.config.verl.hydra_text import hydra_value
 from opd.data.prepare_agent_data import TRAIN_FILE
 from opd.envs.deepplanning.scoring.endpoint import API_KEY_VARIABLE
 from opd.envs.deepplanning.scoring.report import read_report
+from opd.evaluation.samples import GENERATIONS_KEY, read_generations
 
 pytestmark = pytest.mark.matrix
 CASES = ("10", "42", "57", "63")
@@ -43,6 +44,20 @@ def test_an_evaluation_says_who_made_the_plans_and_keeps_what_it_paid_for(tmp_pa
     # One plan for three cases: right for one, against the others' prices it breaks one rule of one of eight dimensions.
     assert (found["num_problems"], found["mean"]) == (3, pytest.approx(1 / 3))
     assert found["reward"]["mean"] == pytest.approx((1 + 2 * (1 - 1 / 16)) / 3)
+    # Of one answer in three all dimensions hold, of the two others seven of eight.
+    numbers = found["numbers"]
+    means = {name: (value["mean"], value["num_answers"]) for name, value in numbers.items()}
+    assert means["plan_by_endpoint"] == means["delivery_rate"] == (1.0, 3)
+    assert means["case_acc"] == (pytest.approx(1 / 3), 3)
+    assert means["commonsense_score"] == (pytest.approx((1 + 2 * 7 / 8) / 3), 3)
+    assert means["composite_score"] == (pytest.approx(found["reward"]["mean"]), 3)
+    row = next(row for row in outcome.rows if "val-core/deepplanning_travel_en/acc/mean@1" in row)
+    assert {name: row[f"val-aux/deepplanning_travel_en/{name}/mean@1"] for name in means} == {
+        name: mean for name, (mean, _) in means.items()
+    }
+    stored = read_generations(outcome.run_dir / GENERATIONS_KEY)
+    assert [sample.numbers["plan_by_endpoint"] for sample in stored] == [1.0] * 3
+    assert "plan_by_endpoint mean@n" in outcome.output
     items = from_lines((outcome.run_dir / file_key("validation", 0)).read_bytes())
     assert [item.breakdown["plan_by_endpoint"] for item in items] == [1.0] * 3
     kept = list((outcome.run_dir.parent / "store" / outcome.run_dir.name / "conversions").glob("*.json"))

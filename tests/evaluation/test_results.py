@@ -13,6 +13,7 @@ from rich.console import Console
 
 from opd.evaluation import Sample, as_metrics, clustered, evaluate, read_generations, write_generations
 from opd.evaluation.report import result_table, save_picture, shown_ks
+from opd.evaluation.samples import further_numbers
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -209,6 +210,55 @@ def test_a_standard_error_that_does_not_exist_is_no_metric():
     assert not any(math.isnan(value) for value in metrics.values())
 
 
+def with_numbers() -> list[Sample]:
+    """`two_problems` with a number that all answers have, and one that two of problem 0 and none of problem 1 have."""
+    plans = ({"plan": 1.0, "hard_x": 0.5}, {"plan": 0.0}, {"plan": 0.0, "hard_x": 1.0}, *({"plan": 1.0},) * 3)
+    return [dataclasses.replace(item, numbers=numbers) for item, numbers in zip(two_problems(), plans, strict=True)]
+
+
+# By hand. plan: means 1/3 and 1, sd sqrt(2)/3, error 1/3. hard_x: the one problem that has it, 0.75 over two answers.
+def test_further_numbers_have_means_over_the_answers_that_have_them_and_the_count_of_these():
+    (result,) = evaluate(with_numbers(), num_samples=3)
+    assert list(result.numbers) == ["hard_x", "plan"]
+    assert result.numbers["plan"].mean == pytest.approx((2 / 3, 1 / 3))
+    assert result.numbers["hard_x"].mean.value == 0.75
+    assert [number.num_answers for number in result.numbers.values()] == [2, 6]
+    assert evaluate(two_problems(), num_samples=3)[0].numbers == {}
+
+
+def test_an_answer_that_never_came_has_no_further_numbers():
+    (result,) = evaluate(with_numbers()[:-1], num_samples=3)
+    assert (result.num_missing, result.numbers["plan"].num_answers) == (1, 5)
+    assert result.numbers["plan"].mean.value == pytest.approx(2 / 3)
+
+
+def test_the_order_of_the_samples_does_not_matter_to_further_numbers():
+    samples = [
+        sample(0, i, numbers={"x": x}) for i, x in enumerate((0.1, 0.2, 0.3))
+    ]  # rounded, they add up to 0.6 or more
+    means = [evaluate(order, num_samples=3)[0].numbers["x"].mean.value for order in (samples, samples[::-1])]
+    assert means[0] == means[1], "to the last bit"
+
+
+def test_further_numbers_are_metrics_as_in_a_training_and_replace_none_of_the_evaluations_own():
+    reward = [dataclasses.replace(item, numbers={**item.numbers, "reward": 9.0}) for item in with_numbers()]
+    metrics = as_metrics(evaluate(reward, num_samples=3))
+    assert metrics["val-aux/aime24/plan/mean@3"] == pytest.approx(2 / 3)
+    assert metrics["val-aux/aime24/plan/mean@3/stderr"] == pytest.approx(1 / 3)
+    assert metrics["val-aux/aime24/hard_x/mean@3"] == 0.75
+    assert "val-aux/aime24/hard_x/mean@3/stderr" not in metrics, "one problem tells no error"
+    assert metrics["val-aux/aime24/reward/mean@3"] == pytest.approx(0.5)
+
+
+def test_the_table_shows_further_numbers_and_what_they_rest_on_where_some_answers_lack_them():
+    both = [*with_numbers(), *(sample(0, i, source="math", numbers={"[/x]": 1.0}) for i in range(3))]
+    text = rendered(evaluate(both, num_samples=3))
+    lines = {line.split("│")[1].strip(): line.split("│")[2:4] for line in text.splitlines() if "│" in line}
+    assert [cell.strip() for cell in lines["plan mean@n"]] == ["0.667 ± 0.333", "–"]
+    assert [cell.strip() for cell in lines["hard_x mean@n"]] == ["0.750 (2 of 6)", "–"]
+    assert [cell.strip() for cell in lines["[/x] mean@n"]] == ["–", "1.000"]
+
+
 def rendered(results) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(result_table(results))
@@ -273,10 +323,39 @@ def test_generations_survive_the_file(tmp_path):
     assert [item.name for item in path.parent.iterdir()] == ["generations.parquet"]
 
 
+def test_further_numbers_survive_the_file(tmp_path):
+    path = tmp_path / "generations.parquet"
+    samples = [*with_numbers(), sample(0, 0, source="math")]  # the last has none
+    write_generations(path, samples)
+    assert read_generations(path) == samples
+    assert pq.read_table(path)["numbers"].to_pylist()[0] == [("plan", 1.0), ("hard_x", 0.5)]
+
+
 def test_the_files_columns_are_the_samples_fields(tmp_path):
     path = tmp_path / "generations.parquet"
-    write_generations(path, two_problems())
+    write_generations(path, with_numbers())
     assert pq.read_schema(path).names == [field.name for field in dataclasses.fields(Sample)]
+
+
+def test_a_file_without_further_numbers_has_the_columns_of_earlier_versions(tmp_path):
+    path = tmp_path / "generations.parquet"
+    write_generations(path, two_problems())
+    names = [field.name for field in dataclasses.fields(Sample)]
+    assert pq.read_schema(path).names == names[: names.index("numbers")]
+    assert read_generations(path) == two_problems()
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path):
+    path = tmp_path / "generations.parquet"
+    write_generations(path, with_numbers())
+    pq.write_table(pq.read_table(path).drop_columns(["numbers"]), path)
+    assert read_generations(path) == two_problems()
+
+
+def test_further_numbers_are_what_is_finite_beside_the_columns():
+    row = {"score": 0.5, "acc": 1.0, "pred": "7", "failed": 0, "rate": 0.25, "count": 3, "held": True, "why": "none", "list": [1],
+           "nan": math.nan, "far": math.inf, "none": None, "a\ud800": 1}  # fmt: skip
+    assert further_numbers(row) == {"rate": 0.25, "count": 3.0, "held": 1.0, "a\ufffd": 1.0}
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -52,7 +52,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> RolloutWorker:
 
     async def score(outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         outputs[-1].reward_score = float(outputs[-1].response_ids[0])
-        outputs[-1].extra_fields["reward_extra_info"] = {"acc": outputs[-1].reward_score}
+        info = {"acc": outputs[-1].reward_score, "pred": "7", "is_short": True, "rate": 0.25}
+        outputs[-1].extra_fields["reward_extra_info"] = info
 
     async def store(prompts: Any, rows: Any, failed: Any, partition: str) -> None:
         stored.append(partition)
@@ -98,6 +99,7 @@ def test_answers_are_reported_with_their_scores_and_stored_nowhere(worker):
     right = {(one["row"], one["sample"]): float(one["seed"] % 2) for one in worker.asked}
     came = {place: acc for place, acc in right.items() if place != (5, 1)}
     assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
+    assert [sample.numbers for sample in report.samples] == [{"is_short": 1.0, "rate": 0.25}] * len(came)
     assert (report.num_trajectories, report.num_failed) == (4, 1)
 
 

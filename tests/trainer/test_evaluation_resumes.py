@@ -112,6 +112,18 @@ def test_an_attempt_on_another_disk_asks_what_is_not_in_the_store_and_ends_in_th
     assert len(read_generations(tmp_path / "store" / "eval" / "generations.parquet")) == 6
 
 
+def test_an_attempt_keeps_the_further_numbers_of_an_earlier_one(attempt):
+    killed = attempt(1)
+    killed._keep_answers(RolloutReport(samples=[*_answers(0, numbers={"plan": 1.0}), *_answers(2)]))
+    resumed = attempt(2)
+    assert _asked(resumed) == [1]
+    resumed._keep_answers(RolloutReport(samples=_answers(1, numbers={"plan": 0.5})))
+    metrics = resumed._val_metrics_update()
+    assert metrics["val-aux/math/plan/mean@2"] == pytest.approx(0.75)
+    told = {"plan": {"mean": 0.75, "standard_error": pytest.approx(0.25), "num_answers": 4}}
+    assert resumed.outcome()["eval"]["math"]["numbers"] == told
+
+
 def test_an_attempt_that_finds_all_answers_asks_none(attempt):
     _answer(attempt(1), [0, 1, 2])
     resumed = attempt(2)

@@ -40,6 +40,8 @@ def result_table(results: Sequence[SetResult]) -> Table:
         table.add_row("reward mean@n", *(plain(result.reward.mean) for result in results))
         table.add_row("reward best@n", *(plain(result.reward.best_at[-1]) for result in results))
         table.add_row("reward worst@n", *(plain(result.reward.worst_at[-1]) for result in results))
+    for name in sorted({name for result in results for name in result.numbers}):
+        table.add_row(escape(f"{name} mean@n"), *(_number(result, name) for result in results))
     lengths = (result.mean_num_tokens for result in results)
     table.add_row("tokens an answer", *("–" if math.isnan(length) else f"{length:.0f}" for length in lengths))
     for label, count in (
@@ -63,6 +65,15 @@ def plain(estimate: Estimate) -> str:
     """`0.433 ± 0.071`, or the value alone where no error can be given: for rewards, which need not be shares."""
     error = "" if math.isnan(estimate.standard_error) else f" ± {estimate.standard_error:.3f}"
     return f"{estimate.value:.3f}{error}"
+
+
+def _number(result: SetResult, name: str) -> str:
+    """The mean of a further number, with the answers that it rests on where not all have it."""
+    if name not in result.numbers:
+        return "–"
+    mean, num_answers = result.numbers[name]
+    num_asked = result.num_problems * result.num_samples
+    return plain(mean) + (f" ({num_answers} of {num_asked})" if num_answers < num_asked else "")
 
 
 def save_picture(path: Path, results: Sequence[SetResult], *, title: str = "") -> None:

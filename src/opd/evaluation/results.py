@@ -39,6 +39,16 @@ class Summary(NamedTuple):
     """Entry k-1: maj@k, that of the answer that most of k give."""
 
 
+class NumberResult(NamedTuple):
+    """One of the further numbers that a scorer gave, over the answers that have it."""
+
+    mean: Estimate
+    """mean@n as in a training run's validation: a problem's value is the mean of those of its answers that have the number,
+    and problems none of whose answers has it do not count."""
+    num_answers: int
+    """Answers that have it."""
+
+
 class SetResult(NamedTuple):
     """The evaluation of one data set."""
 
@@ -68,6 +78,8 @@ class SetResult(NamedTuple):
     """For paired comparisons: the mean accuracy of each problem."""
     num_right_by_problem: Mapping[int, int]
     """Likewise: how many of each problem's n answers were right."""
+    numbers: Mapping[str, NumberResult]
+    """Of each further number (`samples.further_numbers`), by name."""
 
     @property
     def mean(self) -> Estimate:
@@ -126,12 +138,14 @@ def evaluate(
 def as_metrics(results: Sequence[SetResult]) -> dict[str, float]:
     """The results under metric names in verl's manner; an undefined standard error is left out.
 
-    Of the accuracy pass@k and maj@k for every k up to n; best@k, worst@k and the reward's maj@k for the k that verl has.
+    Of the accuracy pass@k and maj@k for every k up to n; best@k, worst@k and the reward's maj@k for the k that verl has;
+    of further numbers the mean, unless one has the name of a metric above.
     """
     metrics: dict[str, float] = {}
     for result in results:
         source, n = result.data_source, result.num_samples
-        named = {f"val-core/{source}/acc/mean@{n}": result.mean}
+        named = {f"val-aux/{source}/{name}/mean@{n}": number.mean for name, number in result.numbers.items()}
+        named[f"val-core/{source}/acc/mean@{n}"] = result.mean
         named[f"val-aux/{source}/acc_of_all/mean@{n}"] = result.mean_of_all
         named[f"val-aux/{source}/reward/mean@{n}"] = result.reward.mean
         for k in range(1, n + 1):
@@ -186,12 +200,20 @@ def _evaluate_set(
         mean_num_tokens=sum(sample.num_tokens for sample in came) / len(came) if came else float("nan"),
         accuracy_by_problem=dict(zip(indices, means, strict=True)),
         num_right_by_problem=dict(zip(indices, num_right, strict=True)),
+        numbers={name: _number(answers, name) for name in sorted({name for sample in came for name in sample.numbers})},
     )
 
 
 def is_right(sample: Sample) -> bool:
     """pass@k knows right and wrong only: partial accuracy is wrong."""
     return sample.acc == 1.0
+
+
+def _number(answers: Sequence[Sequence[Sample]], name: str) -> NumberResult:
+    values = [[sample.numbers[name] for sample in group if name in sample.numbers] for group in answers]
+    # Sorted: a sum's last bit follows its order, and answers come in any.
+    means = [float(np.mean(sorted(group))) for group in values if group]
+    return NumberResult(clustered(means), sum(map(len, values)))
 
 
 def _summary(

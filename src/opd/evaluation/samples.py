@@ -1,12 +1,16 @@
 """One sampled answer and the Parquet file of all of them: what a run generated, to be read again by anyone."""
 
+import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from opd.text import storable
 
 GENERATIONS_KEY = "eval/generations.parquet"
 """In the run directory of an evaluation."""
@@ -41,6 +45,8 @@ class Sample:
     """Tokens of the response."""
     truncated: bool
     """The response ended at the length limit, not by itself."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What the scorer returned beside `score`, `acc` and `pred`: see `further_numbers`."""
 
 
 SCHEMA = pa.schema(
@@ -59,14 +65,32 @@ SCHEMA = pa.schema(
         ("failed", pa.bool_()),
         ("num_tokens", pa.int64()),
         ("truncated", pa.bool_()),
+        ("numbers", pa.map_(pa.string(), pa.float64())),
     ]
 )
+_NUMBERS = "numbers"
+_SCORED = ("score", "acc", "pred", "failed")
+"""Of a reward row: they have columns of their own."""
+
+
+def further_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a reward row beside `score`, `acc` and `failed`: booleans as 0 and 1, without texts, NaN and infinities."""
+    return {
+        storable(str(name)): float(value)
+        for name, value in row.items()
+        if name not in _SCORED and isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def write_generations(path: Path, samples: Iterable[Sample]) -> None:
-    """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete."""
+    """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete.
+
+    Where no sample has further numbers the file lacks their column: readers of earlier versions refuse one that they do not know.
+    """
     ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
-    write_table(path, pa.Table.from_pylist([asdict(sample) for sample in ordered], schema=SCHEMA))
+    rows = [asdict(sample) | {_NUMBERS: list(sample.numbers.items())} for sample in ordered]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    write_table(path, table if any(sample.numbers for sample in ordered) else table.drop_columns([_NUMBERS]))
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -84,12 +108,12 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def read_generations(path: Path) -> Sequence[Sample]:
-    """The samples of a file that `write_generations` wrote.
+    """The samples of a file that `write_generations` wrote; without further numbers where the file has no column of them.
 
     Raises:
         ValueError: the file has other columns.
     """
     table = pq.read_table(path)
-    if table.schema.names != SCHEMA.names:
-        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names}")
-    return [Sample(**row) for row in table.to_pylist()]
+    if table.schema.names not in (SCHEMA.names, [name for name in SCHEMA.names if name != _NUMBERS]):
+        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names} (the last may be missing)")
+    return [Sample(**row | {_NUMBERS: further_numbers(dict(row.get(_NUMBERS) or ()))}) for row in table.to_pylist()]

@@ -36,7 +36,7 @@ from opd.agent.trajectories import Trajectory
 from opd.compat.verl_trainer import RewardWorker
 from opd.config import EvalSpec
 from opd.config.run_config import RunConfig
-from opd.evaluation.samples import Sample
+from opd.evaluation.samples import Sample, further_numbers
 from opd.rewards import worst_score
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept
@@ -391,6 +391,7 @@ class RolloutWorker(_VerlWorker):
             num_tokens=num_tokens,
             truncated=num_tokens >= self.rollout_config.response_length
             and int(fields["responses"][-1]) != self.tokenizer.eos_token_id,
+            numbers=further_numbers(info),
         )
 
     async def _store(

@@ -226,4 +226,8 @@ def _record(result: SetResult) -> dict[str, Any]:
             "best_at": [e.value for e in reward.best_at],
             "worst_at": [e.value for e in reward.worst_at],
         },
+        "numbers": {
+            name: {"mean": mean.value, "standard_error": error(mean), "num_answers": num_answers}
+            for name, (mean, num_answers) in result.numbers.items()
+        },
     }
