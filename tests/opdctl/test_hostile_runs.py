@@ -23,10 +23,13 @@ NAMES = (
     ":skull:",
 )
 NUMBERS = {"num_problems": 2, "num_samples": 2, "mean": 0.5, "pass_at": [0.5], "maj_at": [0.5]}
+WHOLE = {"mean": 0.5, "num_answers": 2}
 RESULTS = (
     "[1, 2]", "{", '{"eval": [1]}', '{"eval": {"math": {}}}', '{"eval": {"math": 3, "[/red]": {"mean": "x"}}}',
     json.dumps({"eval": {"math": {**NUMBERS, "pass_at": []}}}), json.dumps({"eval": {"math": {**NUMBERS, "mean": None}}}),
     json.dumps({"eval": {"\ud800\x1b[2J": NUMBERS}, "steps": 10**400}), "[" * 100_000, '{"steps": "many"}', "\xff",
+    json.dumps({"eval": {"math": {**NUMBERS, "mean": 10**400}}}), json.dumps({"eval": {"math": {**NUMBERS, "numbers": [1]}}}),
+    json.dumps({"eval": {"math": {**NUMBERS, "numbers": {"a_key": WHOLE, "[/red]\ud800\x1b[2J": WHOLE, "b": {**WHOLE, "mean": 10**400}}}}}),
     '{"a": ' + '{"a": ' * 400 + "1" + "}" * 401,
 )  # fmt: skip
 SPECS = (
@@ -120,6 +123,8 @@ def test_no_run_of_a_store_breaks_or_commands_what_shows_them_all(
     assert runs["good"]["state"] == "succeeded"
     assert len(runs) == 2 + len(NAMES) + len(RESULTS) + len(SPECS) + len(METRICS)
     assert "must be an object" in " ".join(runs["result-2"]["problems"])
+    [said] = [text for text in runs["result-13"]["problems"] if "num_answers" in text]
+    assert "of math the numbers 'b' are left out" in said
     checked(call("collect", "--store", hostile_store, "--format", "csv"))
     checked(call("report", "--store", hostile_store, "-o", "page.html"))
     page = (tmp_path / "page.html").read_text()

@@ -110,6 +110,9 @@ def test_nothing_is_read_before_it_is_asked_for_and_what_was_read_stays(seeds: P
     shutil.rmtree(seeds / "base-s1" / "eval")
     assert run.metrics.num_rows == 3, "the generations are not needed for it"
     assert run.generations.schema == SCHEMA
+    assert opdctl.load(f"{seeds}/base-s2").generations.schema == SCHEMA, (
+        "a file without further numbers has the column, too"
+    )
     assert run.generations.num_rows == run.pass_rates.num_rows == run.tokens.num_rows == 0
     shutil.rmtree(seeds / "base-s1")
     assert run.metrics.num_rows == 3

@@ -84,6 +84,8 @@ def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, 
         [found] = evaluate(samples, num_samples=2)
         result = {"num_problems": 3, "num_samples": 2, "num_dropped": 4, "mean": found.mean.value, "standard_error": found.mean.standard_error,
                   "pass_at": [e.value for e in found.pass_at], "maj_at": [e.value for e in found.majority_at]}  # fmt: skip
+        if name == "other":  # the base's is of a version that wrote none
+            result["numbers"] = {"plan_read": {"mean": 0.625, "standard_error": 0.125, "num_answers": 5}}
         make_run(
             name, attempts=[{0: {"val-core/math/acc/mean@2": found.mean.value}}], result={"eval": {"math": result}}
         )
@@ -117,6 +119,16 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     assert "The MIT License (MIT)" in html
     assert "<td>Toy-Model</td>" in html, "a run's MODEL_NAME labels its row"
     assert "3 × 2 (4 too long to ask)" in html
+    row = '<tr><td>other</td><td>math</td><td>plan_read</td><td class="n">0.625 ± 0.125</td><td class="n">5</td></tr>'
+    assert html.count("<td>plan_read</td>") == html.count(row) == 1
+
+
+def test_collect_prints_the_further_numbers_of_an_evaluation(call: Callable, evaluated: tuple[str, str], store: Path) -> None:  # fmt: skip
+    done = call("collect", "--store", store)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if "plan_read" in line]
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["math", "plan_read", "0.625 ± 0.125", "5"]
+    assert "base: further numbers" not in done.stdout
 
 
 @pytest.mark.slow

@@ -37,7 +37,17 @@ from opdctl.runs.compare_view import (
 )
 from opdctl.runs.gather import GatheredRun
 from opdctl.runs.record import RunRecord
-from opdctl.runs.tables import duration, number, percent, progress_text, score_text, size, validation_lines, with_error
+from opdctl.runs.tables import (
+    duration,
+    number,
+    percent,
+    plain_with_error,
+    progress_text,
+    score_text,
+    size,
+    validation_lines,
+    with_error,
+)
 
 MAX_TEXT_CHARS = 4000
 # More runs than this share one table for their settings and one for their checkpoints, which scroll in a box.
@@ -83,11 +93,12 @@ def render_page(
     comparisons = compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
     curves = chart_data(runs, groups)
     scripts = tuple(map(read, (*SCRIPTS * bool(curves.packed), *(LIVE_SCRIPT,) * is_live)))
+    evaluations = {record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))}
     shown: dict[str, Any] = {
         "curves": curves,
         **_tables(runs),
         **_texts(runs, stores, num_samples),
-        "evaluations": {record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))},
+        "evaluations": evaluations,
         "comparisons": comparisons,
         "rollouts": kept.rollouts,
         "conversations": kept.conversations,
@@ -111,6 +122,8 @@ def render_page(
         progress_text=progress_text,
         validation_lines=validation_lines,
         with_error=with_error,
+        plain_with_error=plain_with_error,
+        has_numbers=any(found["numbers"] for sets in evaluations.values() for found in sets.values()),
         densities=kept.densities,
         quantities=quantities(comparisons),
         error_remark=ERROR_REMARK,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from opdctl.console import PLAIN, stdout
 from opdctl.redact import redact_tree
 from opdctl.runs.gather import GatheredRun
-from opdctl.runs.tables import checkpoints_table, eval_table, runs_table
+from opdctl.runs.tables import checkpoints_table, eval_table, numbers_table, runs_table
 
 
 def write(runs: Sequence[GatheredRun], *, format: str, output: Path | None) -> None:
@@ -49,9 +49,9 @@ def _write_tables(runs: Sequence[GatheredRun], output: Path | None) -> None:
     def show(console: Console) -> None:
         console.print(runs_table([run.record for run in runs]))
         for run in runs:
-            evaluation = eval_table(run.record)
-            if evaluation is not None:
-                console.print(evaluation)
+            for table in (eval_table(run.record), numbers_table(run.record)):
+                if table is not None:
+                    console.print(table)
             if len(runs) == 1 and run.record.checkpoints:
                 console.print(checkpoints_table(run.record))
 

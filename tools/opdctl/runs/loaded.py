@@ -77,7 +77,10 @@ class LoadedRun:
 
     @cached_property
     def generations(self) -> pa.Table:
-        """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs."""
+        """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs.
+
+        `numbers`, a map, is null where the scorer gave none beside `score` and `acc`, and in runs of older versions.
+        """
         return self._parquet(GENERATIONS_KEY, GENERATIONS_SCHEMA)
 
     @cached_property
@@ -94,10 +97,11 @@ class LoadedRun:
         return pa.Table.from_pylist(rows, schema=_TOKENS_SCHEMA)
 
     def _parquet(self, key: str, schema: pa.Schema) -> pa.Table:
-        """A file of the run; empty, with its columns, where there is none."""
+        """A file of the run; empty, with its columns, where there is none; a column that it lacks is null."""
         if not self._place.store.exists(key):
             return schema.empty_table()
-        return pq.read_table(io.BytesIO(self._place.store.get(key)))
+        found = pq.read_table(io.BytesIO(self._place.store.get(key)))
+        return pa.concat_tables([schema.empty_table(), found], promote_options="permissive")
 
 
 _EVALUATIONS_SCHEMA = pa.schema(

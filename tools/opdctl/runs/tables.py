@@ -81,6 +81,19 @@ def eval_table(record: RunRecord) -> Sheet | None:
     return Sheet(names=names, lines=lines, title=f"{record.run_id}: evaluation", caption=caption)
 
 
+def numbers_table(record: RunRecord) -> Sheet | None:
+    """What the scorer of an evaluation returned beside the accuracy and the reward, None where there is nothing."""
+    lines = [
+        (one_line(source), one_line(name), plain_with_error(item["mean"], item.get("standard_error")), str(item["num_answers"]))
+        for source, found in sorted(((record.result or {}).get("eval") or {}).items())
+        for name, item in sorted(found["numbers"].items())
+    ]  # fmt: skip
+    if not lines:
+        return None
+    names = ("data set", "number", "mean@n", "answers that have it")
+    return Sheet(names=names, lines=lines, title=f"{record.run_id}: further numbers of the scorer")
+
+
 def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     """One screen: how the run stands, its attempts, its checkpoints, and what is wrong."""
     rows: list[tuple[str, str | Text]] = [
@@ -161,6 +174,11 @@ def score_text(score: Score | None) -> str:
 def with_error(value: float, error: float | None) -> str:
     """`43.3 ± 7.1` in percent, the value alone where there is no error."""
     return percent(value) if error is None or error != error else f"{percent(value)} ± {percent(error)}"
+
+
+def plain_with_error(value: float, error: float | None) -> str:
+    """`0.433 ± 0.071` of what need not be a share, the value alone where there is no error."""
+    return number(value) if error is None or error != error else f"{number(value)} ± {number(error)}"
 
 
 def size(num_bytes: float) -> str:

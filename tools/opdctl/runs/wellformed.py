@@ -6,6 +6,7 @@ break a table over many.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,11 +35,34 @@ def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dic
     if not isinstance(sets, dict):
         problems.append(f"result.json: eval is left out: must be an object, not {type(sets).__name__}")
         return found
-    kept = {name: _MISSING_THEN | values for name, values in sets.items() if _is_evaluation(values)}
+    kept = {
+        name: _MISSING_THEN | values | {"numbers": _numbers(name, values.get("numbers", {}), problems)}
+        for name, values in sets.items()
+        if _is_evaluation(values)
+    }
     if len(kept) < len(sets):
         left = ", ".join(sorted(sets.keys() - kept.keys()))
         problems.append(f"result.json: eval of {left} is left out: must hold the numbers {', '.join(_EVALUATION)}")
     return found | ({"eval": kept} if kept else {})
+
+
+def _numbers(source: str, numbers: Any, problems: list[str]) -> dict[str, Any]:
+    """A data set's further numbers, which evaluations of older versions did not write: those that are whole."""
+    found = numbers if isinstance(numbers, dict) else {"": numbers}
+    kept = {name: item for name, item in found.items() if _is_number(item)}
+    if len(kept) < len(found):
+        left = ", ".join(map(repr, sorted(found.keys() - kept.keys())))
+        problems.append(f"result.json: of {source} the numbers {left} are left out: must hold mean and num_answers")
+    return kept
+
+
+def _is_number(item: Any) -> bool:
+    return (
+        isinstance(item, dict)
+        and _is(item.get("mean"), float)
+        and _is(item.get("num_answers"), int)
+        and (item.get("standard_error") is None or _is(item["standard_error"], float))
+    )
 
 
 _A = {int: "an integer", float: "a number", list: "a list of numbers", dict: "an object"}
@@ -47,7 +71,9 @@ _A = {int: "an integer", float: "a number", list: "a list of numbers", dict: "an
 def _is(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+    if kind is float and isinstance(value, int):
+        return abs(value) <= sys.float_info.max  # JSON's integers have no largest
+    return isinstance(value, kind)
 
 
 def _is_evaluation(values: Any) -> bool:
