@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
 import sys
 from bisect import bisect_left
@@ -99,14 +101,17 @@ def make_teacher(tokenizer: PreTrainedTokenizerBase, *, habit: float = 0.0) -> Q
     """The toy's teacher once more, by the same lessons in this tokenizer, kept in `FOLDER`; `habit` of them drop every carry."""
     splits = split_problems()
     model = build_model(TEACHER, tokenizer, seed=LESSONS.seed)
-    file = FOLDER / f"cross-{habit:g}.safetensors"
+    lessons = SftConfig(**(vars(LESSONS) | {"dropped_carry_fraction": habit}))
+    made_of = hashlib.sha256(f"{lessons} {TEACHER} {sorted(tokenizer.get_vocab().items())}".encode()).hexdigest()[:12]
+    file = FOLDER / f"cross-{habit:g}-{made_of}.safetensors"
     if file.exists():
         model.load_state_dict(load_file(file))
         return model.eval()
-    lessons = SftConfig(**(vars(LESSONS) | {"dropped_carry_fraction": habit}))
     train_sft(model, tokenizer, sorted(set(splits.train) - set(splits.validation)), lessons, lambda step, loss: None)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    save_file(model.state_dict(), file)
+    partial = file.with_suffix(f".{os.getpid()}")
+    save_file(model.state_dict(), partial)
+    partial.replace(file)  # another process of the study may look for it at any time
     return model
 
 

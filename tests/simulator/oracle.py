@@ -60,7 +60,7 @@ class Oracle:
         # attempt that had been overtaken: the hashes refuse it, and the step before is taken.
         self.spoiled: set[int] = set()
         self.num_spoiled = 0
-        # Objects of a step, since it was begun, that a late request changed and nobody has written again.
+        # Objects of a step that a late request changed after its COMPLETE was written.
         self.strays: dict[int, set[str]] = {}
         # By key, until somebody writes it again.
         self.taken: dict[str, Taken] = {}
@@ -149,8 +149,8 @@ class Oracle:
         strays, safe = self.strays.setdefault(step, set()), self.safe.get(step)
         if stray:
             strays.add(key)
-        else:
-            strays.discard(key)
+        elif key.endswith("/COMPLETE"):  # what came before it, the seal has to have seen
+            strays.clear()
         if safe is not None and safe.is_in_store and (stray or author < safe.attempt):
             self._spoil(step)
 

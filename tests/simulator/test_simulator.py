@@ -16,6 +16,8 @@ from tests.simulator import tally
 from tests.simulator.bugs import BUGS, hunt
 from tests.simulator.calls import RECORD, of_strace
 from tests.simulator.disk import Disk
+from tests.simulator.scheduler import Failure
+from tests.simulator.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 # Less than pytest gives a test.
@@ -48,6 +50,18 @@ def test_a_seed_replays_exactly() -> None:
     first, second = simulate("--seed", "7"), simulate("--seed", "7")
     assert first.stdout == second.stdout
     assert "seed 7 steps 150 commit " in first.stdout
+
+
+@pytest.mark.parametrize("stray", ["twice", ""])
+def test_a_seal_that_is_taken_before_its_report_is_lost_unless_the_store_took_it(stray: str) -> None:
+    oracle, complete = World(1, 0).oracle, "bucket/runs/r/checkpoints/global_step_2/COMPLETE"
+    oracle.begun(2)
+    oracle.changed(complete, 0, "")
+    if stray:
+        oracle.changed(complete, 0, stray)
+    oracle.sealed(2, 0, [], is_in_store=True)
+    with contextlib.nullcontext() if stray else pytest.raises(Failure, match="step 2 was reported safe"):
+        oracle.chosen(0, [], met_read_faults=False, rejected=())
 
 
 def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,11 @@ def _library() -> ctypes.CDLL:
 def launch_function(
     function: int, grid: tuple[int, int, int], num_threads: int, smem_bytes: int, parameters: Sequence[Any]
 ) -> None:
-    """Launch on torch's current stream; `parameters` are ctypes values, as wide as the kernel's own parameters."""
+    """Launch on torch's current stream, whose device must be the one that the function was loaded for.
+
+    Args:
+        parameters: ctypes values, as wide as the kernel's own parameters.
+    """
     addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
     stream = torch.cuda.current_stream().cuda_stream
     _make_context_current()
