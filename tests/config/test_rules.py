@@ -721,6 +721,11 @@ BLENDED = SEVERAL | {"route.to": {"x": "both"}, "route.blends": {"both": {"weigh
             "route.blends.both.weights.a",
             "prompt of its own",
         ),
+        (
+            {"route.blends": {"both": {"weights": {"a": 1e10, "b": 1e-320}}}},
+            "route.blends.both.weights.b",
+            "would say nothing",
+        ),
     ],
 )
 def test_what_a_blend_cannot_read_is_refused(changes, path, words, minimal):
@@ -742,6 +747,12 @@ def test_a_blend_that_is_none_is_refused(blend, words, minimal):
     (problem,) = problems_of(tree_of(minimal, "opd", **(BLENDED | {"route.blends": {"both": blend}})))
     assert problem.path.startswith("route.blends.both")
     assert words in problem.rule
+
+
+def test_the_largest_weights_that_there_are_have_shares(minimal):
+    blend = {"both": {"weights": {"a": 1e308, "b": 1e308}}}
+    (reader,) = parse_tree(tree_of(minimal, "opd", **(BLENDED | {"route.blends": blend}))).spec.routed
+    assert reader.shares == (0.5, 0.5)
 
 
 def test_a_blends_shares_are_its_weights_over_their_sum_and_no_teacher_of_it_is_idle(minimal):

@@ -29,6 +29,13 @@ def test_once_fp16_suffices_it_is_kept(used):
     assert memory.precision == "fp16"
 
 
+def test_a_plain_call_between_fused_ones_teaches_nothing():
+    memory = StorageMemory()
+    memory.learn("fp32")
+    memory.learn("float32")
+    assert memory.precision == "fp32"
+
+
 class Recorder:
     """A task that notes how it is told to begin, and always needs fp32."""
 

@@ -26,6 +26,9 @@ SIZES = {
 """Names that the rules use beside the keys: tokens of the longest row, ranks that share a sequence, all ranks, data-parallel
 ranks, answers of a prompt, rows of a mini-batch, of a step, and under the schedule carry on their way at once; the bound of their age there."""
 
+MOST_APART = 1_000_000
+"""Times that one weight of a blend may be another."""
+
 EXCHANGING = ("varlen", "sdpa")
 """Attention implementations around which ranks that share a sequence trade tokens for heads."""
 
@@ -712,6 +715,13 @@ def _unread_blends(spec: RunSpec) -> Iterator[Problem]:
                     value=blend.weights[teacher],
                     rule="there is no teacher of that name under teachers",
                     fix=f"name one that is there ({', '.join(sorted(spec.teachers)) or 'there is none'}), or add it",
+                )
+            elif max(blend.weights.values()) > MOST_APART * blend.weights[teacher]:
+                yield Problem(
+                    path=f"route.blends.{name}.weights.{teacher}",
+                    value=blend.weights[teacher],
+                    rule=f"the largest weight of the blend is more than {MOST_APART:,} times as much, so this teacher would say nothing",
+                    fix="take the teacher out of the blend, or give it more",
                 )
             elif spec.teachers[teacher].prompt is not None:
                 yield Problem(

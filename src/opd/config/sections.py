@@ -27,6 +27,7 @@ from opd.config.prompt_template import checked
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
+BlendForm = Literal["mixture", "sum"]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
 
@@ -86,7 +87,7 @@ class Teacher(Section):
 class Blend(Section):
     """Several teachers that read a row together."""
 
-    form: Literal["mixture", "sum"] = Field(
+    form: BlendForm = Field(
         default="mixture",
         description="`mixture`: the divergence from the weighted mean of the teachers' probabilities; `sum`: the weighted mean of the "
         "divergences from each teacher.",
@@ -131,7 +132,7 @@ class Reader(NamedTuple):
     """Their numbers in the order of `named_teachers`."""
     shares: tuple[float, ...] = (1.0,)
     """Of each; their sum is 1."""
-    form: Literal["mixture", "sum"] = "mixture"
+    form: BlendForm = "mixture"
 
     @classmethod
     def all_of(cls, teachers: Collection[str], route: Route) -> tuple[Reader, ...]:
@@ -144,8 +145,9 @@ class Reader(NamedTuple):
     def _of_blend(cls, name: str, blend: Blend, numbers: Mapping[str, int]) -> Reader:
         """What is no teacher's name is left to the rules."""
         known = sorted(name for name in blend.weights if name in numbers)
-        total = math.fsum(blend.weights[teacher] for teacher in known)
-        shares = tuple(blend.weights[teacher] / total for teacher in known)
+        largest = max((blend.weights[teacher] for teacher in known), default=1.0)
+        scaled = [blend.weights[teacher] / largest for teacher in known]  # a sum of the largest floats has no end
+        shares = tuple(weight / math.fsum(scaled) for weight in scaled)
         return cls(name, tuple(numbers[teacher] for teacher in known), shares, blend.form)
 
 

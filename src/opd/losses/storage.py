@@ -19,5 +19,7 @@ class StorageMemory:
         return "fp32" if self._num_wide % RETRY_AFTER else "fp16"
 
     def learn(self, used: str) -> None:
-        """`used`: `DivergenceOutput.precision` of a call that began with `precision`."""
+        """`used`: `DivergenceOutput.precision` of a call; of a plain one, which stores no logits, nothing is learnt."""
+        if used not in ("fp16", "fp32"):
+            return
         self._num_wide = self._num_wide + 1 if used == "fp32" else 0

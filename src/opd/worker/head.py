@@ -112,10 +112,13 @@ class TeacherPart:
     weights: tuple[torch.Tensor, ...]
     blend: Blend
 
+    def kept_tokens(self, kept: torch.Tensor) -> torch.Tensor:
+        """[N_i'] int64, those of its tokens that are among `kept` [N] bool, by their places among these."""
+        return (kept.cumsum(0) - 1)[self.tokens[kept[self.tokens]]]
+
     def kept(self, kept: torch.Tensor) -> TeacherPart:
         """The part of the tokens `kept` [N] bool, which are then numbered anew."""
-        mine = kept[self.tokens]
-        tokens = (kept.cumsum(0) - 1)[self.tokens[mine]]
+        mine, tokens = kept[self.tokens], self.kept_tokens(kept)
         return replace(self, tokens=tokens, hidden=tuple(Fetch(hidden.ready()[mine], None) for hidden in self.hidden))
 
 

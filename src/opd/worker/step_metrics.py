@@ -64,10 +64,10 @@ def micro_batch_counts(
     }
     sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
     for part in task.parts:
-        part = part if task.choice is None else part.kept(task.choice.kept[0])
+        of_part = part.tokens if task.choice is None else part.kept_tokens(task.choice.kept[0])
         sums |= {
-            f"sum/{TEACHER}{part.name}/divergence": divergence[part.tokens].sum().item(),
-            f"sum/{TEACHER}{part.name}/tokens": float(len(part.tokens)),
+            f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum().item(),
+            f"sum/{TEACHER}{part.name}/tokens": float(len(of_part)),
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
