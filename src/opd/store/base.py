@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 import uuid
 from abc import ABC, abstractmethod
@@ -33,12 +34,14 @@ class RetryPolicy:
     """How long a transient failure is waited out; the last error is raised when `max_elapsed_s` is over.
 
     `silence_s` is how long an S3 server may send nothing within one try; a store keeps that of the policy it was opened with.
+    `call_s` is how long one request of a service may take in all (`FsspecStore`), where that is less than the store's own limit.
     """
 
     max_elapsed_s: float = 60.0
     first_wait_s: float = 0.2
     max_wait_s: float = 8.0
     silence_s: float = SILENCE_S
+    call_s: float = math.inf
 
 
 DEFAULT_POLICY = RetryPolicy()

@@ -119,7 +119,7 @@ class FsspecStore(Store):
         Raises:
             TimeoutError: it did; its connection is closed.
         """
-        deadline_s = (deadline_s or CALL_DEADLINE_S) + num_bytes / SLOWEST_BYTES_PER_S
+        deadline_s = (deadline_s or min(CALL_DEADLINE_S, self.policy.call_s)) + num_bytes / SLOWEST_BYTES_PER_S
         call = getattr(self.filesystem, f"_{name}")(*arguments, **more)
         future = asyncio.run_coroutine_threadsafe(call, self.filesystem.loop)
         try:

@@ -1,6 +1,7 @@
 """Reports that the parser cannot read, converted by a model behind a real HTTP server: tries, refusals, time, cache, scores."""
 
 import json
+import socket
 import time
 
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from tests.envs.deepplanning.chat_server import (
 )
 from tests.envs.deepplanning.planned import World, as_report, write_worlds
 
+from opd.agent.settings import CACHE_WAITS_S
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.scoring import endpoint as endpoint_module
@@ -267,6 +269,19 @@ def test_a_cache_that_cannot_be_written_costs_no_score(tmp_path):
     (tmp_path / "file").touch()
     with serving(completion(PLAN)) as server:
         assert converter(server.url, cache=tmp_path / "file").convert("report").days
+
+
+@pytest.mark.slow
+def test_a_store_that_says_nothing_costs_no_score_and_no_more_than_its_time(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as store, serving(completion(PLAN)) as server:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{store.getsockname()[1]}", "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        started = time.monotonic()
+        assert converter(server.url, cache="s3://silent/conversions").convert("report").days
+        assert time.monotonic() - started < CACHE_WAITS_S
 
 
 # ---- through the scorer pool -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opd.agent.settings import AGENT_LOOP
+from opd.agent.settings import AGENT_LOOP, CACHE_WAITS_S
 from opd.agent.toolset import DEFAULT_TOOLSET
 from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.config.algorithm import MESSAGES
@@ -159,7 +159,7 @@ def _reward(spec: AnySamplingSpec, run: RunFacts) -> Pairs:
     yield "reward.custom_reward_function.name", "compute_score_async"
     options = "++reward.custom_reward_function.reward_kwargs"
     yield f"{options}.function", functions.get(reward.function, reward.function)
-    yield f"{options}.timeout_s", reward.timeout_s + (0.0 if converter is None else converter.timeout_s)
+    yield f"{options}.timeout_s", reward.timeout_s + (0.0 if converter is None else converter.timeout_s + CACHE_WAITS_S)
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None and reward.function == "agent_plan":
         yield f"{options}.database_dir", agent.database_dir
