@@ -1,6 +1,7 @@
 """A server on this machine that speaks the chat API of OpenAI, and fails as it is told."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,7 +55,9 @@ class ChatServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return (
+            f"{'https' if isinstance(self.socket, ssl.SSLSocket) else 'http'}://127.0.0.1:{self.server_address[1]}/v1"
+        )
 
     def next_act(self) -> Act:
         with self._lock:
@@ -87,9 +90,9 @@ def silent(handler: Handler) -> None:
     handler.server.released.wait(60)
 
 
-def dripping(handler: Handler) -> None:
+def dripping(handler: Handler, status: int = 200) -> None:
     """An answer byte by byte, faster than any time-out of one read, for as long as the caller listens."""
-    handler.send_response(200)
+    handler.send_response(status)
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
     try:
@@ -100,10 +103,23 @@ def dripping(handler: Handler) -> None:
         pass
 
 
+def without_text(status: int) -> Act:
+    """An error whose text never comes: the connection ends behind the headers."""
+
+    def act(handler: Handler) -> None:
+        handler.send_response(status)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+
+    return act
+
+
 @contextmanager
-def serving(*acts: Act, key: str | None = None) -> Iterator[ChatServer]:
+def serving(*acts: Act, key: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[ChatServer]:
     """A running server."""
     server = ChatServer(acts, key)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

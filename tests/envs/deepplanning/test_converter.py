@@ -1,11 +1,15 @@
 """Reports that the parser cannot read, converted by a model behind a real HTTP server: tries, refusals, time, cache, scores."""
 
 import json
+import shutil
 import socket
+import ssl
 import time
+from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
+from tests.e2e.cluster.pki import Authority
 from tests.envs.deepplanning.chat_server import (
     KEY,
     MODEL,
@@ -16,6 +20,7 @@ from tests.envs.deepplanning.chat_server import (
     refusal,
     serving,
     silent,
+    without_text,
 )
 from tests.envs.deepplanning.planned import World, as_report, write_worlds
 
@@ -25,7 +30,7 @@ from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.scoring import endpoint as endpoint_module
 from opd.envs.deepplanning.scoring.converter import Converter, report_of
 from opd.envs.deepplanning.scoring.endpoint import API_KEY_VARIABLE, MAX_TRIES, ConversionFailed, Endpoint
-from opd.envs.travel.plan import PlanError
+from opd.envs.travel.plan import MAX_BLOCK_CHARS, PlanError
 from opd.envs.travel.reward import compute_score
 from opd.rewards import compute_score as compute_score_in_pool
 from opd.rewards.protocol import WrongConfiguration
@@ -103,7 +108,7 @@ def test_without_an_endpoint_no_number_says_who_made_the_plan(row, database):
     assert "plan_by_endpoint" not in score(row, as_report(WORLD, WORLD.plan()), database)
 
 
-def test_an_answer_without_a_plan_block_is_converted_whole_and_one_without_any_text_is_not_sent(
+def test_an_answer_without_a_plan_block_is_converted_whole_and_none_or_a_longer_one_is_not_sent(
     row, database, tmp_path
 ):
     report = unreadable(as_report(WORLD, WORLD.plan())).replace("<plan>", "").replace("</plan>", "")
@@ -111,10 +116,10 @@ def test_an_answer_without_a_plan_block_is_converted_whole_and_one_without_any_t
         told = row | {"extra_info": row["extra_info"] | {"final_text": report}}
         assert score(told, f"calls and replies {report}", database, **options(server, tmp_path))["acc"] == 1.0
         assert "calls and replies" not in server.requests[0][1]["messages"][1]["content"]
-        found = score(
-            row | {"extra_info": row["extra_info"] | {"final_text": ""}}, "", database, **options(server, tmp_path)
-        )
-    assert (found["delivery_rate"], found["composite_score"]) == (0.0, 0.0)
+        for text in ("", "x" * (MAX_BLOCK_CHARS + 1)):
+            told = row | {"extra_info": row["extra_info"] | {"final_text": text}}
+            found = score(told, "", database, **options(server, tmp_path))
+            assert (found["delivery_rate"], found["composite_score"], found["plan_by_endpoint"]) == (0.0, 0.0, 0.0)
     assert len(server.requests) == 1
 
 
@@ -139,6 +144,7 @@ PASSING = {
     "a plan that does not fit": completion('{"daily_plans": "none"}'),
     "a plan without a day": completion('{"daily_plans": []}'),
     "a plan that was cut": completion(PLAN, reason="length"),
+    "an error without its text": without_text(500),
 }
 
 
@@ -157,7 +163,9 @@ def test_a_server_that_asks_to_wait_is_waited_for():
     assert time.monotonic() - started >= 1.0
 
 
-@pytest.mark.parametrize("failure", [refusal(500), refusal(429), hung_up, raw(b"<html>")])
+@pytest.mark.parametrize(
+    "failure", [refusal(500), refusal(429), hung_up, raw(b"<html>"), refusal(429, Retry_After="\N{SUPERSCRIPT TWO}")]
+)
 def test_tries_are_bounded_and_the_last_failure_is_told(failure):
     with serving(failure) as server, pytest.raises(ConversionFailed, match=r"127.0.0.1.*/v1/chat/completions: "):
         converter(server.url).convert("report")
@@ -171,7 +179,42 @@ def test_a_slow_answer_ends_at_the_limit_and_the_key_to_raise_is_named(act):
         with pytest.raises(ConversionFailed, match=r"no whole answer in 0.5 s; raise reward.converter.timeout_s"):
             converter(server.url, timeout_s=0.5).convert("report")
         assert time.monotonic() - started < 20
+    assert len(server.requests) <= 1  # a loaded machine may serve the connection after the caller has gone
+
+
+def test_a_slow_text_of_an_error_ends_at_the_limit_and_the_error_is_told():
+    with serving(partial(dripping, status=500)) as server:
+        started = time.monotonic()
+        with pytest.raises(ConversionFailed, match="HTTP 500"):
+            converter(server.url, timeout_s=0.5).convert("report")
+        assert time.monotonic() - started < 20
+
+
+def test_a_refusal_without_its_text_is_still_one():
+    with serving(without_text(401)) as server, pytest.raises(WrongConfiguration, match=f"HTTP 401.*{API_KEY_VARIABLE}"):
+        converter(server.url).convert("report")
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[x", "http://127.0.0.1:port/v1", "http://127.0.0.1/v\N{LATIN SMALL LETTER E WITH ACUTE}"]
+)
+def test_an_address_that_cannot_be_asked_is_named(url):
+    with pytest.raises(WrongConfiguration, match=r"reward.converter.url = "):
+        converter(url).convert("report")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_that_cannot_be_verified_is_named_with_the_address(tmp_path):
+    identity = Authority(tmp_path / "pki").issue("server", user="server", hosts=["IP:127.0.0.1"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(identity.certificate, identity.key)
+    with (
+        serving(completion(PLAN), tls=tls) as server,
+        pytest.raises(WrongConfiguration, match=r"reward.converter.url = https://127.*certificate verify failed"),
+    ):
+        converter(server.url).convert("report")
+    assert server.requests == []
 
 
 def test_no_server_at_all_is_a_failure_with_its_address():
@@ -200,6 +243,31 @@ def test_a_missing_key_and_a_wrong_one_are_named_with_their_fix_and_never_shown(
         assert len(server.requests) == 2
         monkeypatch.setenv(API_KEY_VARIABLE, KEY)
         assert converter(server.url).convert("report").days
+
+
+def test_the_line_break_at_the_end_of_a_key_from_a_file_is_not_part_of_it(monkeypatch):
+    with serving(completion(PLAN), key=KEY) as server:
+        monkeypatch.setenv(API_KEY_VARIABLE, f"{KEY}\n")
+        assert converter(server.url).convert("report").days
+        monkeypatch.setenv(API_KEY_VARIABLE, "wrong-sesame-77\n")
+        with pytest.raises(WrongConfiguration, match="HTTP 401") as refused:
+            converter(server.url).convert("report")
+        assert "wrong-sesame-77" not in str(refused.value)
+        monkeypatch.setenv(API_KEY_VARIABLE, "\n")
+        with pytest.raises(WrongConfiguration, match=f"{API_KEY_VARIABLE} is not set"):
+            converter(server.url).convert("report")
+
+
+@pytest.mark.parametrize("key", ["sesame\n77", "sesame\N{GREEK SMALL LETTER PI}77", "sesame\x0177"])
+def test_a_key_that_no_header_can_hold_is_named_and_never_shown(monkeypatch, key):
+    monkeypatch.setenv(API_KEY_VARIABLE, key)
+    with serving(completion(PLAN)) as server:
+        with pytest.raises(
+            WrongConfiguration, match=f"{API_KEY_VARIABLE} holds .*cluster.secrets.converter"
+        ) as refused:
+            converter(server.url).convert("report")
+        assert server.requests == []
+    assert "77" not in str(refused.value)
 
 
 def test_a_wrong_address_and_a_wrong_model_are_named_with_their_fix():
@@ -237,6 +305,21 @@ def test_what_is_no_plan_is_asked_a_few_times_and_kept_as_that(tmp_path):
             with pytest.raises(PlanError, match="the converter's answer is no plan: the plan is not JSON"):
                 converter(server.url, cache=tmp_path).convert("report")
     assert len(server.requests) == MAX_TRIES
+
+
+def test_what_was_unfit_only_beside_other_faults_is_not_kept(tmp_path):
+    with serving(refusal(500), *[completion("no")] * (MAX_TRIES - 1), completion(PLAN)) as server:
+        with pytest.raises(ConversionFailed, match="HTTP 500"):
+            converter(server.url, cache=tmp_path).convert("report")
+        assert converter(server.url, cache=tmp_path).convert("report").days
+
+
+@pytest.mark.parametrize("text", [PLAN[:99], None])
+def test_an_answer_that_was_cut_is_a_failure_with_its_fix_and_not_kept(tmp_path, text):
+    with serving(*[completion(text, reason="length")] * MAX_TRIES, completion(PLAN)) as server:
+        with pytest.raises(ConversionFailed, match="cut at its model's limit; raise it"):
+            converter(server.url, cache=tmp_path).convert("report")
+        assert converter(server.url, cache=tmp_path).convert("report").days
 
 
 def test_another_model_converts_anew(tmp_path):
@@ -306,3 +389,13 @@ def test_a_failed_conversion_costs_its_answer_alone_and_is_counted(row, database
 def test_a_refused_key_is_raised_and_no_answer_scores_0_for_it(row, database, tmp_path):
     with serving(completion(PLAN), key=KEY) as server, pytest.raises(WrongConfiguration, match=API_KEY_VARIABLE):
         in_pool(row, database, **options(server, tmp_path))
+
+
+@pytest.mark.parametrize("cache", ["memory://cache", "http://cache.example/c"])
+def test_a_cache_that_is_no_store_is_raised_where_it_is_needed_alone(row, database, tmp_path, cache):
+    with serving(completion(PLAN)) as server:
+        given = options(server, tmp_path) | {"converter_cache": cache}
+        assert score(row, as_report(WORLD, WORLD.plan()), database, **given)["acc"] == 1.0
+        with pytest.raises(WrongConfiguration, match=f"reward.converter.cache = {cache}: .*give a folder or an s3://"):
+            in_pool(row, database, **given)
+    assert server.requests == []

@@ -74,7 +74,7 @@ def compute_score(
 
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
-        WrongConfiguration | ConversionFailed: the endpoint is.
+        WrongConfiguration | ConversionFailed: the endpoint is, or the folder where conversions are kept.
     """
     endpoint = None if not converter_url else Endpoint(converter_url, converter_model, float(converter_timeout_s))
     converter = None if endpoint is None else converter_of(endpoint, converter_cache)

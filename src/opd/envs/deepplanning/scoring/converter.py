@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from opd.agent.parsing import without_thought
 from opd.agent.settings import CACHE_PATIENCE
@@ -11,7 +11,8 @@ from opd.envs.deepplanning.scoring.endpoint import Endpoint, ask
 from opd.envs.deepplanning.scoring.plan import Plan
 from opd.envs.deepplanning.scoring.report import as_plan, read_json
 from opd.envs.travel.plan import MAX_BLOCK_CHARS, PlanError, last_block
-from opd.errors import RunError
+from opd.errors import RunError, StoreError
+from opd.rewards.protocol import WrongConfiguration
 from opd.store.base import Store
 from opd.store.opening import open_store
 
@@ -29,28 +30,45 @@ report's order. Names, numbers and stations stand as the report has them, in its
 guess, add, correct or add up anything."""
 
 
+class NotAsked(PlanError):
+    """There is nothing to convert, or too much: the endpoint is not asked."""
+
+
 class Converter:
     """Asks the endpoint, and keeps what it made.
 
     Args:
-        endpoint: where and whom. cache: folder or store URL of what was converted before; None: nothing is kept.
+        endpoint: where and whom. cache: folder or store URL of what was converted before, opened when it is first needed;
+            None: nothing is kept.
     """
 
     def __init__(self, endpoint: Endpoint, cache: str | None) -> None:
         self._endpoint = endpoint
-        self._cache: Store | None = None if cache is None else open_store(cache, policy=CACHE_PATIENCE)
+        self._cache_url = cache
+
+    @cached_property
+    def _cache(self) -> Store | None:
+        if self._cache_url is None:
+            return None
+        try:
+            return open_store(self._cache_url, policy=CACHE_PATIENCE)
+        except StoreError as error:
+            raise WrongConfiguration(
+                f"reward.converter.cache = {self._cache_url}: {error}; give a folder or an s3://, gs:// or az:// URL"
+            ) from None
 
     def convert(self, report: str) -> Plan:
         """The plan in a report.
 
         Raises:
-            PlanError: the report is empty or too long, or what the endpoint makes of it is no plan.
-            WrongConfiguration | ConversionFailed: the endpoint, not the report, is at fault.
+            NotAsked: the report is empty or too long.
+            PlanError: what the endpoint makes of it is no plan, each time that it was asked.
+            WrongConfiguration: endpoint or cache is at fault. ConversionFailed: the endpoint is, this time.
         """
         if not report.strip():
-            raise PlanError("there is no report to convert")
+            raise NotAsked("there is no report to convert")
         if len(report) > MAX_BLOCK_CHARS:
-            raise PlanError(f"the report has {len(report)} characters, more than {MAX_BLOCK_CHARS}")
+            raise NotAsked(f"the report has {len(report)} characters, more than {MAX_BLOCK_CHARS}")
         key = self._key(report)
         kept = self._kept(key)
         if kept is None:
@@ -108,5 +126,5 @@ def report_of(text: str, final_text: str | None) -> str:
 
 @lru_cache(maxsize=4)
 def converter_of(endpoint: Endpoint, cache: str | None) -> Converter:
-    """The converter of a process; its cache is opened once."""
+    """The converter of a process, whose cache is opened once."""
     return Converter(endpoint, cache)

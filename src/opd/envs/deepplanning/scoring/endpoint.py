@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -64,8 +65,8 @@ def ask(endpoint: Endpoint, messages: Sequence[Mapping[str, str]], read: Callabl
 
     Raises:
         WrongConfiguration: address, model or key is refused: no other question would fare better.
-        ConversionFailed: no answer in time, or a refusal of this question.
-        PlanError: `read` raised it for the last answer, or that was cut at the model's limit.
+        ConversionFailed: no answer in time, one cut at the model's limit, or a refusal of this question.
+        PlanError: every try had an answer, and `read` raised it for each.
     """
     until = time.monotonic() + endpoint.timeout_s
     backoff = wait_exponential(multiplier=FIRST_WAIT_S, max=MAX_WAIT_S) + wait_random(0, FIRST_WAIT_S)
@@ -80,7 +81,22 @@ def ask(endpoint: Endpoint, messages: Sequence[Mapping[str, str]], read: Callabl
         stop=stop_after_attempt(MAX_TRIES) | stop_before_delay(endpoint.timeout_s),
         reraise=True,
     )
-    return retrying(lambda: read(_told(endpoint, _posted(endpoint, messages, until))))
+    passing: list[_TryAgain] = []
+
+    def once() -> T:
+        try:
+            text = _told(endpoint, _posted(endpoint, messages, until))
+        except _TryAgain as fault:
+            passing.append(fault)
+            raise
+        return read(text)
+
+    try:
+        return retrying(once)
+    except PlanError as error:
+        if passing:
+            raise passing[-1] from error
+        raise
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -102,18 +118,44 @@ def _posted(endpoint: Endpoint, messages: Sequence[Mapping[str, str]], until: fl
         "response_format": {"type": "json_object"},
     }
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(API_KEY_VARIABLE):
+    if key := _key():
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(_address(endpoint), json.dumps(body).encode(), headers)
     try:
+        request = urllib.request.Request(_address(endpoint), json.dumps(body).encode(), headers)
         with _OPENER.open(request, timeout=_left(endpoint, until)) as reply:
             return _read(endpoint, reply, until)
     except urllib.error.HTTPError as error:
         with error:
-            raise _refusal(endpoint, error) from None
-    except (OSError, http.client.HTTPException) as error:
+            raise _refusal(endpoint, error, until) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if _is_for_good(error):
+            raise WrongConfiguration(
+                f"reward.converter.url = {_address(endpoint)}: {type(error).__name__}: {error}; give an http:// or https:// "
+                "address that can be asked, with a certificate of an authority that is known here (SSL_CERT_FILE)"
+            ) from None
         _left(endpoint, until)
         raise _TryAgain(f"{_address(endpoint)}: {type(error).__name__}: {error}") from None
+
+
+def _is_for_good(error: Exception) -> bool:
+    """Whether an address can never be asked: urllib cannot read it, or its server's certificate cannot be verified."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return isinstance(reason, ssl.SSLCertVerificationError | http.client.InvalidURL | ValueError)
+
+
+def _key() -> str:
+    """The key, without the line break that a Secret made of a file ends with; empty where there is none.
+
+    Raises:
+        WrongConfiguration: no HTTP header can hold it.
+    """
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise WrongConfiguration(
+            f"{API_KEY_VARIABLE} holds a line break or a character that is not printable ASCII, and is sent in a header: "
+            "give the key alone, on one line, on a cluster in the Secret of cluster.secrets.converter"
+        )
+    return key
 
 
 def _read(endpoint: Endpoint, reply: http.client.HTTPResponse, until: float) -> bytes:
@@ -139,20 +181,20 @@ def _told(endpoint: Endpoint, body: bytes) -> str:
     """The text of the first choice."""
     try:
         choice = json.loads(body)["choices"][0]
-        text, reason = choice["message"]["content"], choice.get("finish_reason")
+        text, is_cut = choice["message"]["content"], choice.get("finish_reason") == "length"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _TryAgain(f"{_address(endpoint)}: no chat completion ({type(error).__name__}): {_shown(body)}") from None
+    if is_cut:
+        raise _TryAgain(f"{_address(endpoint)}: the answer was cut at its model's limit; raise it at the server")
     if not isinstance(text, str):
         raise _TryAgain(f"{_address(endpoint)}: a chat completion without text: {_shown(body)}")
-    if reason == "length":
-        raise PlanError("the converter's answer was cut at its model's limit")
     return text
 
 
-def _refusal(endpoint: Endpoint, error: urllib.error.HTTPError) -> Exception:
-    told = f"{_address(endpoint)}: HTTP {error.code}: {_shown(error.read(_CHUNK_BYTES))}"
+def _refusal(endpoint: Endpoint, error: urllib.error.HTTPError, until: float) -> Exception:
+    told = f"{_address(endpoint)}: HTTP {error.code}: {_shown(_came(error, until))}"
     if error.code in (401, 403):
-        has = "is refused" if os.environ.get(API_KEY_VARIABLE) else "is not set"
+        has = "is refused" if _key() else "is not set"
         return WrongConfiguration(
             f"reward.converter.url = {told}; the key {API_KEY_VARIABLE} {has}: set it in the environment, on a cluster by "
             "cluster.secrets.converter"
@@ -167,9 +209,20 @@ def _refusal(endpoint: Endpoint, error: urllib.error.HTTPError) -> Exception:
     )
 
 
+def _came(error: urllib.error.HTTPError, until: float) -> bytes:
+    """What comes of an error's text before `until`: its status says what it is, so that the text may be cut or missing."""
+    body = b""
+    try:
+        while len(body) < _CHUNK_BYTES and time.monotonic() < until and (part := error.read1(_CHUNK_BYTES)):
+            body += part
+    except (OSError, http.client.HTTPException):
+        pass
+    return body
+
+
 def _seconds(text: str | None) -> float:
     """`Retry-After` where it is a number of seconds; a date counts as none."""
-    return min(float(text), MAX_WAIT_S) if text is not None and text.strip().isdigit() else 0.0
+    return min(float(text), MAX_WAIT_S) if text is not None and text.strip().isdecimal() else 0.0
 
 
 def _address(endpoint: Endpoint) -> str:
@@ -178,6 +231,5 @@ def _address(endpoint: Endpoint) -> str:
 
 def _shown(body: bytes) -> str:
     """What a server said, short, on one line and without the key, which some repeat."""
-    text = " ".join(body.decode(errors="replace").split())
-    key = os.environ.get(API_KEY_VARIABLE)
-    return repr((text.replace(key, "<redacted>") if key else text)[:_MAX_TOLD_CHARS])
+    text, key = body.decode(errors="replace"), _key()
+    return repr(" ".join((text.replace(key, "<redacted>") if key else text).split())[:_MAX_TOLD_CHARS])

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from opd.envs.deepplanning.database import Case
 from opd.envs.deepplanning.scoring import diversity, route, sandbox, structure, times
+from opd.envs.deepplanning.scoring.converter import NotAsked
 from opd.envs.deepplanning.scoring.cost import cost_calculation_correctness, stated_cost
 from opd.envs.deepplanning.scoring.entries import Entries
 from opd.envs.deepplanning.scoring.plan import ATTRACTION, INTERCITY, MEAL, Plan
@@ -60,7 +61,7 @@ class Judgement(NamedTuple):
     grounded: bool
     """Every day of it but the last, whose only entry may be the wrong way home, names something of the database."""
     by_endpoint: float | None = None
-    """1 where the parser could not read the text and the endpoint was asked, 0 where it could; None where there is no endpoint."""
+    """1 where the plan was the endpoint's to make, 0 where the parser read it or it was not asked; None where there is no endpoint."""
 
     @property
     def dimensions(self) -> dict[str, float]:
@@ -115,6 +116,8 @@ def judge_plan(
                 raise
             made_by = 1.0
             plan = convert()
+    except NotAsked as error:
+        return _no_plan(task, str(error))._replace(by_endpoint=0.0)
     except PlanError as error:
         return _no_plan(task, str(error))._replace(by_endpoint=made_by)
     trip = PlannedTrip(plan, task.num_days, facts, entries)
