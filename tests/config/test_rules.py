@@ -57,6 +57,20 @@ RULES = [
     ),
     (
         "opd",
+        CARRIED | {"opd.loss_type": "sampled_reverse_kl"},
+        "opd.loss_type",
+        "trains on earlier weights' tokens",
+        {"opd.loss_type": "reverse_kl"},
+    ),
+    (
+        "opd",
+        CARRIED | {"opd.stages": [{"loss_type": "sampled_reverse_kl"}]},
+        "opd.stages.0.loss_type",
+        "trains on earlier weights' tokens",
+        STRICT,
+    ),
+    (
+        "opd",
         CARRIED | {"opd.stages": [{"rollouts": "teacher"}], "opd.teacher_answers": ["a.parquet"]},
         "opd.stages.0.rollouts",
         "nothing to carry over an update",

@@ -73,7 +73,6 @@ def test_rows_end_by_their_lengths_and_the_others_keep_their_tokens_under_new_we
     assert made.rounds[0] == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert [row.number for row in second.rows] == [2, 0]
     assert [row.pieces for row in second.rows] == [[(0, 4), (1, 2)], [(0, 4), (1, 5)]]
-    assert [row.versions for row in second.rows] == [[0] * 4 + [1] * 2, [0] * 4 + [1] * 5]
     assert second.rows[1].tokens == list(range(9))
     row_5 = next(row for row in carry.running if row.number == 5)
     assert row_5.pieces[0] == (0, 1), "it got the token of the round that row 1 left over"
@@ -94,8 +93,8 @@ def test_no_row_is_lost_trained_on_twice_or_made_by_other_weights_than_it_says()
     assert max(Counter(row.number for row in trained).values()) == 1
     for row in trained:
         assert row.tokens == [1000 * row.number + place for place in range(_log_normal(row.number))]
-        assert len(row.versions) == len(row.tokens)
-        assert row.versions == sorted(row.versions)
+        assert sum(num for _, num in row.pieces) == len(row.tokens)
+        assert row.pieces == sorted(row.pieces), "each version once, the earlier first"
     on_their_way = [*carry.running, *carry.complete, *carry.waiting]
     prompts = Counter(row.index for row in trained) + Counter(row.index for row in on_their_way)
     assert prompts == Counter(range(made.position)), "each prompt that was drawn is answered once, or will be"
@@ -144,6 +143,8 @@ def test_what_the_warm_fill_throws_away_is_counted_and_asked_again():
     made, carry = Made(lambda number: 50 if number == 3 else 10), Carry(rows=2, in_flight=4, max_age=8, longest=64)
     (update,) = _updates(carry, made, range(1))
     assert update.num_thrown_away == 50 + 10 * ((update.num_thrown_away - 50) // 10) > 100
+    assert (len(update.rows), update.num_failed, update.num_ended) == (2, 0, 2 + update.num_filled)
+    assert update.num_filled == 1 + (update.num_thrown_away - 50) // 10
     asked = Counter(row.index for row in [*carry.running, *carry.complete, *carry.waiting, *update.rows])
     assert asked == Counter(range(made.position))
 
@@ -184,7 +185,7 @@ def test_a_row_that_fails_is_given_up_counted_and_followed_by_others():
         [Growth(tokens=[], version=-1, is_complete=False, error="lost")] if slot[0].number == 1 else grown(slot, num)
     )
     (update,) = _updates(_warm(), made, range(1))
-    assert (update.num_failed, update.first_error) == (1, "lost")
+    assert (update.num_failed, update.num_ended, update.first_error) == (1, 3, "lost")
     assert [row.number for row in update.rows] == [0, 2]
 
 

@@ -78,7 +78,7 @@ def test_every_token_has_the_version_of_the_weights_that_made_it():
         before = list(row.tokens)
         await _piece(client, row, 5, temperature=0.0, ignore_eos=True)
         assert row.tokens == before + _greedy(PROMPT + before, 5, seed=1)
-        assert row.versions == [0] * 4 + [1] * 5
+        assert row.pieces == [(0, 4), (1, 5)]
 
     _with_server(scenario)
 
@@ -118,5 +118,20 @@ def test_a_row_is_complete_with_its_end_token_wherever_that_stands_in_a_piece(mo
             assert one.tokens == row.tokens[:-1]
         assert not cut.is_complete
         assert full.is_complete, "it may have no more tokens"
+
+    _with_server(scenario)
+
+
+def test_a_piece_that_the_server_aborts_ends_no_answer():
+    async def scenario(server: RolloutServer, client: _Client) -> None:
+        row = CarriedRow(number=7, index=1, sample=0, limit=2000)
+        piece = asyncio.create_task(_piece(client, row, 2000, ignore_eos=True))
+        while not client.asked:
+            await asyncio.sleep(0)
+        while not (await server.abort_request("row-7"))["aborted"]:
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match=r"aborted a piece of row 7 at [0-9]+ of 2000 tokens"):
+            await piece
+        assert not row.is_complete
 
     _with_server(scenario)

@@ -126,6 +126,7 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
         ({"top_p": 0.9}, {}, "student", False),
         ({"top_k": 20}, {}, "student", False),
         ({}, {}, "teacher", False),
+        ({"schedule": "carry"}, {}, "student", False),
     ],
 )
 def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, horizon, stage, drawn):

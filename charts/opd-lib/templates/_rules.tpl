@@ -569,7 +569,7 @@
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd") -}}
-{{- if and (eq (toString ($v.rollout).schedule) "carry") (not (kindIs "invalid" ($v.opd).reward_beta)) (gt (float64 $v.num_samples) 1.0) -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (not (kindIs "invalid" ($v.opd).reward_beta)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.reward_beta" "value" ($v.opd).reward_beta
   "rule" "reward weighting compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
   "fix" "use rollout.schedule: strict, or remove opd.reward_beta") -}}
@@ -584,6 +584,18 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
   "rule" "a policy gradient compares the answers of one prompt, which rollout.schedule carry trains on in different updates"
   "fix" "use rollout.schedule: strict, or a weight of 0") -}}
+{{- end -}}
+{{- end -}}
+{{- if and (has (toString ($v.opd).loss_type) (list "sampled_reverse_kl")) (eq (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "opd.loss_type" "value" ($v.opd).loss_type
+  "rule" "it estimates the reverse KL from tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens"
+  "fix" "use rollout.schedule: strict, or reverse_kl, which is exact whoever wrote the tokens") -}}
+{{- end -}}
+{{- range $index, $item := ($v.opd).stages -}}
+{{- if and (not (kindIs "invalid" ($item).loss_type)) (has (toString ($item).loss_type) (list "sampled_reverse_kl")) (eq (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.loss_type" (include "opd.text" $index)) "value" ($item).loss_type
+  "rule" "it estimates the reverse KL from tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens"
+  "fix" "use rollout.schedule: strict, or reverse_kl, which is exact whoever wrote the tokens") -}}
 {{- end -}}
 {{- end -}}
 {{- range $index, $item := ($v.opd).stages -}}

@@ -12,6 +12,8 @@ from opd.store.base import RetryPolicy
 
 AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""
+SINGLE_TURN = "single_turn_agent"
+"""verl's agent loop of one answer a prompt."""
 TOOL_SELECTION = "tool_selection"
 """verl's key in a row's `extra_info`: the tools that this row is offered; all where it is absent."""
 FINAL_TEXT = "final_text"

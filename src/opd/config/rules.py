@@ -119,7 +119,7 @@ def _where_carried() -> Iterator[Rule]:
         yield Rule(key="rollout.schedule", when=_CARRIES, rule=rule, fix=strict, kinds=kinds)
     yield Rule(
         key="opd.reward_beta",
-        when=f"{_CARRIES} and opd.reward_beta is not None and num_samples > 1",
+        when=f"{_CARRIES} and opd.reward_beta is not None",
         rule="reward weighting compares the answers of one prompt, which rollout.schedule carry trains on in different updates",
         fix=f"{strict}, or remove opd.reward_beta",
         kinds=("opd",),
@@ -131,6 +131,12 @@ def _where_carried() -> Iterator[Rule]:
                 _CARRIES,
                 rule="a policy gradient compares the answers of one prompt, which rollout.schedule carry trains on in different updates",
                 fix=f"{strict}, or a weight of 0",
+            ),
+            *_where_loss_is(
+                '("sampled_reverse_kl",)',
+                _CARRIES,
+                rule="it estimates the reverse KL from tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens",
+                fix=f"{strict}, or reverse_kl, which is exact whoever wrote the tokens",
             ),
             Rule(
                 each="opd.stages",

@@ -65,7 +65,6 @@ LIMITS = {
         100.0, "times the smallest difference so far: rounding does not grow, staleness does with each update"
     ),
     "growth_difference": Limit(1e-4, "a smaller difference trains as well as none"),
-    "age": Limit(0, "the trainer is synchronous: each step's answers come from the weights of the step before"),
     "failed": Limit(0.1, "share of answers: below, the step trains on nearly what it should"),
     "empty": Limit(0.1, "share of answers of one token where more were allowed: it is their end or nothing"),
     "duplicates": Limit(

@@ -11,7 +11,7 @@ An update takes place when enough rows are complete. Unfinished ones keep their 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -42,13 +42,8 @@ class CarriedRow:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What an update may hold once."""
+        """Prompt and sample; an update holds each pair at most once."""
         return self.index, self.sample
-
-    @property
-    def versions(self) -> list[int]:
-        """Of each token: the version of the weights that made it."""
-        return [version for version, num in self.pieces for _ in range(num)]
 
     def grow(self, growth: Growth, now: int) -> None:
         """Take what a round gave it, up to virtual time `now`."""
@@ -91,9 +86,16 @@ class Update:
     num_rounds: int = 0
     num_thrown_away: int = 0
     """Tokens that no update will see."""
+    num_filled: int = 0
+    """Rows that were completed by the warm fill, and thrown away."""
     num_failed: int = 0
     """Rows that were given up."""
     first_error: str = ""
+
+    @property
+    def num_ended(self) -> int:
+        """Rows that ended in it: trained on, thrown away or given up."""
+        return len(self.rows) + self.num_filled + self.num_failed
 
     def metrics(self, version: int) -> dict[str, float]:
         """Of an update of weights of that version.
@@ -167,8 +169,10 @@ class Carry:
         return self._made
 
     def state(self) -> dict[str, Any]:
-        """What `restore` goes on with, as plain JSON values."""
-        groups = {name: [asdict(row) for row in getattr(self, name)] for name in ("running", "waiting", "complete")}
+        """What `restore` goes on with, as plain JSON values; the rows' own lists, for the caller to write and not to change."""
+        groups = {
+            name: [vars(row).copy() for row in getattr(self, name)] for name in ("running", "waiting", "complete")
+        }
         return {"clock": self._clock, "num_begun": self._num_begun, "is_cold": self._is_cold, **groups}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -198,6 +202,7 @@ class Carry:
                 break
             slots = self._slots(draw)
         self._made.num_thrown_away += sum(len(row.tokens) for row in thrown)
+        self._made.num_filled = len(thrown)
         thrown.sort(key=lambda row: row.number)
         self.waiting[:0] = self._begun((row.index, row.sample, row.limit) for row in thrown)
         self._is_cold = False

@@ -33,7 +33,7 @@ class PieceClient:
         """The piece, and nothing of what was there before it.
 
         Raises:
-            RuntimeError: the server gave no token, or does not say whose weights made them.
+            RuntimeError: the server gave no token, broke off, or does not say whose weights made them.
         """
         row, num_tokens = self._row, self._num_tokens
         output: TokenOutput = await self._client.generate(
@@ -43,6 +43,10 @@ class PieceClient:
             **kwargs,
         )
         tokens = list(output.token_ids)
+        if output.stop_reason == "aborted":  # as short as a piece that has ended, which it has not
+            raise RuntimeError(
+                f"the rollout server aborted a piece of row {row.number} at {len(tokens)} of {num_tokens} tokens"
+            )
         version = output.extra_fields.get("global_steps")
         if not tokens or version is None:
             raise RuntimeError(f"the rollout server gave {len(tokens)} tokens, made by weights of step {version}")

@@ -58,8 +58,6 @@ Begun = tuple[dict[str, Any], CarriedRow]
 
 GIVEN = "__given__"
 """Field of a prompt: token ids of each of its answers by the sample's number, in the place of sampled ones."""
-VERSIONS = "__versions__"
-"""Field of a prompt with given answers: of each of their tokens, by the sample's number, the step whose weights made it."""
 MAX_TOKENS = "__max_tokens__"
 """Field of a prompt: tokens that an answer may have, of those that `data.max_response_length` allows."""
 ONLY_SCORED = "__only_scored__"
@@ -124,22 +122,14 @@ class _LocalReward:
 
 
 class GivenAnswer:
-    """In the place of a rollout server's client: one answer that was given before, without its probabilities.
+    """In the place of a rollout server's client: one answer that was given before, without its probabilities."""
 
-    Args:
-        ids: its tokens. versions: of each, the step whose weights made it; empty where nobody's did.
-    """
-
-    def __init__(self, ids: list[int], versions: Sequence[int] = ()) -> None:
-        self._ids, self._versions = ids, list(versions)
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
 
     async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
         """The answer, up to `max_tokens` of the sampling parameters."""
-        extra: dict[str, Any] = {}
-        if self._versions:
-            extra = {"min_global_steps": min(self._versions), "max_global_steps": max(self._versions)}
-            extra["versions"] = self._versions
-        return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")], extra_fields=extra)
+        return TokenOutput(token_ids=self._ids[: sampling_params.get("max_tokens")])
 
 
 class RolloutWorker(_VerlWorker):
@@ -231,7 +221,7 @@ class RolloutWorker(_VerlWorker):
             sample=sample,
         )
         if GIVEN in prompt:
-            client = GivenAnswer(prompt[GIVEN][sample], prompt.get(VERSIONS, {}).get(sample, ()))
+            client = GivenAnswer(prompt[GIVEN][sample])
         loop = self._agent_loop(agent_name, client)
         sampling = self._sampling(partition, step)
         if MAX_TOKENS in prompt:

@@ -13,17 +13,20 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
+from opd.agent.settings import SINGLE_TURN
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.config.rules import carried_sizes
 from opd.errors import CheckpointError
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
-from opd.rollout.worker import GIVEN, VERSIONS
+from opd.rollout.worker import GIVEN
 from opd.trainer.dataset import PromptDataset
 
 CHECKPOINT_FILE = "carried.json"
 """Of a checkpoint: what was on its way."""
+_LOOP_COLUMN = "agent_name"
+"""Column of the data by which verl chooses a row's agent loop."""
 
 
 class CarriedRows:
@@ -33,7 +36,7 @@ class CarriedRows:
         dataset: the training prompts.
 
     Raises:
-        SpecError: the data have fewer answers than are to be on their way at once.
+        SpecError: the data have fewer answers than are to be on their way at once, or ask for another agent loop.
     """
 
     def __init__(self, spec: OpdSpec, dataset: PromptDataset) -> None:
@@ -43,6 +46,11 @@ class CarriedRows:
             rule = f"the training data have {num} answers, and {in_flight} are to be generated at once"
             fix = f"at most {num} (rollout.in_flight), or more prompts"
             raise SpecError([Problem(path="rollout.in_flight", value=rollout.in_flight, rule=rule, fix=fix)])
+        others = {str(name) for name in dataset.column(_LOOP_COLUMN) or ()} - {SINGLE_TURN}
+        if others:
+            rule = f"column {_LOOP_COLUMN} of the data asks for {sorted(others)}, and rollout.schedule carry answers by {SINGLE_TURN} alone"
+            fix = "rollout.schedule: strict, or data without that column"
+            raise SpecError([Problem(path="data.train", value=list(spec.data.train), rule=rule, fix=fix)])
         self.rows_per_update = spec.data.train_batch_size * rollout.num_samples
         self._carry = Carry(rows=self.rows_per_update, in_flight=in_flight, max_age=max_age, longest=self._limit)
         self._update = Update()
@@ -58,26 +66,34 @@ class CarriedRows:
             return [(int(i), sample, self._limit) for i in draw()["index"] for sample in range(self._num_samples)]
 
         def advance(slots: Sequence[Slot], num_tokens: int) -> list[list[Growth]]:
-            begun = [[({} if row.prompt_ids else self._dataset[row.index], row) for row in slot] for slot in slots]
+            begun = [[({} if row.prompt_ids else self._row(row.index), row) for row in slot] for slot in slots]
             return manager.advance(begun, num_tokens)
 
         self._update = self._carry.next_update(version=step - 1, draw=places, advance=advance)
         rows = self._update.rows
-        fields = collate_fn([self._dataset[row.index] for row in rows])
+        fields = collate_fn([self._row(row.index) for row in rows])
         fields["uid"] = np.array([str(uuid4()) for _ in rows], dtype=object)
         batch = tu.get_tensordict(fields)
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_stack(batch, GIVEN, [{row.sample: row.tokens} for row in rows])
-        tu.assign_non_tensor_stack(batch, VERSIONS, [{row.sample: row.versions} for row in rows])
         return batch
+
+    def _row(self, index: int) -> dict[str, Any]:
+        """A row of the data set; its column of agent loops names none but the one that is used."""
+        return {name: value for name, value in self._dataset[index].items() if name != _LOOP_COLUMN}
 
     def metrics(self, step: int) -> dict[str, float]:
         """Of the step's update, see `Update.metrics`."""
         return self._update.metrics(step - 1)
 
     @property
+    def num_ended(self) -> int:
+        """Rows that ended while the last update was filled, the warm fill's with them."""
+        return self._update.num_ended
+
+    @property
     def num_failed(self) -> int:
-        """Rows that were given up while the last update was filled."""
+        """Those of `num_ended` that were given up."""
         return self._update.num_failed
 
     def save(self, folder: Path) -> None:
@@ -94,5 +110,10 @@ class CarriedRows:
         try:
             state: dict[str, Any] = json.loads(path.read_text())
             self._carry.restore(state)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
             raise CheckpointError(f"{path}: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise CheckpointError(
+                f"{path} is no file of rollout.schedule carry ({why}); resume from an earlier checkpoint"
+            ) from error

@@ -76,6 +76,7 @@ class OPDTrainer(OrderedTrainer):
         metrics = self._weigh_again() | super().prepare_step()
         if self._carried is not None:
             metrics |= self._carried.metrics(self.global_steps)
+            metrics["rollout/trajectories"] = float(self._carried.num_ended)
             metrics["rollout/failed"] += self._carried.num_failed
         return metrics
 

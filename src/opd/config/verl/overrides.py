@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opd.agent.settings import AGENT_LOOP, CACHE_WAITS_S
+from opd.agent.settings import AGENT_LOOP, CACHE_WAITS_S, SINGLE_TURN
 from opd.agent.toolset import DEFAULT_TOOLSET
 from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.config.algorithm import MESSAGES
@@ -144,7 +144,7 @@ def _kind(spec: AnyRunSpec) -> Pairs:
     agent = None if isinstance(spec, OpdSpec | SftSpec) else spec.agent
     if agent is not None:
         yield f"{ROLLOUT}.multi_turn.enable", agent.enable_tools
-        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else "single_turn_agent"
+        yield f"{ROLLOUT}.agent.default_agent_loop", AGENT_LOOP if agent.enable_tools else SINGLE_TURN
         if agent.tool_config_path is not None:
             yield f"{ROLLOUT}.multi_turn.tool_config_path", agent.tool_config_path
         elif agent.enable_tools:
