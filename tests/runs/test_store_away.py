@@ -20,21 +20,34 @@ def point(link: Path, target: Path) -> None:
     new.replace(link)
 
 
+class Away:
+    """A store behind a link, which `goes` and `returns` swap in one step: it is a file while it is away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.link, self.real, self.file = folder / "store", folder / "real", folder / "away"
+        self.real.mkdir()
+        self.file.write_text("no folder: the store is away")
+        self.returns()
+
+    def goes(self) -> None:
+        point(self.link, self.file)
+
+    def returns(self) -> None:
+        point(self.link, self.real)
+
+
 def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
     start_trainer: Callable, tmp_path: Path
 ) -> None:
-    store, real, away = tmp_path / "store", tmp_path / "real", tmp_path / "away"
-    real.mkdir()
-    away.write_text("no folder: the store is away")
-    point(store, real)
-    child = start_trainer(tmp_path / "local", store, 60, 0.05, 60)
+    away = Away(tmp_path)
+    child = start_trainer(tmp_path / "local", away.link, 60, 0.05, 60)
     child.wait_for("step 6\n")
-    point(store, away)
+    away.goes()
     child.wait_for("object store away, spooling on disk")
     child.wait_for("is complete on the local disk only")
-    point(store, real)
+    away.returns()
     assert child.wait() == 0, child.text
-    left = LocalStore(store / "r")
+    left = LocalStore(away.link / "r")
     assert logged_steps(left) == list(range(1, 61))
     log = read_streamed(left, "attempts/0001/driver.log").decode()
     assert [line for line in log.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 61)]
@@ -45,12 +58,11 @@ def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it
 def test_a_checkpoint_saved_while_the_store_was_away_is_there_at_the_end(
     open_run: Callable, save_step: Callable, tmp_path: Path
 ) -> None:
-    with open_run(store_url=str(tmp_path / "store")) as run:
-        (tmp_path / "store").rename(tmp_path / "away")
-        (tmp_path / "store").write_text("no folder")
+    away = Away(tmp_path)
+    with open_run(store_url=str(away.link)) as run:
+        away.goes()
         save_step(run.checkpoints, 5)
-        (tmp_path / "store").unlink()
-        (tmp_path / "away").rename(tmp_path / "store")
+        away.returns()
         run.finish({})
     assert (tmp_path / "store/r/checkpoints/global_step_5/COMPLETE").exists()
 
@@ -84,18 +96,18 @@ def test_metrics_that_the_store_does_not_take_leave_the_step_unsealed_there(
 
 
 def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: Callable, tmp_path: Path) -> None:
+    away = Away(tmp_path)
+
     def work() -> None:
-        with open_run(store_url=str(tmp_path / "store")) as run:
+        with open_run(store_url=str(away.link)) as run:
             run.log(1, {"loss": 1.0})
-            (tmp_path / "store").rename(tmp_path / "gone")
-            (tmp_path / "store").write_text("no folder")
+            away.goes()
             run.finish({"accuracy": 1.0})
 
     with pytest.raises(StoreError, match=r"the run is done but its result could not be stored.*starting the run again"):
         work()
-    (tmp_path / "store").unlink()
-    (tmp_path / "gone").rename(tmp_path / "store")
-    with open_run(store_url=str(tmp_path / "store")) as run:
+    away.returns()
+    with open_run(store_url=str(away.link)) as run:
         run.finish({"accuracy": 1.0})
     assert logged_steps(LocalStore(tmp_path / "store/r")) == [1]
 
@@ -103,15 +115,14 @@ def test_a_store_away_for_good_ends_with_the_work_on_disk_and_says_so(open_run: 
 def test_a_store_that_is_gone_when_the_result_is_made_up_is_told_the_same_way(
     open_run: Callable, tmp_path: Path
 ) -> None:
-    with open_run(store_url=str(tmp_path / "store")) as run:
+    away = Away(tmp_path)
+    with open_run(store_url=str(away.link)) as run:
         run.log(1, {"loss": 1.0})
         assert [row["loss"] for row in run.history()] == [1.0]
-        (tmp_path / "store").rename(tmp_path / "gone")
-        (tmp_path / "store").write_text("no folder")
+        away.goes()
         with pytest.raises(StoreError, match=rf"the run is done but its result .* complete in {tmp_path}/local/r"):
             run.history()
-        (tmp_path / "store").unlink()
-        (tmp_path / "gone").rename(tmp_path / "store")
+        away.returns()
 
 
 def test_uploads_that_take_effect_after_the_end_take_no_metrics_from_a_finished_run(
