@@ -1,7 +1,6 @@
 """Reports that the parser cannot read, converted by a model behind a real HTTP server: tries, refusals, time, cache, scores."""
 
 import json
-import shutil
 import socket
 import ssl
 import time
@@ -204,7 +203,6 @@ def test_an_address_that_cannot_be_asked_is_named(url):
         converter(url).convert("report")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_a_certificate_that_cannot_be_verified_is_named_with_the_address(tmp_path):
     identity = Authority(tmp_path / "pki").issue("server", user="server", hosts=["IP:127.0.0.1"])
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
