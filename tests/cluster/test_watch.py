@@ -68,7 +68,7 @@ def test_a_wait_for_what_is_lost_ends_with_its_name(where, end_s, lost, why):
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=280)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -30,18 +30,21 @@ def stalls(hang):
 """
 STALLS = {
     "a dead-locked rollout thread": """
+        begun = threading.Barrier(3)
+
         def of_the_rollout(first, second):
             with first:
-                time.sleep(0.2)
+                begun.wait()
                 with second:
                     pass
 
         def hang():
-            PROGRESS.enter("rollout", 7)
             a, b = threading.Lock(), threading.Lock()
             threads = [threading.Thread(target=of_the_rollout, args=pair, daemon=True) for pair in ((a, b), (b, a))]
             for thread in threads:
                 thread.start()
+            begun.wait()
+            PROGRESS.enter("rollout", 7)
             for thread in threads:
                 thread.join()
         """,
@@ -58,9 +61,12 @@ STALLS = {
         """,
     "a process of its own that hangs": """
         def hang():
-            PROGRESS.enter("rollout", 7)
             code = "from opd.runs import stacks; stacks.register()\\nimport time\\ndef in_the_rank(): time.sleep(3600)\\nin_the_rank()"
-            subprocess.run([sys.executable, "-c", code])
+            rank = subprocess.Popen([sys.executable, "-c", code])
+            while len(stacks.registered()) < 2:
+                time.sleep(0.05)
+            PROGRESS.enter("rollout", 7)
+            rank.wait()
         """,
     "a process that others started": """
         def hang():

@@ -30,7 +30,8 @@ def run():
             time.sleep(600)
     finally:
         if mode == "saves":
-            time.sleep(0.3)
+            print("saving", flush=True)
+            sys.stdin.read()  # for as long as the test keeps it
         print("saved", flush=True)
     if mode == "raises":
         raise RuntimeError("boom")
@@ -44,7 +45,8 @@ sys.exit(supervised(run, grace_s=float(sys.argv[3])))
 
 def start(mode, mark, grace_s=20.0):
     command = [sys.executable, "-c", CHILD, mode, mark, str(grace_s)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -126,9 +128,9 @@ def test_a_run_that_saves_is_not_told_again_that_its_launcher_was_killed(mark):
     launcher = psutil.Process(process.pid)
     (run,) = (child.pid for child in launcher.children() if child.cmdline() == launcher.cmdline())  # it was forked
     process.kill()
+    assert process.stdout.readline() == "saving\n"
     # Linux may tell once for each thread of the launcher; here it does so for certain, within the save.
     for _ in range(5):
-        time.sleep(0.02)
         os.kill(run, signal.SIGHUP)
     assert finish(process)[1] == "saved\n"
     kill_orphans(mark)

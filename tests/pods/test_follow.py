@@ -46,4 +46,4 @@ def test_a_terminated_container_ends_at_once(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "hello\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0

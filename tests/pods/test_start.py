@@ -26,6 +26,12 @@ def sleeper(seconds=0.0, code=0):
     return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds}); raise SystemExit({code})"])
 
 
+def until_told(code=0):
+    """A trainer that ends when its standard input does."""
+    program = f"import sys; sys.stdin.read(); raise SystemExit({code})"
+    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+
+
 def test_starts_are_counted_for_each_ray_cluster(tmp_path):
     store = LocalStore(tmp_path)
     numbers = [start.claim_start(store, cluster, head_started_at_s=1.0).number for cluster in "aabac"]
@@ -177,16 +183,19 @@ def test_a_disk_that_is_read_only_for_a_moment_does_not_end_the_watch_over_a_tra
     tmp_path, monkeypatch, capsys, call
 ):
     monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.05)
-    here, real, failed = experiment(tmp_path), getattr(stop, call), []
+    here, real, failed, trainer = experiment(tmp_path), getattr(stop, call), [], until_told(code=7)
 
     def read_only(*args, **options):
         if len(failed) < 2:
             failed.append(call)
             raise OSError(errno.EROFS, "Read-only file system")
-        return real(*args, **options)
+        done = real(*args, **options)
+        if stop.pending(here.run_dir):  # both calls have gone well
+            trainer.stdin.close()
+        return done
 
     monkeypatch.setattr(stop, call, read_only)
-    assert start.watch(sleeper(seconds=2, code=7), here, time.time(), save_s=150) == 7
+    assert start.watch(trainer, here, time.time(), save_s=150) == 7
     assert stop.is_listening(here.run_dir)
     [request] = stop.pending(here.run_dir)
     assert request.reason == "the deadline is near"

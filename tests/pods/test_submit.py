@@ -86,13 +86,13 @@ def test_a_stream_that_falls_silent_is_left_to_look_at_the_job():
             yield "line 1\n"
             import asyncio
 
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
 
     cluster = Silent([], ["RUNNING"])
     out = io.StringIO()
     began_s = time.monotonic()
     assert Submitter(lambda: cluster, "job-1", "x", out).step(silence_s=0.1) == "RUNNING"
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 120
     assert out.getvalue() == "line 1\n"
 
 
@@ -127,7 +127,7 @@ def dashboard():
         head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         yield {**environment, "RAY_DASHBOARD_ADDRESS": f"127.0.0.1:{dashboard_port}"}
         head.terminate()
-        head.wait(timeout=30)
+        head.wait(timeout=120)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def test_a_slow_answer_ends_at_the_limit_and_the_key_to_raise_is_named(act):
         started = time.monotonic()
         with pytest.raises(ConversionFailed, match=r"no whole answer in 0.5 s; raise reward.converter.timeout_s"):
             converter(server.url, timeout_s=0.5).convert("report")
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
     assert len(server.requests) <= 1  # a loaded machine may serve the connection after the caller has gone
 
 
@@ -185,8 +185,9 @@ def test_a_slow_text_of_an_error_ends_at_the_limit_and_the_error_is_told():
     with serving(partial(dripping, status=500)) as server:
         started = time.monotonic()
         with pytest.raises(ConversionFailed, match="HTTP 500"):
-            converter(server.url, timeout_s=0.5).convert("report")
-        assert time.monotonic() - started < 20
+            # Of these seconds the error's status needs a few milliseconds, on a busy machine more.
+            converter(server.url, timeout_s=3.0).convert("report")
+        assert time.monotonic() - started < 60
 
 
 def test_a_refusal_without_its_text_is_still_one():

@@ -78,7 +78,7 @@ def test_a_store_that_is_away_ends_within_the_timeout(s3_url: str, s3_environmen
     done = call("list", "--store", s3_url, "--timeout", "6", **s3_environment)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert done.stderr.strip().splitlines()[-1].startswith(("error:", "  fix:"))
 
 
