@@ -1,7 +1,7 @@
 """A trainer in small: resumes, logs one row a step, saves every fifth step, ends with a result.
 
 Arguments: local root, store URL or "", number of steps, seconds a step, lease in seconds. Prints `step N` after each row.
-In the environment: STOP_AT, a step behind whose row and line it stops itself (SIGSTOP), so that nobody need be in time.
+In the environment: STOP_AT, steps behind whose row and line it stops itself (SIGSTOP), so that nobody need be in time.
 """
 
 import logging
@@ -37,7 +37,7 @@ with Run.open(
         time.sleep(step_s)
         run.log(step, {"opd/loss": 1.0 / step, "attempt": run.handle.attempt})
         print("step", step, flush=True)
-        if os.environ.get("STOP_AT") == str(step):
+        if str(step) in os.environ.get("STOP_AT", "").split(","):
             os.kill(os.getpid(), signal.SIGSTOP)
         if step % 5 == 0 and run.checkpoints.begin(step):
             folder = run.checkpoints.folder(step)

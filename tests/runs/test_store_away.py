@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,12 +42,17 @@ def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it
     start_trainer: Callable, tmp_path: Path
 ) -> None:
     away = Away(tmp_path)
-    child = start_trainer(tmp_path / "local", away.link, 60, 0.05, 60)
+    child = start_trainer(tmp_path / "local", away.link, 60, 0.05, 60, STOP_AT="6,40")
     child.wait_for("step 6\n")
+    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED)  # it stops itself behind its line
     away.goes()
+    child.process.send_signal(signal.SIGCONT)
     child.wait_for("object store away, spooling on disk")
     child.wait_for("is complete on the local disk only")
+    child.wait_for("step 40\n")
+    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED)  # it stops itself behind its line
     away.returns()
+    child.process.send_signal(signal.SIGCONT)
     assert child.wait() == 0, child.text
     left = LocalStore(away.link / "r")
     assert logged_steps(left) == list(range(1, 61))

@@ -19,6 +19,9 @@ from tests.trainer.wandb_file import read_wandb_file
 from opd.runs.run import Run
 from opd.trainer import tracking
 
+# The first test of the attempts starts MLflow's server and both of them: of up to 800 s together.
+pytestmark = pytest.mark.timeout(900)
+
 
 def attempt(folder: Path) -> Run:
     return Run.open(run_id="r", local_root=folder, spec={"a": 1}, spec_hash="h", tee=False)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.runs.conftest import wait_until
 
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
@@ -168,9 +169,13 @@ def test_a_long_download_says_how_far_it_is(s3_url: str, tmp_path: Path, said: l
     upload(s3_url, FILES)
     monkeypatch.setattr(fetch, "PROGRESS_INTERVAL_S", 0.01)
     digests = fetch._digests
-    monkeypatch.setattr(fetch, "_digests", lambda path: fetch.time.sleep(0.3) or digests(path))
+
+    def is_told() -> bool:
+        return any("of 0.00 GiB" in line and "MiB/s" in line for line in said)
+
+    monkeypatch.setattr(fetch, "_digests", lambda path: wait_until(is_told) or digests(path))
     local_copy(s3_url, cache=tmp_path, say=said.append)
-    assert any("of 0.00 GiB" in line and "MiB/s" in line for line in said)
+    assert is_told()
 
 
 def test_two_starts_at_once_both_get_the_whole_folder(s3_url: str, tmp_path: Path) -> None:
