@@ -15,7 +15,7 @@ import gotools
 
 # Set by CI: what cannot be tested is a failure there, not a skip.
 NO_SKIP_VARIABLES = ("OPD_NO_SKIP", "CI")
-_TEST_TIMEOUT_S = 180
+_TEST_TIMEOUT_S = 400
 _LOGS = pytest.StashKey[list[Path]]()
 
 

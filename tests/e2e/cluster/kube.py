@@ -108,7 +108,7 @@ class Kube:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.run("create", "-n", namespace, "-f", "-", stdin=text)
 
-    def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 60) -> Any:
+    def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 150) -> Any:
         """The first true result of `look`, which may raise KubeError until then.
 
         Raises:
