@@ -84,3 +84,11 @@ def test_the_order_of_adding_does_not_matter():
 
 def test_no_conversation_is_no_metric():
     assert AgentCounts().metrics() == {}
+
+
+def test_tokens_are_counted_by_who_wrote_them_whatever_the_mask_says():
+    dialogue = talk([call() + END, "42" + END]).dialogue
+    sound = AgentCounts.of(dialogue).metrics()
+    assert sound["tool_mask/tool_tokens"] == dialogue.mask.count(0) > 0
+    dialogue.mask = [1] * len(dialogue.mask)
+    assert AgentCounts.of(dialogue).metrics() == sound

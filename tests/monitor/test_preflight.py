@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from tests.silent_faults.__main__ import RECORDED, recorded, turns
-from tests.silent_faults.recipes import INJECTED
+from tests.silent_faults.recipes import RECIPES
 
 from opd.monitor.preflight import Line, Models, look, table
 
@@ -108,7 +108,7 @@ def test_rows_of_real_runs_are_warned_of_from_the_faults_first_step_on_and_never
         "teacher-early": {"position", "perplexity"}, "no-template": {"chat template"}, "wrong-template": {"chat template"},
         "teacher-worse": {"right answers"}, "clamp": {"perplexity"},
     }  # fmt: skip
-    for turn in turns(list(INJECTED)):
+    for turn in turns(RECIPES[path.stem].faults):
         assert [warnings(step) for step in range(turn.begins, turn.first)] == [set()] * (turn.first - turn.begins)
         if turn.fault in expected:
             assert expected[turn.fault] & warnings(turn.first), turn.fault

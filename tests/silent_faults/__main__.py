@@ -71,8 +71,8 @@ def play(recipe: Recipe, faults: Sequence[str], folder: Path, *sets: str) -> Row
         "PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT / "src", ROOT)),
     }
     settings = ["trainer.val_before_train=false", f"trainer.total_steps={steps}", "actor.num_warmup_steps=0"]
-    process = start(folder, "opd", *settings, *recipe.sets, *sets)
-    outcome = finish(process, folder, "opd", TIMEOUT_S)
+    process = start(folder, recipe.spec, *settings, *recipe.sets, *sets)
+    outcome = finish(process, folder, recipe.spec, TIMEOUT_S)
     if outcome.returncode:
         raise SystemExit(f"{folder}: exit code {outcome.returncode}\n{outcome.output[-4000:]}")
     rows = outcome.steps
@@ -123,13 +123,14 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
     lines = [
         "# Silent faults: the last run of `make silent-faults`",
         "",
-        "Written by the run. Faults take turns within one real run of each recipe (`tests/e2e_cpu/specs/opd.yaml` with the settings of",
+        "Written by the run. Faults take turns within one real run of each recipe (a file of `tests/e2e_cpu/specs` with the settings of",
         f"`recipes.py`): {NUM_SOUND} sound steps, {NUM_FAULTY} with the fault ({NUM_FAULTY_SLOW} with one that grows), then the weights of the run's start and a fresh",
         "optimizer again. Each turn is judged as a run of its own. Steps count from the fault's first. Limits were set on the recipe `set-on`; `judged-on` has another loss,",
-        "batch, temperature, rate, seed, number of answers, and weaker faults.",
+        "batch, temperature, rate, seed, number of answers, and weaker faults. Faults of what tools wrote are injected into `agent-set-on` and",
+        "`agent-judged-on`, conversations with tools that differ in the same way; no limit was set on either.",
         "",
-        "| fault | done | " + " | ".join(judged) + " | named as well |",
-        "| --- | --- | " + " | ".join("---" for _ in judged) + " | --- |",
+        "| fault | done | set-on | judged-on | named as well |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for fault, injected in INJECTED.items():
         of_fault = [one for recipe in judged.values() for one in recipe if one.fault == fault]
@@ -137,8 +138,9 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
             continue
         also = ", ".join(dict.fromkeys(name for one in of_fault for name in one.also)) or "–"
         cells = [
-            next((one.named or "**missed**" for one in recipe if one.fault == fault), "not run")
-            for recipe in judged.values()
+            next((one.named or "**missed**" for one in judged[recipe.name] if one.fault == fault), "not run")
+            for recipe in RECIPES.values()
+            if recipe.spec == injected.spec
         ]
         lines.append(f"| {fault} | {injected.done} | " + " | ".join(cells) + f" | {also} |")
     lines += ["", "| sound | steps | named |", "| --- | ---: | --- |"]
@@ -163,25 +165,29 @@ def main() -> int:
     parser.add_argument("--recipe", choices=list(RECIPES), help="by default both")
     parser.add_argument("--judge", action="store_true", help="judge the rows of the last runs again, and run nothing")
     args = parser.parse_args()
-    faults = args.faults or list(INJECTED)
+    wanted = {
+        recipe.name: [fault for fault in recipe.faults if fault in args.faults or not args.faults]
+        for recipe in RECIPES.values()
+    }
     chosen = [RECIPES[args.recipe]] if args.recipe else list(RECIPES.values())
     if not args.judge:
         for recipe in chosen:
-            play(recipe, faults, FOLDER / recipe.name)
-            play(recipe, [], FOLDER / f"{recipe.name}-sound", f"seed={SOUND_SEED}")
+            if wanted[recipe.name]:
+                play(recipe, wanted[recipe.name], FOLDER / recipe.name)
+                play(recipe, [], FOLDER / f"{recipe.name}-sound", f"seed={SOUND_SEED}")
     judged, sound = {}, {}
     for recipe in RECIPES.values():
-        rows = _kept(recipe.name) or []
-        judged[recipe.name] = [judge(rows, turn) for turn in turns(faults) if turn.last <= len(rows)]
-        if (rows := _kept(f"{recipe.name}-sound")) is not None:
-            sound[f"{recipe.name}, seed {SOUND_SEED}"] = rows
+        rows = _kept(recipe) or []
+        judged[recipe.name] = [judge(rows, turn) for turn in turns(wanted[recipe.name]) if turn.last <= len(rows)]
+        if (found := _kept(recipe, "-sound")) is not None:
+            sound[f"{recipe.name}, seed {SOUND_SEED}"] = found
     text = markdown(judged, sound)
     print(text)
     if not args.faults:
         TABLE.write_text(text)
         for one in RECIPES.values():
             if judged[one.name] and all(found.named for found in judged[one.name]):
-                record(_kept(one.name) or [], RECORDED / f"{one.name}.json")
+                record(_kept(one) or [], RECORDED / f"{one.name}.json")
     missed = [one for recipe in judged.values() for one in recipe if not one.named or one.early]
     return 1 if missed or any(named(rows) for rows in sound.values()) else 0
 
@@ -207,9 +213,9 @@ def recorded(path: Path) -> Rows:
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def _kept(name: str) -> Rows | None:
+def _kept(recipe: Recipe, suffix: str = "") -> Rows | None:
     """The rows of a run's folder, also of one that did not come to its end; None: there is none."""
-    run_dir = FOLDER / name / "out" / "opd"
+    run_dir = FOLDER / f"{recipe.name}{suffix}" / "out" / recipe.spec
     if not run_dir.is_dir():
         return None
     return [dict(row) for row in read_metrics(LocalStore(run_dir)).rows if TRAINING in row]

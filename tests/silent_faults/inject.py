@@ -158,6 +158,7 @@ def _in_driver(module) -> None:
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     from verl.utils import tensordict_utils as tu
 
+    from opd.agent.dialogue import Dialogue
     from opd.rollout import worker
     from opd.rollout.seeds import SeededClient
 
@@ -220,6 +221,20 @@ def _in_driver(module) -> None:
             outputs[-1].extra_fields.setdefault("reward_extra_info", {})["failed"] = 1.0
 
     _wrap_async(worker.RolloutWorker, "_compute_score", score)
+
+    def add(original, self, token_ids, *, sampled, logprobs=None):
+        if not sampled and _is_on("replies-as-sampled") and len(token_ids) % int(_strength()) == 0:
+            sampled = True
+        return original(self, token_ids, sampled=sampled, logprobs=logprobs)
+
+    _wrap(Dialogue, "add", add)
+
+    def row_of(original, self, output, *args):
+        if _is_on("mask-lost") and len(output.response_ids) % int(_strength()) == 0:
+            output.response_mask = [1] * len(output.response_ids)
+        return original(self, output, *args)
+
+    _wrap(worker.RolloutWorker, "_row_of", row_of)
 
 
 def _wrap_async(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -17,6 +17,8 @@ class Injected:
 
     done: str
     names: tuple[str, ...]
+    spec: str = "opd"
+    """The run that can have it: a file of tests/e2e_cpu/specs."""
     """Findings that name it."""
     is_slow: bool = False
     """It grows step by step: when it is named depends on when it crosses the limit."""
@@ -82,18 +84,37 @@ INJECTED = {
     "teacher-worse": Injected(
         done="the teacher's head is random", names=("teacher-no-better",), strengths=(1.0, 0.5)
     ),
+    "replies-as-sampled": Injected(
+        done="the conversation's mask marks tools' replies as sampled: all, or those of an even number of tokens",
+        names=("tool-tokens-trained",), spec="opd-agent", strengths=(1, 2),
+    ),
+    "mask-lost": Injected(
+        done="rows come from the agent loop without their mask: all, or those of a length that 4 divides",
+        names=("tool-tokens-trained",), spec="opd-agent", strengths=(1, 4),
+    ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run's settings, on top of tests/e2e_cpu/specs/opd.yaml."""
+    """A run's settings, on top of a file of tests/e2e_cpu/specs."""
 
     name: str
     sets: tuple[str, ...]
     number: int
     """Which of the strengths it takes."""
+    spec: str = "opd"
 
+    @property
+    def faults(self) -> list[str]:
+        """What is injected into it, in this order."""
+        return [name for name, fault in INJECTED.items() if fault.spec == self.spec]
+
+
+_AGENT = (
+    "agent.max_assistant_turns=3", "agent.num_kept_trajectories=0", "data.max_response_length=192", "data.shuffle=true",
+    "actor.ppo_micro_batch_size_per_gpu=16",
+)  # fmt: skip
 
 RECIPES = {
     "set-on": Recipe(name="set-on", sets=("seed=5", "data.max_response_length=10"), number=0),
@@ -105,5 +126,16 @@ RECIPES = {
             "actor.learning_rate=2e-4", "data.max_response_length=9",
         ),
         number=1,
+    ),
+    "agent-set-on": Recipe(
+        name="agent-set-on", sets=(*_AGENT, "seed=5", "actor.ppo_mini_batch_size=16"), number=0, spec="opd-agent"
+    ),
+    "agent-judged-on": Recipe(
+        name="agent-judged-on",
+        sets=(
+            *_AGENT, "seed=11", "opd.loss_type=jsd", "opd.beta=0.5", "data.train_batch_size=12", "rollout.num_samples=2",
+            "rollout.temperature=0.9", "actor.ppo_mini_batch_size=12", "actor.learning_rate=2e-4",
+        ),
+        number=1, spec="opd-agent",
     ),
 }  # fmt: skip

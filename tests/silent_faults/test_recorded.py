@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 
 from tests.silent_faults.__main__ import RECORDED, Rows, judge, recorded, turns
-from tests.silent_faults.recipes import INJECTED, NUM_SOUND
+from tests.silent_faults.recipes import INJECTED, NUM_SOUND, RECIPES, Recipe
 
 NAMED_WITHIN = 3
-FILES = sorted(RECORDED.glob("*.json"))
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
-def rows(request) -> Rows:
-    return recorded(request.param)
+@pytest.fixture(scope="module", params=RECIPES.values(), ids=lambda recipe: recipe.name)
+def recipe(request) -> Recipe:
+    return request.param
 
 
-def test_every_fault_is_named_within_three_steps_and_never_before_it_is_there(rows):
-    found = [judge(rows, turn) for turn in turns(list(INJECTED))]
+@pytest.fixture(scope="module")
+def rows(recipe) -> Rows:
+    return recorded(RECORDED / f"{recipe.name}.json")
+
+
+def test_every_fault_is_named_within_three_steps_and_never_before_it_is_there(recipe, rows):
+    found = [judge(rows, turn) for turn in turns(recipe.faults)]
     assert [one.fault for one in found if one.early] == []
     late = [
         one.fault
@@ -27,9 +31,5 @@ def test_every_fault_is_named_within_three_steps_and_never_before_it_is_there(ro
     assert late == []
 
 
-def test_there_are_recorded_runs():
-    assert FILES, "the other tests have none to judge, and are skipped"
-
-
-def test_a_recorded_run_has_all_faults(rows):
-    assert len(rows) >= turns(list(INJECTED))[-1].last > NUM_SOUND
+def test_a_recorded_run_has_all_faults_of_its_recipe(recipe, rows):
+    assert len(rows) >= turns(recipe.faults)[-1].last > NUM_SOUND

@@ -54,7 +54,9 @@ class AgentCounts:
         counts = cls(
             num_dialogues=1, total_turns=turns, min_turns=turns, max_turns=turns,
             num_markers_broken=dialogue.num_markers_broken,
-            num_llm_tokens=sum(dialogue.mask), num_tool_tokens=len(dialogue.mask) - sum(dialogue.mask),
+            # By the turns, never by the mask: the monitor tells a wrong mask by these.
+            num_llm_tokens=sum(turn.num_tokens for turn in dialogue.turns),
+            num_tool_tokens=sum(turn.num_reply_tokens for turn in dialogue.turns),
         )  # fmt: skip
         counts.endings[dialogue.ending] += 1
         for call in (call for turn in dialogue.turns for call in turn.calls):
