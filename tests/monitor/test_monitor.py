@@ -231,3 +231,10 @@ def test_few_tokens_a_step_are_pooled_over_steps():
     shifted = row(**{"opd/teacher_prefers_neighbour": 0.9, "opd/teacher_pairs": 30.0})
     assert seen([shifted])[1] == []
     assert "teacher-shifted" in "".join(seen([shifted] * 2)[1])
+
+
+def test_a_student_that_takes_more_turns_of_the_same_length_is_not_inflated():
+    turns = [
+        lengthened(1.0 if step < 5 else 2.0, **{"num_turns/mean": 2.0 if step < 5 else 4.0}) for step in range(1, 9)
+    ]
+    assert seen(turns)[1] == []

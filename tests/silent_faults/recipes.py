@@ -17,9 +17,9 @@ class Injected:
 
     done: str
     names: tuple[str, ...]
+    """Findings that name it."""
     spec: str = "opd"
     """The run that can have it: a file of tests/e2e_cpu/specs."""
-    """Findings that name it."""
     is_slow: bool = False
     """It grows step by step: when it is named depends on when it crosses the limit."""
     strengths: tuple[float, float] = (0.0, 0.0)
@@ -135,6 +135,7 @@ RECIPES = {
         sets=(
             *_AGENT, "seed=11", "opd.loss_type=jsd", "opd.beta=0.5", "data.train_batch_size=12", "rollout.num_samples=2",
             "rollout.temperature=0.9", "actor.ppo_mini_batch_size=12", "actor.learning_rate=2e-4",
+            "actor.ppo_micro_batch_size_per_gpu=12", "actor.log_prob_micro_batch_size_per_gpu=12",
         ),
         number=1, spec="opd-agent",
     ),

@@ -128,6 +128,17 @@ def sampled_length(row: Mapping[str, float]) -> float | None:
     return None if value_of(row, "tool_mask/tool_tokens") else value_of(row, "response_length/mean")
 
 
+def turn_length(row: Mapping[str, float]) -> float | None:
+    """Mean number of tokens that the student sampled for one turn of a conversation; of a single turn, for its answer.
+
+    A student that learns to call tools answers in more turns, which is not inflation.
+    """
+    length, messages = sampled_length(row), value_of(row, "num_turns/mean")
+    if length is None or not messages:
+        return length
+    return length / (messages / 2)  # messages come in pairs: prompt or tools' replies, and the student's turn
+
+
 def rate_used(row: Mapping[str, float], past: Past) -> float | None:
     """The learning rate of the row's updates; of rows without it the lesser of what two rows set for the next, None of one."""
     if LR_USED in row:
@@ -287,11 +298,11 @@ def _collapse(row: Mapping[str, float], past: Past) -> Verdict:
 
 
 def _inflation(row: Mapping[str, float], past: Past) -> Verdict:
-    now, start = sampled_length(row), past.start_of_part(sampled_length)
+    now, start = turn_length(row), past.start_of_part(turn_length)
     if now is None or start is None or "sft/num_rows" in row:  # of given answers the data have the length
         return None
     is_longer = now > limit("inflation") * start and now > start + limit("inflation_tokens")
-    return f"{now:.0f} tokens on average, {start:.0f} at the start" if is_longer else ""
+    return f"{now:.0f} tokens a turn on average, {start:.0f} at the start" if is_longer else ""
 
 
 def _no_better(row: Mapping[str, float], past: Past) -> Verdict:
