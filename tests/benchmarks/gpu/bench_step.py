@@ -106,19 +106,29 @@ class Busy:
 
 
 def run(
-    folder: Path, name: str, phases: Sequence[Phase], rollout: Mapping[str, Any], limit_s: float, keep: Any
+    folder: Path,
+    name: str,
+    phases: Sequence[Phase],
+    rollout: Mapping[str, Any],
+    sets: Sequence[str],
+    limit_s: float,
+    keep: Any,
 ) -> None:
     """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step.
 
     Args:
         rollout: keys of that section beside `SPEC`'s.
+        sets: `key=value` of the spec, which win.
     """
     spec = json.loads(json.dumps(SPEC)) | {"name": name}
     spec["rollout"] |= rollout
     spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
     spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
     (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env", "--", IGNORE_EOS]
+    words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env"]
+    for item in sets:
+        words += ["--set", item]
+    words += ["--", IGNORE_EOS]
     own = {PHASES: as_text(phases), "VERL_USE_EXTERNAL_MODULES": MODULE, "OPD_CACHE_DIR": str(folder / "cache")}
     own["VLLM_LOGGING_LEVEL"] = "INFO"  # verl's is WARN, and the times of vLLM's own start are not told
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -252,6 +262,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of each phase; the first step of the run counts in none")
     parser.add_argument("--schedule", choices=("strict", "carry"), default="strict", help="carry: one phase a run")
     parser.add_argument("--in-flight", type=int, help="responses that carry generates at once")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a key of the spec")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="after which the run is ended")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-step"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-step/step.json"))
@@ -291,7 +302,7 @@ def main() -> None:
     rollout = {"schedule": arguments.schedule}
     if arguments.in_flight:
         rollout["in_flight"] = arguments.in_flight
-    run(folder, f"step{number}", phases, rollout, arguments.limit_s, keep)
+    run(folder, f"step{number}", phases, rollout, arguments.set, arguments.limit_s, keep)
 
 
 if __name__ == "__main__":
