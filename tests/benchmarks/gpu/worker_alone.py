@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Shape:
 
 QWEN3_1_7B = Shape(num_layers=28, width=2048, mlp_width=6144, num_heads=16, tied=True)
 QWEN3_8B = Shape(num_layers=36, width=4096, mlp_width=12288, num_heads=32)
+PAIR = {"student": QWEN3_1_7B, "teacher": QWEN3_8B}
 
 
 class _RandomWeights:
@@ -75,8 +77,8 @@ class _RandomWeights:
             return AutoModelForCausalLM.from_config(config, dtype=torch_dtype)
 
 
-def prepare(folder: Path) -> None:
-    """Single-rank process group settings, random weights and the empty rollout in verl's registries."""
+def prepare(folder: Path, shapes: Mapping[str, Shape] = PAIR) -> None:
+    """Single-rank process group settings, random weights and the empty rollout in verl's registries; a folder for each shape."""
     [port] = free_ports(1)
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     from verl.utils import model as verl_model
@@ -85,7 +87,7 @@ def prepare(folder: Path) -> None:
     verl_model.get_hf_auto_model_class = lambda hf_config: _RandomWeights
     base._ROLLOUT_REGISTRY[("none", "async")] = "tests.worker.workers.NoRollout"
     tokenizer = build_tokenizer()
-    for name, shape in (("student", QWEN3_1_7B), ("teacher", QWEN3_8B)):
+    for name, shape in shapes.items():
         shape.config().save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
 
@@ -98,8 +100,13 @@ def make_worker(
     teacher_micro_batch: int,
     max_length: int,
     settings: list[str],
+    teacher_sets: Sequence[str] = (),
 ) -> Any:
-    """A worker of `worker_class` with both models on the device; `settings` are overrides of `opd_trainer.yaml`."""
+    """A worker of `worker_class` with both models on the device; `settings` are overrides of `opd_trainer.yaml`.
+
+    Args:
+        teacher_sets: keys of the spec that say which teachers there are; none: the one of `PAIR`, on the device.
+    """
     from omegaconf import OmegaConf
     from verl.utils.device import get_device_name
 
@@ -110,8 +117,7 @@ def make_worker(
     sets = [
         f"device={get_device_name()}",
         f"model.path={folder / 'student'}",
-        f"teacher.path={folder / 'teacher'}",
-        "teacher.offload=false",
+        *(teacher_sets or (f"teacher.path={folder / 'teacher'}", "teacher.offload=false")),
         f"data.max_prompt_length={max_length // 2}",
         f"data.max_response_length={max_length - max_length // 2}",
         "data.train_batch_size=64",
