@@ -182,7 +182,13 @@ def module(name: str) -> Path:
         ToolError: Go is absent or the module cannot be had.
     """
     path, version = MODULES[name]
-    return Path(json.loads(_go(["mod", "download", "-json", f"{path}@{version}"], what=name))["Dir"])
+    locks = (program.lock for program in PROGRAMS.values() if program.lock and program.locked() == (path, version))
+    asked, folder = f"{path}@{version}", None
+    if lock := next(
+        locks, ""
+    ):  # its go.sum verifies; elsewhere Go asks the checksum database, even for what a build left here
+        asked, folder = path, ROOT / lock
+    return Path(json.loads(_go(["mod", "download", "-json", asked], what=name, folder=folder))["Dir"])
 
 
 def _build(names: list[str]) -> None:

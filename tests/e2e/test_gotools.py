@@ -37,6 +37,14 @@ def test_the_longest_module_path_holds_the_package(tmp_path, monkeypatch):
     assert gotools.Program(package="a.io/x/yy", lock=".").locked() == ("a.io/x", "v1.0.0")
 
 
+@pytest.mark.go
+def test_sources_that_a_build_has_left_are_found_without_a_network(monkeypatch):
+    found = gotools.module("ray-operator")
+    monkeypatch.setenv("GOPROXY", "off")
+    monkeypatch.setenv("GOSUMDB", "sum.example.com+00000000+AAAA")  # whose answers no cache has
+    assert gotools.module("ray-operator") == found
+
+
 def test_without_go_the_error_names_the_program_and_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(gotools.CACHE_VARIABLE, str(tmp_path))
