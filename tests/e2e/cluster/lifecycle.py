@@ -20,6 +20,7 @@ from tests.e2e.cluster import host, images, packages, progress
 from tests.e2e.cluster.inside import DEBIAN, GO, PROGRESS, RESTARTS, USER_KUBECONFIG
 
 import gotools
+import kubeschemas
 
 ROOT = Path(__file__).resolve().parents[3]
 _STATE = "state.json"
@@ -81,6 +82,7 @@ def up(say: Say, *, archives: tuple[Path, ...] = (), timeout_s: float = 900) -> 
     begin = time.monotonic()
     say("parts ...")
     gotools.install_all(gotools.GROUPS["cluster"])
+    kubeschemas.crd_files()  # downloads what the namespaces have no network for
     debian = packages.unpacked()
     pause = images.pause_archive()
     place = folder()
