@@ -1,8 +1,9 @@
-"""Time for Ray's own daemons to start: a machine busy with other work needs more than Ray gives them."""
+"""How an embedded Ray starts: with time for its daemons on a busy machine, and with a job id that no other run of the host has."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 START_TIMEOUT_S = 150.0
 _POLL_S = 0.1
 _STORE_WAIT = "RAY_gcs_server_port_wait_time_s"
+_JOB_IDS = 2**32 - 1  # four bytes, of which all ones mean none
 
 
 @contextmanager
@@ -45,3 +47,21 @@ def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
         services.get_node = once
         if is_ours:
             del os.environ[_STORE_WAIT]
+
+
+@contextmanager
+def own_job_id() -> Iterator[None]:
+    """Within it a `ray.init` draws its job's id, which in a Ray of its own is else 01000000 in every run.
+
+    verl 0.9.1 names the sockets in /tmp by which vLLM gets the weights after Ray's job id (vllm_rollout.py), which tells the jobs of
+    one Ray apart. Of two runs on one host, each with a Ray of its own, one ended with "Address already in use" and the other waited for ever.
+    """
+    import ray
+    from ray._private import state
+
+    once = state.next_job_id
+    state.next_job_id = lambda: ray.JobID.from_int(secrets.randbelow(_JOB_IDS))
+    try:
+        yield
+    finally:
+        state.next_job_id = once

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
-from opd.compat.ray_start import patient_start
+from opd.compat.ray_start import own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
@@ -328,7 +328,10 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
         init = {"address": "local", "num_cpus": num_cpus} | {
             key: value for key, value in init.items() if value is not None
         }
-    with nullcontext() if joins else patient_start():
+    with ExitStack() as start:
+        if not joins:
+            start.enter_context(patient_start())
+            start.enter_context(own_job_id())
         ray.init(**init, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray put its own there, which knows nothing of the run directory
     return not joins
