@@ -39,4 +39,15 @@ def test_the_share_is_compared_with_the_full_runs_gain_of_the_same_seed():
     ]
     found = lora.beyond(results, "lora_8")
     assert found.mean == pytest.approx((50 - 0.95 * 50 + 39 - 0.95 * 40) / 2)
-    assert "| `lora_8` (primary) | 0.989 |" in lora.table(results)
+    assert "| `lora_8` (primary) | first 2 | 0.989 |" in lora.table(results)
+
+
+def test_seeds_that_were_added_later_stand_beside_the_first_ones():
+    results = [
+        Result(cell=cell, seed=seed, before=0.3, after=0.3 + 0.5 * (factor if seed > 5 else 1), num_trained=1)
+        for cell, factor in {"full": 1.0, "lora_8": 0.8, "lora_1": 1.0}.items()
+        for seed in range(1, 11)
+    ]
+    table = lora.table(results)
+    for text in ("first 5 | 1.000 | 2.5 ± 0.0", "added 5 | 0.800 | -7.5 ± 0.0", "all 10 | 0.900 | -2.5 ± 1.7"):
+        assert f"| `lora_8` (primary) | {text} |" in table
