@@ -71,6 +71,31 @@ def test_an_absolute_name_in_an_archive_stays_below_the_folder(tmp_path):
     assert fetch(f"file://{path}", sha256_of(path), tmp_path / "out") == ["evil"]
 
 
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_or_devices_is_refused(tmp_path, kind):
+    path = tmp_path / "evil.tar"
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo("flights.sqlite")
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member)
+    with pytest.raises(FetchError, match=r"unsafe member: 'flights\.sqlite'"):
+        fetch(f"file://{path}", sha256_of(path), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_archive_of_a_folder_by_its_dot_is_unpacked(tmp_path, archive):
+    path = tmp_path / "dotted.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(tmp_path / "db", arcname=".")
+    assert fetch(f"file://{path}", sha256_of(path), tmp_path / "out") == ["cities", "flights.sqlite"]
+
+
+def test_pythons_before_3_11_4_unpack_too(tmp_path, archive, monkeypatch):
+    for name in ("data_filter", "FilterError"):
+        monkeypatch.delattr(tarfile, name, raising=False)
+    assert fetch(f"file://{archive}", sha256_of(archive), tmp_path / "out") == ["cities", "flights.sqlite"]
+
+
 def test_the_command_says_what_went_wrong_in_one_line(tmp_path, capsys):
     assert main([f"file://{tmp_path}/absent", "--sha256", "0" * 64, "--to", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1

@@ -88,8 +88,9 @@ def _fetched(folder: Path) -> tuple[bool, str]:
 
 
 def _staged(folder: Path) -> tuple[bool, str]:
-    lines = text(folder, STAGED).strip().splitlines()
-    return lines[-1].endswith("  done"), lines[-1]
+    lines = text(folder, STAGED).strip().splitlines()  # standard error, with the claim that was made, stands behind it
+    done = [line for line in lines if line.endswith("  done")]
+    return len(done) == 1, "; ".join(done) or lines[-1]
 
 
 PROMISES: dict[str, Look] = {
