@@ -177,6 +177,18 @@ def test_of_several_teachers_all_rest_one_reads_and_every_head_stays():
     assert found["student"]["head gradient"] == 3 * alone["student"]["head gradient"]
 
 
+def test_a_mixture_of_experts_that_teaches_is_there_whole_and_works_on_what_a_token_visits():
+    experts = replace(TEACHER, num_experts=8, experts_per_token=2)
+    more = 3 * 16 * 32  # an expert
+    weights = 2 * (13584 + 4 * (7 * more + 8 * 16))
+    found = parts(job(teacher=experts), OFFLOADED)["teacher"]
+    assert found["teacher weights"] == weights
+    assert found["gathered weights"] == 2 * (2 * (2592 + 7 * more + 8 * 16) + 1600), "FSDP gathers whole layers"
+    dense = parts(job(), OFFLOADED)["teacher"]
+    # The feed-forward of two experts, 3 x 2 x 32 entries of 2 bytes, is more than attention's 192.
+    assert found["activations"] - dense["activations"] == 80 * (3 * 2 * 2 * 32 - 192)
+
+
 def test_rows_of_a_blend_keep_the_states_of_all_its_teachers_and_have_plain_heads():
     two = job(more_teachers=((OTHER, 4),), together=((0,), (0, 1)), chunk_rows=3)
     wide = 2 * 16 + 4 * OTHER.hidden  # bf16 beside fp32

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import VOCAB, save_experts, save_model
-from tests.worker.test_worker_invariance import LEFT_TO_THE_PLAN
+from tests.worker.test_worker_invariance import DYNAMIC, LEFT_TO_THE_PLAN
 from tests.worker.workers import Case, run_cases
 from transformers import AutoModelForCausalLM, Qwen3MoeForCausalLM
 
@@ -23,13 +23,23 @@ def folders(tmp_path_factory) -> dict[str, str]:
     }
 
 
+def _twice(folders, **cut) -> Case:
+    """The mixture as two of several teachers, a third of the rows each, and as a blend of both."""
+    rows = [row | {"teacher": number % 3} for number, row in enumerate(ROWS)]
+    of = {"a": folders["teacher"], "b": folders["teacher"]}
+    blends = {"both": ("mixture", {"a": 1.0, "b": 3.0})}
+    return Case(student=folders["student"], teacher="", teachers=of, blends=blends, rows=rows, **cut)
+
+
 @pytest.fixture(scope="module")
 def one_rank(folders) -> dict[str, dict]:
     cases = {
         "all": Case(**folders, rows=ROWS),
         "padded": Case(**folders, rows=ROWS, remove_padding=False, micro_batch=4),
         "8 micro-batches": Case(**folders, rows=ROWS, micro_batch=1),
+        "token budget": Case(**folders, rows=ROWS, overrides=DYNAMIC),
         "left to the plan": Case(**folders, rows=ROWS, sets=LEFT_TO_THE_PLAN),
+        "beside itself": _twice(folders),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
 
@@ -39,6 +49,8 @@ def two_ranks(folders) -> dict[str, dict]:
     cases = {
         "8 micro-batches": Case(**folders, rows=ROWS, micro_batch=1),
         "padded": Case(**folders, rows=ROWS, remove_padding=False, micro_batch=2),
+        "token budget": Case(**folders, rows=ROWS, micro_batch=4, overrides=DYNAMIC),
+        "beside itself": _twice(folders, micro_batch=2),
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
 
@@ -75,9 +87,13 @@ CUTS = [
     (1, "all"),
     (1, "padded"),
     (1, "8 micro-batches"),
+    (1, "token budget"),
     (1, "left to the plan"),
+    (1, "beside itself"),
     (2, "8 micro-batches"),
     (2, "padded"),
+    (2, "token budget"),
+    (2, "beside itself"),
 ]
 
 

@@ -46,6 +46,7 @@ def one_rank(folders) -> dict[str, dict]:
         "all": _case(folders),
         "padded": _case(folders, remove_padding=False, micro_batch=4),
         "8 micro-batches": _case(folders, micro_batch=1),
+        "token budget": _case(folders, *DYNAMIC),
         "checkpointing": _case(folders, *CHECKPOINTING),
         "left to the plan": _case(folders, sets=LEFT_TO_THE_PLAN),
         "some layers": _case(folders, student="tied", sets=some),
@@ -126,7 +127,7 @@ def _check(found, folders, student: str) -> None:
         assert torch.equal(before, found["weights"][name]) == (name not in expected), name
 
 
-ONE = ("all", "padded", "8 micro-batches", "checkpointing", "left to the plan", "some layers")
+ONE = ("all", "padded", "8 micro-batches", "token budget", "checkpointing", "left to the plan", "some layers")
 TWO = ("8 micro-batches", "padded", "token budget", "tied", "shared vocabulary", "shared sequence")
 CUTS = [*((1, cut) for cut in ONE), *((2, cut) for cut in TWO)]
 

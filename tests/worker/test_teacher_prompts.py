@@ -51,16 +51,22 @@ def _case(folders, *overrides, **cut) -> Case:
     return Case(student=folders["student"], teacher=folders["teacher"], overrides=list(overrides), **how)
 
 
+def _two_teachers(folders, **cut) -> Case:
+    """One model twice, each with half of the rows."""
+    rows = [row | {"teacher": place % 2} for place, row in enumerate(_rows())]
+    both = {"a": folders["teacher"], "b": folders["teacher"]}
+    return _case(folders, teachers=both, rows=rows, shown=(), **cut)
+
+
 @pytest.fixture(scope="module")
 def one_rank(folders) -> dict[str, dict]:
-    two = {"teachers": {"a": folders["teacher"], "b": folders["teacher"]}, "shown": ()}
     cases = {
         "packed": _case(folders),
         "padded": _case(folders, remove_padding=False, micro_batch=4),
         "8 micro-batches": _case(folders, micro_batch=1),
         "token budget": _case(folders, *DYNAMIC),
         "left to the plan": _case(folders, sets=["actor.param_offload=auto"]),
-        "two teachers": _case(folders, **two),
+        "two teachers": _two_teachers(folders),
         "chosen by the student": _case(folders, *CHOSEN, micro_batch=2),
         "chosen by the teacher": _case(folders, *BY_TEACHER, micro_batch=4),
         "an own prompt that is the student's": _case(
@@ -72,7 +78,6 @@ def one_rank(folders) -> dict[str, dict]:
             rows=[row | ({"teacher_prompt": [3, 61, 4]} if not place else {}) for place, row in enumerate(_rows())],
         ),
     }
-    cases["two teachers"].rows = [row | {"teacher": place % 2} for place, row in enumerate(_rows())]
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
 
 
@@ -83,6 +88,7 @@ def two_ranks(folders) -> dict[str, dict]:
         "padded": _case(folders, remove_padding=False, micro_batch=2),
         "8 micro-batches": _case(folders, micro_batch=1),
         "token budget": _case(folders, *DYNAMIC, micro_batch=4),
+        "two teachers": _two_teachers(folders, micro_batch=2),
         "a shared sequence": _case(folders, *SHARED, micro_batch=4),
         "shared heads": _case(folders, micro_batch=4, sets=["opd.vocab_parallel_size=2"]),
         "chosen by the student": _case(folders, *CHOSEN, micro_batch=2),
@@ -122,7 +128,16 @@ def reference(folders) -> dict:
 
 CUTS = [(1, cut) for cut in ("packed", "padded", "8 micro-batches", "token budget", "left to the plan", "two teachers")]
 CUTS += [
-    (2, cut) for cut in ("packed", "padded", "8 micro-batches", "token budget", "a shared sequence", "shared heads")
+    (2, cut)
+    for cut in (
+        "packed",
+        "padded",
+        "8 micro-batches",
+        "token budget",
+        "two teachers",
+        "a shared sequence",
+        "shared heads",
+    )
 ]
 
 
