@@ -56,17 +56,34 @@ def test_a_plan_is_ok_where_it_fits_and_a_warning_where_not():
         assert memory(plan, 0.0).verdict == "not known"
 
 
-def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsys):
+def run_with(teachers: dict) -> RunConfig:
+    """The run of a spec whose teachers are these keys."""
     spec = parse_tree({
-        "kind": "opd", "name": "r", "seed": 1, "device": "cpu", "model": {"path": "toy://student"},
-        "teacher": {"path": str(TEACHER_DIR)}, "data": {"train": ["toy://train"], "val": ["toy://heldout"]},
-        "trainer": {"gpus_per_node": 1},
+        "kind": "opd", "name": "r", "seed": 1, "device": "cpu", "model": {"path": "toy://student"}, **teachers,
+        "data": {"train": ["toy://train"], "val": ["toy://heldout"]}, "trainer": {"gpus_per_node": 1},
     }).spec  # fmt: skip
     facts = RunFacts(run_id="r", run_dir=None, valid_vocab=112, student_vocab=112, teacher_vocab=112)
+    return RunConfig(spec=spec, run=facts)
+
+
+def test_of_several_teachers_one_whose_template_writes_otherwise_speaks_for_all(student, tmp_path, capsys):
+    other = teacher_with("{{ messages[0]['content'] }}:", tmp_path / "other")
+    verdicts = []
+    for second in (str(TEACHER_DIR), other):
+        of = {"a": {"path": str(TEACHER_DIR)}, "b": {"path": second}}
+        ours = run_with({"teachers": of, "route": {"to": {"x": "a", "y": "b"}}})
+        tell({}, ours, run=None, tokenizer=student, template_kwargs={}, plan=None)
+        [line] = [line for line in capsys.readouterr().out.splitlines() if "template" in line.split()]
+        verdicts.append("WARNING" in line)
+    assert verdicts == [False, True]
+
+
+def test_the_table_is_printed_and_lies_with_the_attempt(student, tmp_path, capsys):
+    ours = run_with({"teacher": {"path": str(TEACHER_DIR)}})
     store = LocalStore(tmp_path / "r")
     run = SimpleNamespace(stores=[store], handle=SimpleNamespace(attempt=1))
     row = {"opd/teacher_entropy": 4.71, "opd/teacher_entropy_std": 0.0, "opd/num_tokens": 900, "opd/mode": "a text"}
-    tell(row, RunConfig(spec=spec, run=facts), run=run, tokenizer=student, template_kwargs={}, plan=None)
+    tell(row, ours, run=run, tokenizer=student, template_kwargs={}, plan=None)
     shown = capsys.readouterr().out.splitlines()
     told = store.get_json(file_key(1))
     assert told is not None
