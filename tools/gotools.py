@@ -184,9 +184,8 @@ def module(name: str) -> Path:
     path, version = MODULES[name]
     locks = (program.lock for program in PROGRAMS.values() if program.lock and program.locked() == (path, version))
     asked, folder = f"{path}@{version}", None
-    if lock := next(
-        locks, ""
-    ):  # its go.sum verifies; elsewhere Go asks the checksum database, even for what a build left here
+    # A lock's go.sum verifies; elsewhere Go asks the checksum database, even for what a build left here.
+    if lock := next(locks, ""):
         asked, folder = path, ROOT / lock
     return Path(json.loads(_go(["mod", "download", "-json", asked], what=name, folder=folder))["Dir"])
 
