@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import os
+import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +37,18 @@ except RunIsLive as error:
     print("live:", error, flush=True)
 while not (pathlib.Path(root) / "leave").exists():  # the winner must live while the others look
     time.sleep(0.01)
+"""
+
+
+# Claims as a process of another pod of this node: under another host name, in a PID namespace that is not seen from here.
+POD = """
+import os, socket, sys, time
+from opd.runs.attempts import claim_attempt
+from opd.store.opening import open_store
+socket.gethostname, os.readlink = lambda: "another-pod", lambda path: "pid:[1]"
+claim_attempt([open_store(root) for root in sys.argv[1:]], spec_hash="h", lease_ttl_s=3600)
+print("claimed", flush=True)
+time.sleep(3600)
 """
 
 
@@ -103,6 +119,78 @@ def test_an_owner_whose_process_is_gone_from_this_host_is_followed_at_once(
     """
     assert start_child(script, local_store.root).wait() == -9
     assert claim_it(local_store).attempt == 2
+
+
+@pytest.mark.parametrize("num_stores", [1, 2])
+def test_an_owner_in_another_pod_of_this_node_is_followed_when_it_is_killed_and_not_before(
+    tmp_path: Path, start_child: Callable, num_stores: int
+) -> None:
+    stores = [LocalStore(tmp_path / name) for name in ("arbiter", "disk")][:num_stores]
+    owner = start_child(POD, *(store.root for store in stores))
+    owner.wait_for("claimed")
+    os.kill(owner.process.pid, signal.SIGSTOP)  # it lives, whatever its lease does
+    with pytest.raises(RunIsLive, match="another-pod"):
+        claim_attempt(stores, spec_hash="h", max_wait_s=0.0)
+    owner.process.kill()
+    owner.wait()
+    assert claim_attempt(stores, spec_hash="h", max_wait_s=0.0).attempt == 2
+
+
+def killed_in_another_pod(store: LocalStore, start_child: Callable) -> None:
+    owner = start_child(POD, store.root)
+    owner.wait_for("claimed")
+    owner.process.kill()
+    owner.wait()
+
+
+def test_a_copy_of_a_run_says_nothing_about_its_owner(
+    local_store: LocalStore, tmp_path: Path, start_child: Callable
+) -> None:
+    killed_in_another_pod(local_store, start_child)
+    copy = LocalStore(shutil.copytree(local_store.root, tmp_path / "copy"))
+    with pytest.raises(RunIsLive):
+        claim_it(copy)
+
+
+def test_a_lock_of_another_boot_or_claim_says_nothing(local_store: LocalStore, start_child: Callable) -> None:
+    killed_in_another_pod(local_store, start_child)
+    record = local_store.get_json("attempts/0001/owner.json")
+    assert record is not None
+    for change in ({"process": {**record["process"], "boot_id": "another"}}, {"token": "of a claim over this one"}):
+        local_store.put_json("attempts/0001/owner.json", {**record, **change})
+        with pytest.raises(RunIsLive):
+            claim_it(local_store)
+
+
+def test_nobody_finds_the_lock_of_a_living_owner_free_before_it_is_held(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, held = os.rename, []
+
+    def renamed(source: Path, target: Path) -> None:
+        with open(source) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        held.append(target.name)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    claim_it(local_store)
+    assert held == [".alive"]
+
+
+def test_a_disk_that_cannot_lock_leaves_the_lease(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    claim_it(local_store)
+    assert sorted(os.listdir(local_store.local_path("attempts/0001"))) == ["owner.json"]
+    owner = local_store.get_json("attempts/0001/owner.json")
+    assert owner is not None
+    elsewhere = {**owner["process"], "host": "another-pod", "pid_namespace": "pid:[1]"}
+    local_store.put_json("attempts/0001/owner.json", {**owner, "process": elsewhere})
+    with pytest.raises(RunIsLive, match="another-pod"):
+        claim_it(local_store)
 
 
 def test_a_pid_that_was_given_to_another_process_does_not_keep_the_run(local_store: LocalStore) -> None:

@@ -59,6 +59,8 @@ class Plan:
     aim: tuple[tuple[str, str, str], str, int] | None = None
     # What then ends the attempt that it met, so many seconds later.
     then: tuple[str, float] | None = None
+    # Each process in a pod of its own, which sees no other process of its machine.
+    in_pods: bool = False
     # How long a step may take, seconds.
     paces: tuple[float, ...] = MIXED
 
@@ -97,7 +99,7 @@ def kinds_at(what: str, where: str) -> tuple[str, ...]:
     """Which faults one kind of call can meet."""
     if where == "store":
         return EVENTS + bucket.KINDS
-    return EVENTS + (DISK_READ if what in ("stat", "open", "list", "read") else DISK_WRITE)
+    return EVENTS + (DISK_READ if what in ("stat", "open", "list", "read", "lock") else DISK_WRITE)
 
 
 def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
@@ -147,6 +149,7 @@ def draw_plan(draw: Any, sites: Sites, limit: int) -> Plan:
         then=then,
         paces=draw.choice((SLOW, SLOW, MIXED) if is_late else PACES),
         overlap=draw.random() < 0.75,
+        in_pods=draw.random() < 0.5,
     )
 
 

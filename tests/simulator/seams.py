@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
 import glob
 import importlib
 import io
@@ -24,7 +25,7 @@ from typing import Any
 
 from tests.simulator import memory
 from tests.simulator.disk import Disk, Node, Status, failed
-from tests.simulator.scheduler import EPOCH_S, Killed, Pool, Scheduler, Threads
+from tests.simulator.scheduler import EPOCH_S, Killed, Pool, Process, Scheduler, Threads
 
 BUFFER_BYTES = 8192
 _world: Any = None
@@ -46,11 +47,12 @@ def enter(world: Scheduler | None) -> None:
 class OpenFile:
     """What a descriptor stands for."""
 
-    __slots__ = ("appends", "disk", "node", "path", "position", "shown")
+    __slots__ = ("appends", "disk", "lock", "node", "path", "position", "shown")
 
     def __init__(self, disk: Disk, node: Node, path: tuple[str, ...], shown: str, appends: bool):
         self.disk, self.node, self.path, self.shown, self.appends = disk, node, path, shown, appends
         self.position = 0
+        self.lock = 0
 
 
 def _changed(name: str, *paths: str) -> None:
@@ -77,12 +79,18 @@ def _place(path: Any) -> tuple[Disk, tuple[str, ...], str]:
     return disk, names, text
 
 
+def _seen(pid: int) -> Process | None:
+    """The process of a pid, where the current one sees it."""
+    here = _world.current.process
+    process = here.machine.processes.get(pid)
+    return process if process is not None and here.sees(process) else None
+
+
 def _proc_file(text: str) -> str:
-    machine = _world.current.process.machine
     if text == "/proc/sys/kernel/random/boot_id":
-        return machine.boot_id
+        return _world.current.process.machine.boot_id
     pid = text.split("/")[2]
-    process = machine.processes.get(int(pid)) if pid.isdigit() else None
+    process = _seen(int(pid)) if pid.isdigit() else None
     if process is None:
         raise failed(errno.ENOENT, text)
     return f"{pid} (python) S {' '.join(['0'] * 18)} {process.pid * 7} 0"
@@ -154,6 +162,22 @@ def _fsync(descriptor: int) -> None:
         raise
     file.node.sync()
     _changed("sync", file.shown)
+
+
+def _flock(descriptor: int, operation: int) -> None:
+    """Of a machine's living processes: a kernel does not know the locks of another. Nobody waits for one."""
+    file, here = _file(descriptor), _world.current.process
+    _world.disk_call("lock", file.disk, file.path, "", writes=False)
+    for process in here.machine.processes.values():
+        for other in process.files.values():
+            if (
+                other is not file
+                and other.node is file.node
+                and other.lock
+                and fcntl.LOCK_EX & (other.lock | operation)
+            ):
+                raise failed(errno.EWOULDBLOCK, file.shown)
+    file.lock = operation & (fcntl.LOCK_EX | fcntl.LOCK_SH)
 
 
 def _fstat(descriptor: int) -> Any:
@@ -352,12 +376,12 @@ def _open(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
 
 def _readlink(path: Any, **options: Any) -> str:
     if os.fspath(path) == "/proc/self/ns/pid":
-        return f"pid:[{_world.current.process.machine.name}]"
+        return f"pid:[{_world.current.process.pod}]"
     raise failed(errno.EINVAL, os.fspath(path))
 
 
 def _kill_signal(pid: int, number: int) -> None:
-    if pid not in _world.current.process.machine.processes:
+    if _seen(pid) is None:
         raise ProcessLookupError(errno.ESRCH, "no such process")
     assert number == 0, "the control code asks only whether a process lives"
 
@@ -395,7 +419,7 @@ _TIME = {
 }
 # Of these the modules under test take names, so each is given the simulated ones.
 MODULES = (
-    "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.lease", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
+    "opd.runs.alive", "opd.runs.attempts", "opd.runs.checkpoints", "opd.runs.claim", "opd.runs.lease", "opd.runs.metrics", "opd.runs.reporter", "opd.runs.run", "opd.runs.summary",
     "opd.runs.stream", "opd.runs.writer", "opd.runs.shards", "opd.runs.staging", "opd.runs.resume", "opd.runs.retention",
     "opd.store.transfer", "opd.store.remote", "opd.pods.stop", "opd.worker.background", "opd.worker.checkpointing", "opd.cluster.shutdown",
 )  # fmt: skip
@@ -456,7 +480,8 @@ def install() -> None:
     for name, simulated in _TIME.items():
         setattr(time, name, _dispatching(getattr(time, name), simulated))
     builtins.open = io.open = _dispatching(io.open, _open)  # type: ignore[assignment]
-    socket.gethostname = _dispatching(socket.gethostname, lambda: _world.current.process.machine.name)
+    socket.gethostname = _dispatching(socket.gethostname, lambda: _world.current.process.pod)
+    fcntl.flock = _dispatching(fcntl.flock, _flock)
     signal.signal = _dispatching(signal.signal, _set_handler)
     shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]
     globber = getattr(glob, "_StringGlobber", None)

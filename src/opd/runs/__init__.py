@@ -4,6 +4,7 @@
       run.json, spec.json                        which experiment the run id stands for          identity.py
       attempts/NNNN/owner.json                   who owns the attempt (create-only)              attempts.py
       attempts/NNNN/{heartbeat,ended}.json       its lease, and its end                          attempts.py, lease.py
+      attempts/NNNN/.alive                       locked while its process lives, on the disk     alive.py
       attempts/NNNN/origin.json                  version, commit and image that the attempt ran  origin.py
       attempts/NNNN/metrics.jsonl[.000001 ...]   one row a step, streamed in parts               metrics.py, stream.py
       attempts/NNNN/driver.log[.000001 ...]      everything the driver printed, streamed         driver_log.py, stream.py

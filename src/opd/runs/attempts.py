@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.errors import AlreadyExists, CorruptRecord, Overtaken, RunIsLive
+from opd.runs import alive
 from opd.runs.process import ProcessIdentity, this_process
 from opd.store.base import RetryPolicy, Store, json_bytes
+from opd.store.local import LocalStore
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +177,8 @@ def claim_attempt(
 ) -> Claim:
     """Claims the number after the highest one, taking over from an owner that is gone.
 
-    An owner that has ended, or whose process is gone from this host, is followed at once; any other one when its
-    lease has run out by the store's own clock.
+    An owner that has ended, or whose process is gone from this host or, by its lock, from this kernel, is followed at once; any
+    other one when its lease has run out by the store's own clock.
 
     Args:
         stores: run directories, the arbiter first.
@@ -225,7 +227,16 @@ def _try_claim(stores: Sequence[Store], attempt: int, spec_hash: str, lease_ttl_
         return None
     for store in stores[1:]:
         store.create(key, data)
+    for store in stores:
+        if isinstance(store, LocalStore):
+            alive.take(store.local_path(attempt_prefix(attempt)), owner.token)
     return Claim(stores=tuple(stores), owner=owner)
+
+
+def _has_let_go(stores: Sequence[Store], owner: Owner) -> bool:
+    """Whether the owner is gone by its lock, which pods of one node see of each other."""
+    folders = [store.local_path(attempt_prefix(owner.attempt)) for store in stores if isinstance(store, LocalStore)]
+    return owner.process.is_of_this_kernel() and any(alive.is_free(folder, owner.token) for folder in folders)
 
 
 @dataclass
@@ -260,7 +271,7 @@ def _obstacle(
     store = stores[0]
     owner = read_owner(store, attempt)
     gone = owner.process.is_gone() if owner else None
-    if gone:
+    if gone or (gone is None and owner is not None and _has_let_go(stores, owner)):
         return None
     # The heartbeat is the later one, whatever a clock that was set in between says.
     mark = store.info(f"{prefix}/{HEARTBEAT_FILE}") or store.info(f"{prefix}/{OWNER_FILE}")

@@ -30,6 +30,11 @@ class ProcessIdentity:
             return None  # hidden from this user (hidepid): only its lease can tell
         return start != self.start
 
+    def is_of_this_kernel(self) -> bool:
+        """Whether it ran, or runs, under the kernel of this process since its last boot, in whichever container."""
+        here = this_process()
+        return bool(here.boot_id) and self.boot_id == here.boot_id
+
 
 def this_process() -> ProcessIdentity:
     pid = os.getpid()

@@ -95,6 +95,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
             store_url=ours.spec.store.url,
             within=within,
         )
+        START.mark("claim")
         with claimed:
             tracking.write_into(claimed.handle.local_dir)
             origin.tell(claimed.stores[0], claimed.handle.attempt)
@@ -149,7 +150,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     import ray
 
     models = prepare(config)
-    START.mark("claim and inputs")
+    START.mark("inputs")
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
     from opd.cluster.lost import look_for_lost_daemons, look_for_lost_parts
