@@ -17,6 +17,7 @@ RunError (exit 1)
 ├── TooFewNodes              the Ray cluster does not offer what the run needs
 ├── NoPlace                  a part of the run found no node
 ├── PartLost                 processes of the run are gone with their node or by a kill
+│   └── NodeLost             with their node
 ├── UnusableInput (exit 2)   a function that the spec names cannot do what the run needs of it
 └── CheckpointError
     ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
@@ -27,6 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+EXIT_NODE_LOST = 76
+"""Of a start in a Ray cluster that ended as NodeLost: `opd.pods.start` begins again there. Elsewhere it is NodeLost's own code."""
 
 
 class RunError(Exception):
@@ -139,3 +143,7 @@ class PartLost(RunError):
 
     def __init__(self, lost: list[str]) -> None:
         super().__init__(f"the run has lost {'; '.join(lost)}. The next attempt resumes from the newest checkpoint")
+
+
+class NodeLost(PartLost):
+    """A node of the run is gone; another takes its place, and nothing of what has happened to this one is there."""

@@ -56,6 +56,12 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
     return [dict(row) for row in rows if "training/global_step" in row]
 
 
+def first_step(metrics: Path) -> int:
+    """Of an attempt's rows; 0 before there is one."""
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return next((step for line in lines if (step := json.loads(line).get("training/global_step"))), 0)
+
+
 def shards(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
     loaded = {path.name: torch.load(path, weights_only=False) for path in (checkpoint / "actor").glob("model_*.pt")}
     return {
@@ -111,6 +117,54 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
         cluster.submit(*entrypoint(short), job="third")
         assert cluster.wait("third", TIMEOUT_S) == "FAILED"
         assert "start 3 in the Ray cluster opd-x7k2p, and 2 are allowed" in cluster.log("third")
+    assert [row["training/global_step"] for row in steps_of(tmp_path / "store" / "opd")] == list(range(1, last + 3))
+
+
+@pytest.mark.timeout(2400)
+def test_a_worker_that_is_lost_or_goes_is_followed_in_its_cluster_and_a_lost_head_without_waiting_for_its_lease(
+    tmp_path,
+):
+    long = mount(tmp_path, "long", "trainer.total_steps=400", "trainer.save_freq=1", "trainer.val_before_train=false")
+    with pods.cluster(
+        tmp_path, num_workers=1, shared=True, environment={**POD, "OPD_STARTS_PER_CLUSTER": "4"}
+    ) as cluster:
+        run_dir = cluster.pods["head"].volume / "out" / "opd"
+
+        def until_saved_by(attempt: int) -> int:
+            """The first step that the attempt has trained and saved."""
+            metrics = run_dir / "attempts" / f"{attempt:04d}" / "metrics.jsonl"
+
+            def is_saved() -> bool:
+                assert cluster.has_ended("first") is None, cluster.log("first")
+                step = first_step(metrics)
+                return step > 0 and (run_dir / "checkpoints" / f"global_step_{step}" / "COMPLETE").exists()
+
+            pods.wait_for(is_saved, TIMEOUT_S, f"a step of attempt {attempt}", lambda: cluster.log("first"))
+            return first_step(metrics)
+
+        cluster.submit(*entrypoint(long), job="first")
+        until_saved_by(1)
+        cluster.pods["worker-0"].delete()
+        cluster.start_worker("worker-0")
+
+        until_saved_by(2)
+        assert "opd.launch: the run has lost" in cluster.log("first")
+        assert "its node is gone" in cluster.log("first")
+        hook = cluster.exec("worker-0", "sh", "-c", f"python -m opd.pods.stop {long}; ray stop", timeout=TIMEOUT_S)
+        saved = int(hook.stderr.split("saved at step")[1].split()[0])
+        cluster.pods["worker-0"].delete()
+        cluster.start_worker("worker-0")
+
+        assert until_saved_by(3) == saved + 1, "nothing is trained twice that was asked to be saved"
+        assert cluster.log("first").count("starting again in this Ray cluster") == 2
+        cluster.stop()
+        last = steps_of(tmp_path / "store" / "opd")[-1]["training/global_step"]
+
+        cluster.start(num_workers=1)
+        short = mount(tmp_path, "short", f"trainer.total_steps={last + 2}", "trainer.val_before_train=false")
+        cluster.submit(*entrypoint(short), job="second")
+        assert cluster.wait("second", TIMEOUT_S) == "SUCCEEDED", cluster.log("second")
+        assert "waiting for its lease" not in cluster.log("second")
     assert [row["training/global_step"] for row in steps_of(tmp_path / "store" / "opd")] == list(range(1, last + 3))
 
 

@@ -108,6 +108,23 @@ def launched(tmp_path, tree, **environment):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
 
+def test_a_head_that_stays_is_there_for_another_start(tmp_path):
+    here = experiment(tmp_path)
+    assert start.stays(here, [])
+    stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    assert not start.stays(here, []), "it has asked itself"
+    stop.forget(here.run_dir)
+    assert not start.stays(here, [signal.SIGINT])
+
+
+def test_a_worker_that_goes_takes_no_head_along(tmp_path, monkeypatch):
+    here = experiment(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "worker")
+        stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    assert start.stays(here, [])
+
+
 BAD = {"name": "r", "kind": "opd", "output": {"root": "outputs"}, "sead": 1}
 
 

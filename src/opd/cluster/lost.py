@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
+import time
+import traceback
+from collections.abc import Iterator
 
 import ray
 from ray._private import ray_constants
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
-from opd.cluster.watch import Look
-from opd.errors import PartLost
+from opd.cluster.watch import POLL_S, Look
+from opd.errors import EXIT_NODE_LOST, NodeLost, PartLost
 
-# What waits on a Ray call of the lost part itself fails by itself, with the better message.
+# What waits on a Ray call of the lost part itself fails by itself, and a process may end as the run does.
 PATIENCE_S = 20.0
+# Ray calls an actor unavailable at once and its node dead after 15 to 30 s without a word.
+VERDICT_S = 40.0
 _OOM = -1  # Ray's memory monitor has a cause of its own
 _WHY = {
     ActorDiedErrorContext.NODE_DIED: "its node is gone",
@@ -26,8 +33,13 @@ _DAEMONS = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RA
 
 
 def look_for_lost_parts() -> Look:
-    """For `Watch`."""
+    """For `Watch`: a process, which may have ended with the run itself."""
     return Look(find=lost_parts, patience_s=PATIENCE_S, error=PartLost)
+
+
+def look_for_lost_nodes() -> Look:
+    """For `Watch`: what is gone with its node, of which nothing comes back."""
+    return Look(find=parts_of_lost_nodes, patience_s=0.0, error=NodeLost)
 
 
 def look_for_lost_daemons() -> Look:
@@ -56,12 +68,51 @@ def lost_parts() -> dict[str, str]:
     One that its owner ended (`ray.kill`), or that nobody held any more, is not lost. An actor that leaves by `exit_actor`
     would count as lost, and one that Ray restarts is not dead: a run has neither.
     """
+    return {key: line for key, line, _ in _lost()}
+
+
+def parts_of_lost_nodes() -> dict[str, str]:
+    """Those whose node is gone; one that is told to go ends its processes first."""
+    return {key: line for key, line, has_node in _lost() if not has_node}
+
+
+@contextlib.contextmanager
+def naming_lost_nodes(verdict_s: float = VERDICT_S) -> Iterator[None]:
+    """Within it a call that fails because a node of the run is gone ends as NodeLost.
+
+    Args:
+        verdict_s: how long Ray may take to call a node dead of which it reaches an actor no more.
+    """
+    try:
+        yield
+    except ray.exceptions.RayActorError as error:
+        until_s = time.monotonic() + verdict_s * isinstance(error, ray.exceptions.ActorUnavailableError)
+        while not (gone := parts_of_lost_nodes()) and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        if not gone:
+            raise
+        traceback.print_exception(error)
+        raise NodeLost(sorted(gone.values())) from error
+
+
+def exit_code() -> int:
+    """What a start ends with that has lost a node: in a cluster, to which lost pods come back, it is begun again there."""
+    return EXIT_NODE_LOST if os.environ.get("RAY_ADDRESS") else NodeLost.exit_code
+
+
+def _lost() -> list[tuple[str, str, bool]]:
+    """Id, line and whether the node is still there."""
     job = ray.get_runtime_context().worker.current_job_id
-    lines = {}
-    for key, actor in actors(job_id=job, actor_state_name="DEAD").items():
-        if why := _WHY.get(_cause(actor["DeathCause"])):
-            lines[key] = f"{actor['ActorClassName']} at {actor['Address']['IPAddress']}: {why}"
-    return lines
+    dead = actors(job_id=job, actor_state_name="DEAD")
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if dead else set()
+    found = []
+    for key, actor in dead.items():
+        if (cause := _cause(actor["DeathCause"])) in _WHY:
+            address = actor["Address"]
+            has_node = cause != ActorDiedErrorContext.NODE_DIED and address["NodeID"] in alive
+            why = _WHY[cause if has_node else ActorDiedErrorContext.NODE_DIED]
+            found.append((key, f"{actor['ActorClassName']} at {address['IPAddress']}: {why}", has_node))
+    return found
 
 
 def _cause(death: ActorDeathCause) -> int:

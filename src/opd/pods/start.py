@@ -1,7 +1,8 @@
 """`python -m opd.pods.start EXP.json`: the entrypoint of the Ray job. Starts the trainer and watches over its time.
 
-KubeRay resubmits a job whose head was lost, in HTTPMode without bound: starts are counted in the store and bounded for each
-Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save; once it has expired, it is ended.
+KubeRay resubmits a job whose head was lost, in HTTPMode without bound; where another node of the run was lost this program begins
+again itself, since head, Ray and the other pods are there and the lost pod comes back. Starts are counted in the store and bounded
+for each Ray cluster. Before a deadline of the RayJob expires, the trainer is asked to save; once it has expired, it is ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from opd.errors import AlreadyExists, StoreError
+from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
 from opd.pods import stop
 from opd.pods.experiment import Experiment, read_experiment
 from opd.runs.attempts import highest_attempt
@@ -148,6 +150,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(why)
         _end_for_good(experiment, why)
         return EXIT_MISFIT
+    # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: told.append(number))
+    while (code := _start(path, experiment, told)) == EXIT_NODE_LOST and stays(experiment, told):
+        _say("a node of the run is lost and the head is not: starting again in this Ray cluster")
+    return NodeLost.exit_code if code == EXIT_NODE_LOST else code
+
+
+def stays(experiment: Experiment, told: Sequence[int]) -> bool:
+    """Whether this pod is there for another start: neither told to end, by a signal, nor about to go, and so asking for a save."""
+    return not told and not stop.has_asked(experiment.run_dir, socket.gethostname())
+
+
+def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:
+    """Start the trainer once, unless told to end or out of starts in this Ray cluster; returns its exit code."""
     save_s = stop.save_seconds()
     ask_at_s = end_at_s = None
     if cluster := os.environ.get(CLUSTER_VARIABLE):
@@ -165,9 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ask_at_s, end_at_s = save_before_s(start, os.environ, save_s), end_after_s(start, os.environ)
     with _surviving("forgetting old requests"):
         stop.forget(experiment.run_dir)
-    # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    if told:
+        return 128 + told[0]
     child = subprocess.Popen(
         [sys.executable, "-m", "opd.launch", path, "--no-env", "--grace-s", f"{save_s:g}"], preexec_fn=_default_signals
     )

@@ -147,6 +147,11 @@ def answered(run_dir: Path) -> dict[str, float]:
     return found
 
 
+def has_asked(run_dir: Path, pod: str) -> bool:
+    """Whether a pod has asked since the trainer was started, answered or not: it has to go."""
+    return any(json.loads(path.read_text())["pod"] == pod for path in (run_dir / FOLDER).glob("*.request"))
+
+
 def forget(run_dir: Path) -> None:
     """Drop what was asked of an earlier trainer: its pods are gone, and nobody waits for the answer."""
     for pattern in ("*.request", "*.answer", "*.clock", "*.part"):

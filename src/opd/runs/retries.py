@@ -166,8 +166,9 @@ ROWS = (
     ),
     Row(
         fault="a lost head, node or pod",
-        error="(KubeRay's)",
-        tried_again="by KubeRay: cluster.retries.backoffLimit clusters, startsPerCluster starts in each",
+        error="(KubeRay's), NodeLost",
+        tried_again="a lost worker's in the same Ray cluster, a lost head's by KubeRay: cluster.retries.backoffLimit clusters, "
+        "startsPerCluster starts in each",
         then="the RayJob fails",
     ),
 )

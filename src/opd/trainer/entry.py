@@ -24,7 +24,7 @@ from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
-from opd.errors import RunError, Unfit
+from opd.errors import NodeLost, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs import origin, stacks
 from opd.runs.run import Run
@@ -77,7 +77,8 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
 
     Returns:
         0 done (or done before), 1 the run failed or is not ours to start, 2 another spec has this name, or the spec asks
-        for what its models or this installation cannot do; the reason is printed.
+        for what its models or this installation cannot do, EXIT_NODE_LOST in a Ray cluster that has lost a node of it; the reason is
+        printed.
     """
     set_process_environment(spec.device)
     try:
@@ -108,6 +109,11 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
+    except NodeLost as error:
+        from opd.cluster.lost import exit_code
+
+        print(f"opd.launch: {error}", file=sys.stderr)
+        return exit_code()
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
@@ -153,7 +159,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     START.mark("inputs")
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
-    from opd.cluster.lost import look_for_lost_daemons, look_for_lost_parts
+    from opd.cluster import lost
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.unplaced import look_for_unplaced_parts
     from opd.cluster.watch import Watch
@@ -174,7 +180,8 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
             server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
             print(f"starting trainer, queue{server}", flush=True)
             told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
-            with Watch([look_for_lost_daemons(), look_for_lost_parts(), look_for_unplaced_parts(sizes)]), told:
+            looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
+            with Watch([*looks, look_for_unplaced_parts(sizes)]), told, lost.naming_lost_nodes():
                 return TaskRunner().run(config, claimed)
         finally:
             if embedded:

@@ -15,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 from verl.utils.tracking import Tracking
 
+from opd.cluster import lost
 from opd.cluster.shutdown import GracefulStop
 from opd.compat import verl_trainer
 from opd.compat.plain_loads import plain_loads
@@ -247,6 +248,12 @@ class OrderedTrainer(PPOTrainerSync):
             return step
 
         def is_over() -> bool:
+            gone: dict[str, str] = {}
+            with contextlib.suppress(ray.exceptions.RayError, OSError):  # where the head goes, Ray goes first
+                gone = lost.parts_of_lost_nodes()
+            if gone:  # nothing here waits for them, as a step would
+                print(f"saved, and the pods go: {'; '.join(sorted(gone.values()))}", flush=True)
+                raise SystemExit(lost.exit_code())
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
         PROGRESS.rest("pods")

@@ -44,7 +44,8 @@ class Retries(ClusterSection):
     backoff_limit: Natural = Field(default=3, description="New Ray clusters after a failed one.")
     submitter_backoff_limit: Natural = Field(default=20, description="New submitter pods after a lost one.")
     starts_per_cluster: Count = Field(
-        default=3, description="Starts of the trainer within one Ray cluster: KubeRay resubmits after a lost head."
+        default=3,
+        description="Starts of the trainer within one Ray cluster: another one after a lost worker, and KubeRay's after a lost head.",
     )
 
 
