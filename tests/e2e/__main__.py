@@ -18,6 +18,7 @@ from tests.e2e.cluster import buildah, images, lifecycle
 from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
 from tests.e2e.cluster.kube import Kube, KubeError
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.promises import recovery
 from tests.e2e.promises.common import PLAYED, judge
 from tests.e2e.scenarios.evidence import Evidence, hashes
 from tests.e2e.scenarios.registry import MACHINE, PROMISES, SCENARIOS
@@ -82,7 +83,8 @@ def _run_alone(names: list[str]) -> int:
     seconds = time.monotonic() - begin
     say(f"{len(names)} scenarios: {'every promise kept' if code == 0 else 'see above for what broke'}")
     if names == list(SCENARIOS):
-        table.write(json.loads((BUILD / _SUMMARY).read_text()), seconds=seconds, commit=commit)
+        rows = json.loads((BUILD / _SUMMARY).read_text())
+        table.write(rows, recoveries=recovery.table(BUILD), seconds=seconds, commit=commit)
     return code
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,19 @@ Written by the run. Each scenario leaves raw evidence in `build/e2e/SCENARIO`; e
 """
 
 
-def write(rows: list[dict[str, Any]], *, seconds: float, commit: str, path: Path = TABLE) -> None:
-    """Write the rows of summary.json as a table, a scenario's seconds in its first row."""
+_RECOVERIES = """
+## From a loss to the next optimizer step
+
+Seconds, from the kill (or the request to go, or the resume) to the end of the first step that the next attempt trains; then by part, one after
+the other. Ray's own start is that of the run's first cluster: from its head's container until all its pods are ready.
+
+"""
+
+
+def write(
+    rows: list[dict[str, Any]], *, recoveries: Sequence[str], seconds: float, commit: str, path: Path = TABLE
+) -> None:
+    """Write the rows of summary.json as a table, a scenario's seconds in its first row; then that of `promises.recovery`."""
     head = _HEAD.format(
         num_kept=sum(row["ok"] for row in rows),
         num=len(rows),
@@ -41,7 +53,7 @@ def write(rows: list[dict[str, Any]], *, seconds: float, commit: str, path: Path
         ]
         cells += [f"{row['seconds']:.0f}" if is_first else "", "yes" if row["ok"] else "**no**"]
         lines.append(f"| {' | '.join(cells)} |")
-    path.write_text(head + "\n".join(lines) + "\n")
+    path.write_text(head + "\n".join(lines) + "\n" + _RECOVERIES + "\n".join(recoveries) + "\n")
 
 
 def _cell(text: str) -> str:

@@ -26,20 +26,24 @@ MIDNIGHT = 1795219200.0  # 2026-11-21T00:00:00Z
 
 
 def metrics(*steps):
+    times = {"timing_s/step": 1.0, "timing_start/claim_s": 0.1, "timing_start/Ray_s": 0.1}
     return "".join(
-        json.dumps({"step": step, "time": MIDNIGHT + 60 + step, "training/global_step": step}) + "\n" for step in steps
+        json.dumps({"step": step, "time": MIDNIGHT + 60 + step, "training/global_step": step, **times}) + "\n"
+        for step in steps
     )
 
 
-def pod(role, second):
+def pod(role, second, *, name="", run="opd-run"):
+    """A pod that is there, runs and is ready at once."""
     at = f"2026-11-21T00:00:{second:02}Z"
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("PodScheduled", "Ready")]
     status = {
         "phase": "Running",
-        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}],
+        "conditions": conditions,
         "containerStatuses": [{"state": {"running": {"startedAt": at}}}],
     }
-    labels = {"app.kubernetes.io/component": role}
-    return {"metadata": {"name": role, "labels": labels, "creationTimestamp": at}, "status": status}
+    labels = {"app.kubernetes.io/component": role, "ray.io/cluster": f"{run}-a"}
+    return {"metadata": {"name": name or role, "labels": labels, "creationTimestamp": at}, "status": status}
 
 
 def write(folder, files):
@@ -152,20 +156,25 @@ def test_a_summary_that_claims_more_than_the_evidence_is_found(build, capsys):
 def lost_worker(tmp_path, first, second, shown):
     """A run of two attempts: the steps that each wrote, and those whose lines were shown."""
     run = "worker-lost"
-    jobs = [{"type": "MODIFIED", "object": {"status": {"rayClusterName": f"{run}-{name}"}}} for name in "aab"]
+    jobs = [{"type": "MODIFIED", "object": {"status": {"rayClusterName": f"{run}-{name}"}}} for name in "aaa"]
     lines = "".join(f"{BAR} step {step}/6  loss 1.0\n" for step in shown)
     attempts = {
         f"{run}.store/attempts/{number:04}/{name}": content
         for number, steps in ((1, first), (2, second))
         for name, content in (("owner.json", {}), ("metrics.jsonl", metrics(*steps)))
     }
-    done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
+    done = {
+        "spec": {"submissionMode": "K8sJobMode"},
+        "status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"},
+    }
+    pods = [pod("head", 1, run=run), pod("worker", 21, run=run), pod("worker", 30, name="another", run=run)]
     kills = [
-        {"pod": f"{run}-a-worker", "num_processes": 20, "time": MIDNIGHT - 60},
+        {"pod": f"{run}-a-worker", "num_processes": 20, "time": MIDNIGHT - 10},
         {"part": "kubelet", "pid": 1, "next_pid": 2, "time": MIDNIGHT + 30},
     ]
     others = {
         f"{run}.rayjob.yaml": yaml.safe_dump(done),
+        f"{run}.pods.watch": "".join(json.dumps({"object": one}) for one in pods),
         f"{run}.rayjobs.watch": "".join(json.dumps(job) for job in jobs) + '{"type": "MODI',
         f"{run}.store/result.json": {"steps": 6},
         f"{run}.opdctl-logs.txt": lines,
@@ -220,9 +229,7 @@ def test_a_log_with_a_gap_or_a_repeat_breaks_the_promise(tmp_path, shown):
 def beheaded_pipeline(tmp_path, **changed):
     """Two pipelines, of which one has lost its head behind its first stage and inside the last; `changed` by file."""
     done = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
-    heads = [
-        {"metadata": {"name": f"h{number}", "labels": {"app.kubernetes.io/component": "head"}}} for number in range(3)
-    ]
+    heads = [pod("head", number, name=f"h{number}", run="pipeline-killed") for number in range(3)]
     job = {"status": {"rayClusterName": "pipeline-killed-a"}}
     files = {
         "played.txt": "100",
@@ -247,6 +254,7 @@ def beheaded_pipeline(tmp_path, **changed):
                 files[f"{folder}/attempts/{number:04}/owner.json"] = owner
         for stage in ("warmup", "distil"):
             files[f"{run}.store/stages/{run}-{stage}/attempts/0001/metrics.jsonl"] = metrics(1, 2)
+        files[f"{run}.store/stages/{run}-distil/attempts/0002/metrics.jsonl"] = metrics(3)
     write(tmp_path / "pipeline", files | changed)
     return broken(tmp_path, "pipeline")
 
@@ -264,7 +272,7 @@ def test_a_pipeline_that_ends_as_the_one_left_alone_keeps_its_promises(tmp_path)
         ("pipeline-killed.store/stages/pipeline-killed-distil/attempts/0001/metrics.jsonl", metrics(1), "both pipelines: every step"),
         ("pipeline-killed.store/result.json", {"steps": 2, "stages": {}}, "both pipelines: all stages"),
         ("models.json", {"pipeline-whole": {"/m": "5f"}, "pipeline-killed": {"/m": "60"}}, "both pipelines: the model"),
-        ("pipeline-killed.rayjobs.watch", "{}", "three heads"),
+        ("pipeline-killed.rayjobs.watch", "".join(json.dumps({"object": {"status": {"rayClusterName": f"pipeline-killed-{name}"}}}) for name in "ab"), "three heads"),
         ("status.txt", "rollout at step 3", "opdctl status names"),
     ],
 )  # fmt: skip

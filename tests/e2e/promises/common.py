@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ Look = Callable[[Path], tuple[bool, str]]
 OVERRIDES = Path(__file__).resolve().parents[1] / "overrides"
 PLAYED, KILLED = "played.txt", "killed.jsonl"  # what every scenario leaves, what one leaves that kills
 MODEL_FILES = {"config.json", "model.safetensors", "tokenizer.json", "conversion.json"}  # of a conversion
+# What reading evidence raises that is missing or is not what it should be.
+UNREADABLE = (OSError, json.JSONDecodeError, yaml.YAMLError, LookupError, ValueError, TypeError, StopIteration)
 STEP = re.compile(r"^\S* step +(\d+)/(\d+)  loss ", re.MULTILINE)
 
 
@@ -46,7 +49,7 @@ def judge(promises: dict[str, Look], folder: Path) -> list[Promise]:
     for promise, look in promises.items():
         try:
             ok, observed = look(folder)
-        except (OSError, json.JSONDecodeError, yaml.YAMLError, LookupError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             ok, observed = False, f"the evidence cannot be read: {type(error).__name__}: {error}"
         found.append(Promise(promise=promise, observed=observed, ok=ok))
     return found
@@ -77,6 +80,30 @@ def changes(folder: Path, run: str, what: str) -> Iterator[dict[str, Any]]:
             return
         yield event["object"]
         rest = rest[end:].lstrip()
+
+
+def unix(text: str) -> float:
+    """Unix seconds of an API object's time, which is in whole seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def role_of(pod: dict[str, Any]) -> str:
+    """What a run's pod is: head, worker or submitter."""
+    return str(pod["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def started(state: dict[str, Any]) -> str | None:
+    """When a container in this state was started; None for one that was not."""
+    return next((one["startedAt"] for one in state.values() if "startedAt" in one), None)
+
+
+def one_after_the_other(marks: dict[str, float], since_s: float) -> dict[str, float]:
+    """Seconds of each part, from the times at which parts end; one that ended before the part before it took none."""
+    parts = {}
+    for name, at_s in marks.items():
+        parts[name] = max(at_s - since_s, 0.0)
+        since_s = max(at_s, since_s)
+    return parts
 
 
 def clusters(folder: Path, run: str) -> list[str]:

@@ -14,6 +14,7 @@ from tests.e2e.promises.common import (
     log_shows_steps,
     override,
     rayjob,
+    role_of,
     text,
     training_rows,
     tree,
@@ -26,28 +27,22 @@ LOST = override("faults.yaml", "trainer", "save_freq")  # most steps that a loss
 NUM_SUBMITTERS_LOST, NUM_MANY_STEPS, STORE_AWAY_S = 4, 70, 30.0
 
 
-def _new_clusters(run: str, num: int) -> Look:
-    def look(folder: Path) -> tuple[bool, str]:
-        names = clusters(folder, run)
-        return len(names) == num, ", ".join(names)
-
-    return look
-
-
 def _pods_of(folder: Path, run: str, role: str) -> list[str]:
     pods = changes(folder, run, "pods")
-    names = [
-        pod["metadata"]["name"] for pod in pods if pod["metadata"]["labels"]["app.kubernetes.io/component"] == role
-    ]
+    names = [pod["metadata"]["name"] for pod in pods if role_of(pod) == role]
     return list(dict.fromkeys(names))
 
 
-def _one_cluster_two_heads(run: str, mode: str) -> Look:
+def _one_cluster(run: str, mode: str, **num_of: int) -> Look:
+    """With so many pods of a role, the lost ones included."""
+
     def look(folder: Path) -> tuple[bool, str]:
-        seen = rayjob(folder, run)["spec"]["submissionMode"]
-        names, heads = clusters(folder, run), _pods_of(folder, run, "head")
-        ok = seen == mode and len(names) == 1 and len(heads) == 2
-        return ok, f"{seen}: {', '.join(names)}; heads {', '.join(heads)}"
+        seen, names = rayjob(folder, run)["spec"]["submissionMode"], clusters(folder, run)
+        pods = {role: _pods_of(folder, run, role) for role in num_of}
+        ok = seen == mode and len(names) == 1 and num_of == {role: len(found) for role, found in pods.items()}
+        return ok, "; ".join(
+            [f"{seen}: {', '.join(names)}", *(f"{role}s {', '.join(of)}" for role, of in pods.items())]
+        )
 
     return look
 
@@ -138,7 +133,9 @@ def _volume_keeps_data(folder: Path) -> tuple[bool, str]:
 
 WORKER_LOST: dict[str, Look] = {
     "worker lost in mid-step: the RayJob SUCCEEDED": ended("worker-lost"),
-    "worker lost: a new Ray cluster goes on": _new_clusters("worker-lost", 2),
+    "worker lost: its Ray cluster goes on, with another worker": _one_cluster(
+        "worker-lost", "K8sJobMode", head=1, worker=2
+    ),
     "worker lost: no step lost or doubled, at most save_freq recomputed": whole(
         "worker-lost", num_attempts=2, most_recomputed=LOST
     ),
@@ -151,7 +148,7 @@ HEAD_LOST: dict[str, Look] = {
     for run, mode in (("head-lost-http", "HTTPMode"), ("head-lost-job", "K8sJobMode"))
     for promise, look in {
         "without notice": unannounced(run),
-        "two attempts under one RayCluster": _one_cluster_two_heads(run, mode),
+        "two attempts under one RayCluster": _one_cluster(run, mode, head=2),
         "the RayJob SUCCEEDED" + (", the operator killed meanwhile" if mode == "K8sJobMode" else ""): ended(run),
         "no step lost or doubled, at most save_freq recomputed": whole(run, num_attempts=2, most_recomputed=LOST),
     }.items()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
-from typing import Any
 
-from tests.e2e.promises.common import changes, tree
+from tests.e2e.promises.common import changes, one_after_the_other, role_of, started, tree, unix
 
 RUN = "opd-run"
 ALLOWANCE_S = 10.0
@@ -26,7 +24,7 @@ def within_allowance(folder: Path) -> tuple[bool, str]:
 def breakdown(folder: Path) -> dict[str, float]:
     """Part -> seconds, one after the other; pods' times are whole seconds."""
     clock = tree(folder, "clock.json")
-    head, submitter = (_first_times(folder, role) for role in ("head", "submitter"))
+    head, submitter = (_first_times(folder, wanted) for wanted in ("head", "submitter"))
     owner = json.loads((folder / f"{RUN}.store/attempts/0001/owner.json").read_text())
     rows = (folder / f"{RUN}.store/attempts/0001/metrics.jsonl").read_text().splitlines()
     first = next(row for row in map(json.loads, rows) if row["step"] == 1)
@@ -40,32 +38,20 @@ def breakdown(folder: Path) -> dict[str, float]:
         "models, validation, first step": first["time"],
         "its log line": clock["first_line"],
     }
-    parts, before = {}, clock["install"]
-    for name, at in marks.items():
-        parts[name] = max(at - before, 0.0)
-        before = max(at, before)
-    return parts
+    return one_after_the_other(marks, clock["install"])
 
 
-def _first_times(folder: Path, role: str) -> dict[str, float]:
+def _first_times(folder: Path, wanted: str) -> dict[str, float]:
     """Unix seconds at which the role's first pod was created and scheduled and its container started."""
     times: dict[str, float] = {}
     for pod in changes(folder, RUN, "pods"):
-        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != role:
+        if role_of(pod) != wanted:
             continue
-        times.setdefault("created", _unix(pod["metadata"]["creationTimestamp"]))
+        times.setdefault("created", unix(pod["metadata"]["creationTimestamp"]))
         for condition in pod["status"].get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "True":
-                times.setdefault("scheduled", _unix(condition["lastTransitionTime"]))
+                times.setdefault("scheduled", unix(condition["lastTransitionTime"]))
         for status in pod["status"].get("containerStatuses", ()):
-            if started := _started(status["state"]):
-                times.setdefault("started", _unix(started))
+            if at := started(status["state"]):
+                times.setdefault("started", unix(at))
     return times
-
-
-def _started(state: dict[str, Any]) -> str | None:
-    return next((one["startedAt"] for one in state.values() if "startedAt" in one), None)
-
-
-def _unix(text: str) -> float:
-    return datetime.datetime.fromisoformat(text).timestamp()

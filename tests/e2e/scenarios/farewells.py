@@ -6,6 +6,7 @@ import json
 import time
 
 from tests.e2e.cluster.tenancy import NAMESPACE
+from tests.e2e.promises.recovery import RESUMED
 from tests.e2e.scenarios.losses import install
 from tests.e2e.scenarios.run import Run
 from tests.e2e.scenarios.scene import Scene
@@ -39,6 +40,7 @@ def suspended_resumed(scene: Scene) -> None:
             scene.evidence.text("suspend.txt", run.opdctl("suspend", run.name, "-n", NAMESPACE, timeout_s=400))
             run.until_no_pods()
             scene.evidence.tree("while-suspended.json", {"pods": run.all_pods(), "rayjob": run.rayjob()})
+            scene.evidence.tree(RESUMED, {"time": time.time()})
             scene.evidence.text("resume.txt", run.opdctl("resume", run.name, "-n", NAMESPACE))
             run.until_ended()
     run.uninstall()

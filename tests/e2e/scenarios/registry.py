@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.e2e.promises import agent_database, faults, kinds, machine, pipeline, quickstart, two_workers
+from tests.e2e.promises import agent_database, faults, kinds, machine, pipeline, quickstart, recovery, two_workers
 from tests.e2e.promises.common import Look, played
 from tests.e2e.scenarios import agent_database as play_agent_database
 from tests.e2e.scenarios import ends, farewells, losses
@@ -44,6 +44,9 @@ SCENARIOS: dict[str, Scenario] = {
 
 MACHINE = "machine"  # looked at before the first scenario and after the last
 PROMISES: dict[str, dict[str, Look]] = {
-    **{name: {"played to its end": played, **scenario.promises} for name, scenario in SCENARIOS.items()},
+    **{
+        name: {"played to its end": played, **scenario.promises, **recovery.promises(name)}
+        for name, scenario in SCENARIOS.items()
+    },
     MACHINE: machine.PROMISES,
 }

@@ -22,7 +22,7 @@ EXPERIMENTS = ROOT / "manifests" / "experiments"
 END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
 # What is small and says how the run went; checkpoints are only listed.
-_KEPT_OBJECTS = ("run.json", "result.json", "fatal.json", "owner.json", "metrics.jsonl", "driver.log")
+_KEPT_OBJECTS = ("run.json", "result.json", "fatal.json", "owner.json", "ended.json", "metrics.jsonl", "driver.log")
 
 
 class Run:

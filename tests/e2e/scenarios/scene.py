@@ -89,9 +89,10 @@ class Scene:
         """SIGKILL to every process of a pod at once, as its node's power cut would: no hook runs, nobody is told."""
         pids = _processes(pod)
         self.say(f"kill the {len(pids)} processes of {pod['metadata']['name']}")
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # it ended with another
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none sees another end, and tells of it
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # it ended with another
+                    os.kill(pid, number)
         record = {"pod": pod["metadata"]["name"], "num_processes": len(pids), "time": time.time()}
         self.evidence.append(KILLED, json.dumps(record) + "\n")
 
