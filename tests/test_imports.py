@@ -57,6 +57,11 @@ def test_what_the_tool_may_use_does_not_import_torch(module):
     assert not _loaded_by(module).intersection(("torch", "transformers", *_HEAVY))
 
 
+def test_what_reads_the_environment_as_it_is_imported_comes_behind_the_launcher_s_setting_of_it():
+    """tqdm takes TQDM_DISABLE then, whose bars would share the lines of `logs -f` with ours, and torch OMP_NUM_THREADS."""
+    assert not _loaded_by("opd.launch", "opd.trainer.entry").intersection(("tqdm", "torch", *_HEAVY))
+
+
 # The rooms of `opd` from the lowest to the highest: a room may import those of earlier lines, and nothing of its own line.
 LAYERS = (
     ("errors", "html", "text", "isolation", "compat", "batch", "losses", "lora"),

@@ -6,17 +6,22 @@ import os
 from pathlib import Path
 
 from opd.inputs.fetch import cache_dir
-from opd.losses.cuda.nvrtc import CACHE_VARIABLE as KERNELS
 
-FOLDERS = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
-    "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
-    KERNELS: "kernels",
-}
-"""Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
+
+def folders() -> dict[str, str]:
+    """Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
+    from opd.losses.cuda.nvrtc import (
+        CACHE_VARIABLE as KERNELS,
+    )  # here: it brings torch along, which reads the environment
+
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "TRITON_CACHE_DIR": "triton",
+        "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
+        "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
+        "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
+        KERNELS: "kernels",
+    }
 
 
 def keep_compiled() -> Path | None:
@@ -32,6 +37,6 @@ def keep_compiled() -> Path | None:
         return None
     if not os.access(root, os.W_OK):
         return None
-    for name, folder in FOLDERS.items():
+    for name, folder in folders().items():
         os.environ.setdefault(name, str(root / folder))
     return root

@@ -29,9 +29,7 @@ from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs import origin, stacks
 from opd.runs.run import Run
 from opd.runs.start_times import START
-from opd.trainer import tracking
-from opd.trainer.compiled import FOLDERS as COMPILED
-from opd.trainer.compiled import keep_compiled
+from opd.trainer import compiled, tracking
 
 CONFIG_NAME = "opd_trainer"
 # verl imports this package in each of its processes; see `opd.compat.cpu`.
@@ -48,7 +46,6 @@ _PROCESS_ENVIRONMENT = (
     "VERL_ENGINE_DEVICE",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
-    *COMPILED,
 )
 
 
@@ -202,7 +199,7 @@ def set_process_environment(device: str) -> None:
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
         os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
-        keep_compiled()
+        compiled.keep_compiled()
     else:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]
         os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join([CPU_PROFILE, *modules])
@@ -326,7 +323,7 @@ def start_ray(config: DictConfig, *, num_cpus: int) -> bool:
     runtime_env: Any = OmegaConf.merge(get_ppo_ray_runtime_env(config), init.pop("runtime_env", None) or {})
     runtime_env = OmegaConf.to_container(runtime_env)
     # A raylet that others started does not have this process's environment.
-    ours = {name: os.environ[name] for name in _PROCESS_ENVIRONMENT if name in os.environ}
+    ours = {name: os.environ[name] for name in (*_PROCESS_ENVIRONMENT, *compiled.folders()) if name in os.environ}
     runtime_env.setdefault("worker_process_setup_hook", "opd.runs.stacks.register")
     runtime_env["env_vars"] = {**ours, **(runtime_env.get("env_vars") or {}), "TRANSFER_QUEUE_ENABLE": "1"}
     on_sigterm = signal.getsignal(signal.SIGTERM)
