@@ -21,6 +21,7 @@ from tests.gpu_smoke import planner
 from opd.agent.trajectories import file_key
 from opd.config.verl.hydra_text import hydra_value
 from opd.data.prepare_agent_data import TRAIN_FILE, val_file
+from opdctl.stage.job import STAGE_LABEL
 
 EXPERIMENT = EXPERIMENTS / "opd-agent-quickstart.yaml"
 LAYERS = (OVERRIDES / "worker.yaml", OVERRIDES / "agent-database.yaml")
@@ -85,6 +86,8 @@ def play(scene: Scene) -> None:
         _fill_claim(scene)
         for run_name, sets in volumes(inputs).items():
             _submit(scene, run_name, script, sets)
+    # Its pod stays for a day, and later scenarios wait for a namespace without pods.
+    scene.user.run("delete", "jobs", "-l", STAGE_LABEL, "-n", NAMESPACE)
     scene.user.run("delete", "persistentvolumeclaim", _CLAIM, "-n", NAMESPACE, "--wait=false")
 
 
