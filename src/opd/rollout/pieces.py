@@ -1,13 +1,42 @@
-"""Asks for an answer piece by piece: what a row of the schedule `carry` gets in one round."""
+"""Asks for an answer piece by piece: what the rows of the schedule `carry` get in one round."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.seeds import TRAIN, request_seed
+
+Row = TypeVar("Row")
+
+
+async def advance(
+    slots: Sequence[Sequence[Row]], num_tokens: int, grow: Callable[[Row, int], Awaitable[Growth]]
+) -> list[list[Growth]]:
+    """A round: up to so many tokens for each slot, whose rows follow one another; what each row got, as far as the round went.
+
+    Args:
+        grow: gives a row a piece of up to so many tokens.
+    """
+
+    async def of_slot(slot: Sequence[Row]) -> list[Growth]:
+        grown: list[Growth] = []
+        num_left = num_tokens
+        for row in slot:
+            if not num_left:
+                break
+            growth = await grow(row, num_left)
+            grown.append(growth)
+            num_left -= len(growth.tokens)
+            if not growth.is_complete:
+                break
+        return grown
+
+    return list(await asyncio.gather(*map(of_slot, slots)))
 
 
 class PieceClient:
@@ -18,11 +47,12 @@ class PieceClient:
     Args:
         client: the server's.
         ends: tokens that end an answer.
-        num_tokens: of the piece, at most.
+        num_tokens: of the piece, at most; fewer where the row may have no more.
     """
 
     def __init__(self, client: Any, row: CarriedRow, *, run_seed: int, ends: frozenset[int], num_tokens: int) -> None:
-        self._client, self._row, self._ends, self._num_tokens = client, row, ends, num_tokens
+        self._client, self._row, self._ends = client, row, ends
+        self._num_tokens = min(num_tokens, row.limit - len(row.tokens))
         self._seed = request_seed(run_seed, TRAIN, row.number, row.index, row.sample, len(row.tokens))
         self.growth: Growth | None = None
         """What came; None until then."""

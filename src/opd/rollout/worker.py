@@ -42,7 +42,7 @@ from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept
 from opd.rollout.end_tokens import end_tokens
 from opd.rollout.log_probs import asks_log_probs
-from opd.rollout.pieces import PieceClient
+from opd.rollout.pieces import PieceClient, advance
 from opd.rollout.reward_function import reward_function
 from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 
@@ -233,22 +233,11 @@ class RolloutWorker(_VerlWorker):
 
     async def advance(self, slots: Sequence[Sequence[Begun]], num_tokens: int) -> list[list[Growth]]:
         """A round of the schedule `carry`: up to so many tokens for each slot, whose rows follow one another; nothing is stored."""
-        return list(await asyncio.gather(*(self._advance(slot, num_tokens) for slot in slots)))
+        return await advance(slots, num_tokens, self._grow)
 
-    async def _advance(self, slot: Sequence[Begun], num_left: int) -> list[Growth]:
-        grown = []
-        for prompt, row in slot:
-            if not num_left:
-                break
-            growth = await self._grow(prompt, row, min(num_left, row.limit - len(row.tokens)))
-            grown.append(growth)
-            num_left -= len(growth.tokens)
-            if not growth.is_complete:
-                break
-        return grown
-
-    async def _grow(self, prompt: dict[str, Any], row: CarriedRow, num_tokens: int) -> Growth:
+    async def _grow(self, begun: Begun, num_tokens: int) -> Growth:
         """A piece of a row; the first by the agent loop, which writes the prompt."""
+        prompt, row = begun
         seed = self.ours.spec.seed
         ends = frozenset() if self.rollout_config.ignore_eos else frozenset(end_tokens(self.model_config))
         client = PieceClient(self.llm_client, row, run_seed=seed, ends=ends, num_tokens=num_tokens)
