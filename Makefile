@@ -180,8 +180,8 @@ charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.e
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## the rules of opd.importance and sparse-to-dense compared on a toy task, 370 results, 103 minutes on two cores beside other work (STUDY=tip, paced, horizon or bridge; opsd, reward, lora, cross and teachers are modules of their own)
-	$(BIN)/python -m tests.evidence$(if $(filter opsd reward lora cross teachers,$(STUDY)),.$(STUDY),$(if $(STUDY), --study $(STUDY))) $(ARGS)
+evidence: setup ## the rules of opd.importance and sparse-to-dense compared on a toy task, 370 results, 103 minutes on two cores beside other work (STUDY=tip, paced, horizon or bridge; opsd, reward, lora, cross, teachers and carry are modules of their own)
+	$(BIN)/python -m tests.evidence$(if $(filter opsd reward lora cross teachers carry,$(STUDY)),.$(STUDY),$(if $(STUDY), --study $(STUDY))) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
 	$(BIN)/python -m tests.agent_evidence $(ARGS)
