@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulator.carried import left_after, trained_at
 from tests.simulator.scheduler import Failure
 
 _METRICS = re.compile(r"/attempts/(\d+)/metrics\.jsonl")
@@ -166,6 +167,12 @@ class Oracle:
         if data != content(attempt, step, rank, part) and not has_rotted:  # since it was hashed
             self.fail(f"step {step} of attempt {attempt}: rank {rank} has loaded as {part} {data[:80]!r}")
 
+    def took_up(self, step: int, rows: dict[str, Any]) -> None:
+        """The rows on their way that an attempt goes on with from a step."""
+        if rows != left_after(step) and self.rot_s.get(step, -1.0) < self.world.current.process.chose_s:
+            numbers = [[row["number"] for row in rows[name]] for name in ("running", "waiting", "complete")]
+            self.fail(f"step {step}: an attempt goes on with other rows than it left: {numbers}")
+
     def chosen(self, step: int, disks: list[Any], *, met_read_faults: bool, rejected: tuple[str, ...]) -> None:
         """An attempt has chosen where to go on: nothing reported safe may be lost."""
         there = [
@@ -206,6 +213,8 @@ class Oracle:
             if row["step"] <= until:
                 if row.get("state") != state_after(row["step"]):
                     self.fail(f"{when}: the row of step {row['step']} says {row}")
+                if self.world.plan.carries and row["rows"] != trained_at(row["step"]):
+                    self.fail(f"{when}: step {row['step']} trained on other rows than in a run that nothing interrupts")
                 if self.fenced.get((row["attempt"], row["step"]), True):
                     self.fail(
                         f"{when}: the row of step {row['step']} is of attempt {row['attempt']}, which was overtaken"

@@ -18,6 +18,7 @@ from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.worker import checkpointing
 from opd.worker.checkpointing import ShardUploads
+from tests.simulator.carried import Rows
 from tests.simulator.copies import HostCopies
 from tests.simulator.oracle import content, state_after
 from tests.simulator.scheduler import Killed, Process
@@ -118,6 +119,7 @@ class Trainer:
         self.keep = Checkpoint(keep_last=self.plan.keep_last, keep_every=self.plan.keep_every)
         self.stop = GracefulStop()
         self.step = 0
+        self.rows = Rows() if self.plan.carries else None
         self._unsealed: int | None = None
         self._saved: int | None = None
         self.sealing = checkpointing.Sealing()
@@ -170,18 +172,22 @@ class Trainer:
         self.workers.load(str(folder), manifest.attempt, manifest.step)
         data = (folder / "data.pt").read_bytes()
         self.world.oracle.loaded(manifest.step, manifest.attempt, DRIVER, "data", data)
+        if self.rows is not None:
+            self.rows = Rows.of(folder, manifest.step)
+            self.world.oracle.took_up(manifest.step, self.rows.state())
 
     def _train(self) -> None:
         world, step = self.world, self.step
         world.sleep(world.random.choice(self.plan.paces))
         if any(process.is_dead for process in self.workers.processes):
             raise PartLost(["a rank"])
+        trained = 0 if self.rows is None else self.rows.train(step)
         if step % self.plan.save_every == 0 or step == self.plan.num_steps:
             self._save()
         attempt = self.run.handle.attempt
         was_fenced = world.oracle.highest() > attempt
         world.oracle.logged(attempt, step, was_fenced=was_fenced)
-        self.run.log(step, {"state": state_after(step), "attempt": attempt})
+        self.run.log(step, {"state": state_after(step), "attempt": attempt, "rows": trained})
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):
             self.run.take_back()
@@ -203,6 +209,8 @@ class Trainer:
         self.workers.save_checkpoint(str(staged / "actor"), None, self.step, None)
         staged.mkdir(parents=True, exist_ok=True)
         _write(staged / "data.pt", content(self.run.handle.attempt, self.step, DRIVER, "data"))
+        if self.rows is not None:
+            self.rows.save(staged)
         self._unsealed = self.step
 
     def _seal(self) -> None:

@@ -15,7 +15,8 @@ from opd.config import OpdSpec, SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.errors import CheckpointError
 from opd.rollout.carry import Growth
-from opd.trainer.carried import CHECKPOINT_FILE, CarriedRows
+from opd.trainer.carried import CarriedRows
+from opd.trainer.carried_file import CHECKPOINT_FILE
 from opd.trainer.dataset import PromptDataset
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ from opd.agent.settings import SINGLE_TURN
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.config.rules import carried_sizes
-from opd.errors import CheckpointError
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import GIVEN
+from opd.trainer import carried_file
 from opd.trainer.dataset import PromptDataset
 
-CHECKPOINT_FILE = "carried.json"
-"""Of a checkpoint: what was on its way."""
 _LOOP_COLUMN = "agent_name"
 """Column of the data by which verl chooses a row's agent loop."""
 
@@ -98,22 +95,12 @@ class CarriedRows:
 
     def save(self, folder: Path) -> None:
         """Save with a step's checkpoint."""
-        (folder / CHECKPOINT_FILE).write_text(json.dumps(self._carry.state()))
+        carried_file.save(self._carry, folder)
 
     def load(self, folder: Path) -> None:
         """Go on with what `save` saved.
 
         Raises:
-            CheckpointError: the file is not there, or is no such file.
+            CheckpointError: see `carried_file.load`.
         """
-        path = folder / CHECKPOINT_FILE
-        try:
-            state: dict[str, Any] = json.loads(path.read_text())
-            self._carry.restore(state)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise CheckpointError(
-                f"{path} is no file of rollout.schedule carry ({why}); resume from an earlier checkpoint"
-            ) from error
+        carried_file.load(self._carry, folder)
