@@ -11,12 +11,21 @@ from tests.chaos.attempt import Attempt, require
 from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kill_plan import STOPPED, Kill, plan_kills
 from tests.chaos.scenario import scenario
+from tests.e2e_cpu.carried import must_follow
 
+from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE, parse_metrics
+from opd.runs.resume import complete_steps
 from opd.runs.stream import read_streamed
 
 EQUAL = "ends equal to the uninterrupted run"
 _ON_FOLDER = ("start-up", "start-up", "load", "generation", "generation", "update", "update", "save", "save", "upload")
+_NUM_STEPS, _NUM_ROWS = 8, 16
+# A hot student writes answers of 2 to 32 tokens, so that some go on over several updates.
+_CARRY = (
+    "rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32",
+    f"checkpoint.keep_last={_NUM_STEPS}",
+)  # fmt: skip
 _ON_S3 = ("start-up", "load", "generation", "generation", "update", "save", "upload", "upload", "save", "finish")
 
 
@@ -39,8 +48,34 @@ def kill_9_s3(context: Context) -> str:
         return struck_again_and_again(context, kills, lost_after=(4, 8), **options)
 
 
-def struck_again_and_again(context: Context, kills: Sequence[Kill], *, lost_after: Container[int], **options) -> str:
-    """Strikes with every kill; a run that ends well before its turn is compared and followed by a fresh one."""
+@scenario(
+    done="SIGKILL at 10 more, of a run whose answers go on over its updates",
+    promised=f"every token has the version that made it, no row is lost or trained on twice; {EQUAL}",
+    has_own_reference=True,
+)
+def kill_9_carry(context: Context) -> str:
+    reference = context.case("reference", sets=_CARRY)
+    reference.finish()
+    kills = plan_kills(_ON_FOLDER, seed=context.seed + 2)
+    observed = struck_again_and_again(context, kills, lost_after=(), reference=reference, sets=_CARRY)
+    for case in context.cases:
+        states = {
+            step: case.places.store.get_json(f"{step_folder(step)}/carried.json")
+            for step in complete_steps([case.places.store])
+        }
+        must_follow(states, rows_per_step=_NUM_ROWS)
+        require(len(states) == _NUM_STEPS, f"checkpoints of steps {sorted(states)}")
+    return observed
+
+
+def struck_again_and_again(
+    context: Context, kills: Sequence[Kill], *, lost_after: Container[int], reference: Case | None = None, **options
+) -> str:
+    """Strikes with every kill; a run that ends well before its turn is compared and followed by a fresh one.
+
+    Args:
+        reference: the uninterrupted run of these options; by default the one that scenarios share.
+    """
     waiting, phases, targets = list(kills), Counter[str](), Counter[str]()
     num_runs = 0
     successor: Attempt | None = None
@@ -80,7 +115,7 @@ def struck_again_and_again(context: Context, kills: Sequence[Kill], *, lost_afte
         elif not case.places.store.exists("result.json"):
             newest = case.newest_complete()
             case.must_have_resumed(case.finish(), newest)
-        context.must_equal_reference(case)
+        context.must_equal((reference or context.shared.reference()).places, case.places, num_starts=case.num_starts)
     struck = ", ".join(f"{name} {count}" for name, count in sorted(phases.items()))
     who = ", ".join(f"{name} {count}" for name, count in sorted(targets.items()))
     return f"{len(kills)} strikes in {num_runs} run{'s' * (num_runs > 1)} (in {struck}; of {who}); equal"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
+from tests.e2e_cpu.carried import must_follow, rows_of
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
-from opd.rollout.carry import CarriedRow
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
@@ -30,15 +29,6 @@ _METRICS = (
 
 def _carried(outcome: Outcome, step: int) -> dict:
     return json.loads((outcome.run_dir / "checkpoints" / f"global_step_{step}" / "carried.json").read_text())
-
-
-def _rows(state: dict) -> dict[int, CarriedRow]:
-    return {row["number"]: CarriedRow(**row) for name in ("running", "waiting", "complete") for row in state[name]}
-
-
-def _versions(row: CarriedRow) -> list[int]:
-    """Of each token: the version of the weights that made it."""
-    return [version for version, num in row.pieces for _ in range(num)]
 
 
 def _must_be_alike(outcome: Outcome, whole: Outcome) -> None:
@@ -77,14 +67,5 @@ def test_every_row_is_trained_on_once_and_every_token_has_the_version_that_made_
     assert max(row["rollout/carried_share"] for row in whole.steps) > 0.2
 
     states = {step: _carried(whole, step) for step in _SAVED}
-    for earlier, later in pairwise(_SAVED):
-        before, after = _rows(states[earlier]), _rows(states[later])
-        begun = set(range(states[earlier]["num_begun"], states[later]["num_begun"]))
-        assert after.keys() <= before.keys() | begun
-        assert len((before.keys() | begun) - after.keys()) == _ROWS * (later - earlier), "what has left was trained on"
-        for number in after.keys() & before.keys():
-            then, now = before[number], after[number]
-            assert now.tokens[: len(then.tokens)] == then.tokens, "its prefix is kept"
-            assert _versions(now)[: len(then.tokens)] == _versions(then)
-            assert all(earlier <= version < later for version in _versions(now)[len(then.tokens) :])
-    assert any(len(row.pieces) > 1 for state in states.values() for row in _rows(state).values())
+    must_follow(states, rows_per_step=_ROWS)
+    assert any(len(row.pieces) > 1 for state in states.values() for row in rows_of(state).values())
