@@ -59,9 +59,16 @@ def test_many_short_rows_of_a_small_model_wait_for_the_scheduler():
     assert pace.rollout == pytest.approx(10 * HOST_STEP_S + 1000 * HOST_ROW_S)
 
 
-def test_what_is_offloaded_moves_to_the_device_and_back():
-    pace = make_pace(make_plan(job(offload_teacher=True)), UNIT, [10], prompt_tokens=2, num_ranks=1)
-    assert pace.moving == pytest.approx(2 * 2 * TEACHER.num_params / HOST_BYTES_A_SECOND)
+def test_an_offloaded_student_moves_to_the_device_and_back():
+    pace = make_pace(make_plan(job(offload_params=True)), UNIT, [10], prompt_tokens=2, num_ranks=1)
+    assert pace.moving == pytest.approx(2 * 4 * STUDENT.num_params / HOST_BYTES_A_SECOND)
+
+
+def test_an_offloaded_teacher_is_waited_for_where_it_comes_slower_than_it_reads():
+    plan = make_plan(job(offload_teacher=True))
+    assert make_pace(plan, UNIT, [10], prompt_tokens=2, num_ranks=1).moving == 0
+    pace = make_pace(plan, Rates(operations=1e18, read_bytes=1.0), [10], prompt_tokens=2, num_ranks=1)
+    assert pace.moving == pytest.approx(2 * TEACHER.num_params / HOST_BYTES_A_SECOND - pace.teacher)
 
 
 def test_recomputed_layers_take_longer_than_kept_ones_and_all_of_them_are_the_fastest():

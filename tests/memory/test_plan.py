@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.memory.jobs import job
+from tests.memory.jobs import TEACHER, job
 
 from opd.memory.plan import make_plan
 from opd.memory.table import render
@@ -89,6 +89,18 @@ def test_a_wish_is_never_overruled():
     assert plan.choice.offload_teacher
     tight = make_plan(job(device_bytes=peak(job(device_bytes=10**12)) - 20_000, offload_teacher=False))
     assert not tight.choice.offload_teacher
+
+
+def test_the_next_teacher_comes_while_one_reads_where_there_is_room_for_both():
+    several = {"offload_teacher": True, "more_teachers": ((TEACHER, 2),)}
+    assert not make_plan(job(device_bytes=10**12, offload_teacher=True)).choice.load_ahead
+    with_room = make_plan(job(device_bytes=10**12, **several))
+    assert with_room.choice.load_ahead
+    teacher = with_room.phases[1]
+    assert with_room.peak == teacher
+    less = make_plan(job(device_bytes=teacher.total - 1, **several))
+    assert less.fits
+    assert less.choice == replace(with_room.choice, load_ahead=False), "nothing else is given up for it"
 
 
 def test_one_micro_batch_an_update_has_nothing_to_defer():

@@ -216,6 +216,7 @@ def run_case(case: Case) -> dict[str, Any]:
     cut_into_mini_batches(data, case.mini_batch or len(case.rows))
     tu.assign_non_tensor(data, shown_rows=case.shown)
     gradients, places = _keep_gradients(worker.student_engine), _note_places(worker)
+    moved = _note_moves(worker)
     if case.resumes_from:
         worker.load_checkpoint(f"{case.resumes_from}/actor")
     for number in range(0 if case.resumes_from else case.num_steps - 1):
@@ -255,6 +256,7 @@ def run_case(case: Case) -> dict[str, Any]:
         "seen": Seen.of_ranks(seen),
         "gradients": gradients,
         "places": places | {"done": _places(worker)},
+        "moved": moved,
         "activation_budget": functorch.activation_memory_budget,
         "checkpointing": worker.student_engine.module.is_gradient_checkpointing,
         "collectives": dict(collectives.counts),
@@ -277,6 +279,29 @@ def _note_places(worker) -> dict[str, dict[str, str]]:
     for name, engine in (("teacher", worker.teacher_engine), ("student", worker.student_engine)):
         engine.module.register_forward_pre_hook(lambda *_, name=name: noted.update({name: _places(worker)}))
     return noted
+
+
+def _note_moves(worker) -> list[str]:
+    """Filled with each teacher's weights that begin to come while another reads, `load NAME`, and that leave, `release NAME`, in their order."""
+    moved: list[str] = []
+
+    def note(name: str, parked) -> None:
+        load_beside, release = parked.load_beside, parked.release
+
+        def loading(*args) -> None:
+            moved.append(f"load {name}")
+            load_beside(*args)
+
+        def releasing() -> None:
+            moved.append(f"release {name}")
+            release()
+
+        parked.load_beside, parked.release = loading, releasing
+
+    for key, engine in zip(worker.spec.named_teachers, worker.teacher_engines, strict=True):
+        if engine.parked is not None:
+            note(key.removeprefix("teachers."), engine.parked)
+    return moved
 
 
 def _tell_step(data: TensorDict, case: Case, number: int) -> None:

@@ -109,19 +109,20 @@ class _Buffers(StateDictStager):
                     f"no host memory for the copy of a checkpoint: the next tensor takes {num_bytes / 2**20:.0f} MiB, and "
                     f"{room / 2**20:.0f} MiB are free beside the {KEPT_FREE:.0%} that are kept free"
                 )
-            buffer = _new(num_bytes, is_pinned=storage.is_cuda)
+            buffer = new_buffer(num_bytes, is_pinned=storage.is_cuda)
             buffer.copy_(storage, non_blocking)
         self._used.append((key, buffer))
         return buffer
 
 
-def _new(num_bytes: int, *, is_pinned: bool) -> torch.UntypedStorage:
+def new_buffer(num_bytes: int, *, is_pinned: bool) -> torch.UntypedStorage:
+    """Host memory of exactly this size; torch's own pinned memory is rounded up to a power of two."""
     buffer = torch.UntypedStorage(num_bytes)
     if is_pinned and num_bytes:
         try:
             pin_memory(buffer.data_ptr(), num_bytes)
-        except RuntimeError as error:  # what the driver refuses makes a copy slower, and no save fail
-            logger.warning("a copy of a checkpoint is not pinned: %s", error)
+        except RuntimeError as error:  # what the driver refuses makes a copy slower, and nothing fail
+            logger.warning("%d MiB of host memory are not pinned: %s", num_bytes >> 20, error)
         else:
             weakref.finalize(buffer, unpin_memory, buffer.data_ptr()).atexit = False  # CUDA may be gone by then
     return buffer

@@ -113,12 +113,13 @@ def make_pace(
     products = 3 if job.adapter_params is None else 2
     heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
     student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
+    teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
-        teacher=teacher / (TEACHER_SHARE * rates.operations * num_ranks),
+        teacher=teacher_s,
         student=student / (_student_share(plan) * rates.operations * num_ranks),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
-        moving=_moved_bytes(plan) / HOST_BYTES_A_SECOND,
+        moving=_moving(plan, teacher_s),
     )
 
 
@@ -157,14 +158,12 @@ def _student_share(plan: Plan) -> float:
     return slow + (fast - slow) * (max(low, plan.choice.activation_share) - low) / (high - low)
 
 
-def _moved_bytes(plan: Plan) -> float:
-    """To the device and back in a step, of one rank."""
+def _moving(plan: Plan, teacher_s: float) -> float:
+    """Seconds in which a rank waits: teachers come while they read, all else goes to the device and back."""
     job, choice = plan.job, plan.choice
-    return 2.0 * (
-        choice.offload_teacher * sum(teacher_sizes(job))
-        + choice.offload_params * params_bytes(job)
-        + choice.offload_optimizer * moments_bytes(job)
-    )
+    num_bytes = 2 * (choice.offload_params * params_bytes(job) + choice.offload_optimizer * moments_bytes(job))
+    coming = choice.offload_teacher * sum(teacher_sizes(job)) / HOST_BYTES_A_SECOND
+    return num_bytes / HOST_BYTES_A_SECOND + max(0.0, coming - teacher_s)
 
 
 def render_pace(pace: Pace, rates: Rates, *, num_ranks: int, num_steps: int | None, price: float | None) -> list[str]:

@@ -25,6 +25,7 @@ class Choice:
 
     Attributes:
         offload_teacher: the teachers' weights wait on the host but while their own reads; their heads stay for the student's phase.
+        load_ahead: the next of several teachers comes while one reads.
         offload_params, offload_optimizer: the student's weights (and gradients) and AdamW's moments, likewise.
         defer_sync: gradients are summed unsharded over an update's micro-batches, and reduced once.
         keep_gathered: gathered weights stay over an update's micro-batches, and are gathered once.
@@ -43,6 +44,7 @@ class Choice:
     checkpointing: bool
     activation_share: float
     score_tokens: int
+    load_ahead: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +124,12 @@ def _rollout(job: Job, choice: Choice) -> Phase:
 
 def _teacher(job: Job, choice: Choice) -> Phase:
     """Forward only: two gathered layers (one computes, the next arrives) and embedding or head; of several the largest parts."""
-    tokens, sizes = _share(choice.score_tokens, job.sequence_ranks), teacher_sizes(job)
+    tokens = _share(choice.score_tokens, job.sequence_ranks)
     return _phase(
         "teacher",
         _resting(job, choice)
         | {
-            "teacher weights": max(sizes) if choice.offload_teacher else sum(sizes),
+            "teacher weights": _reading(job, choice),
             "gathered weights": max(
                 size * (2 * shape.layer_params + shape.head_params) for shape, size in job.teachers
             ),
@@ -135,6 +137,19 @@ def _teacher(job: Job, choice: Choice) -> Phase:
             "hidden states": choice.cache_bytes,
             "rollout server": _server_asleep(job),
         },
+    )
+
+
+def _reading(job: Job, choice: Choice) -> int:
+    """The teachers' weights while they read: of offloaded ones one's own, the next's, and the heads of those that have read."""
+    sizes = teacher_sizes(job)
+    if not choice.offload_teacher:
+        return sum(sizes)
+    heads = _head_sizes(job)
+    # A lone rank's head is a part of the weights that stays.
+    own = 0 if job.num_ranks == 1 else 1
+    return max(
+        sum(sizes[number : number + 1 + choice.load_ahead]) + sum(heads[: number + own]) for number in range(len(sizes))
     )
 
 
@@ -178,7 +193,12 @@ def _teacher_head(job: Job, choice: Choice) -> int:
     """Gathered for the student's phase; a lone rank's teacher that is there anyway has it whole."""
     if job.num_ranks == 1 and not choice.offload_teacher:
         return 0
-    return sum(_share(size * shape.head_params, job.vocab_ranks) for shape, size in job.teachers)
+    return sum(_head_sizes(job))
+
+
+def _head_sizes(job: Job) -> list[int]:
+    """Of each teacher's head what one rank has in the student's phase."""
+    return [_share(size * shape.head_params, job.vocab_ranks) for shape, size in job.teachers]
 
 
 def _gradients(job: Job, choice: Choice) -> int:

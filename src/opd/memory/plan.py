@@ -86,6 +86,7 @@ def _everything(job: Job) -> Choice:
         checkpointing=job.student.num_experts > 0 if job.checkpointing is None else job.checkpointing,
         activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
         score_tokens=job.score_tokens,
+        load_ahead=False,
     )
 
 
@@ -140,13 +141,16 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What an earlier lever gave up and a later one has made room for: activations, then sums and weights, then the cache."""
+    """What there is room for after all: activations, then sums and weights, the next teacher beside one that reads, the cache."""
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
         kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
         choice = next((better for better in kept if _fits(job, phases_of(job, better))), choice)
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
         if _sums_updates(job) and _fits(job, phases_of(job, better)):
             choice = better
+    ahead = replace(choice, load_ahead=choice.offload_teacher and bool(job.more_teachers))
+    if _fits(job, phases_of(job, ahead)):
+        choice = ahead
     wanted = _wanted_cache(job)
     if job.device_bytes is None or choice.cache_bytes >= wanted:
         return choice

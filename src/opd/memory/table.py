@@ -61,7 +61,7 @@ def _decisions(plan: Plan) -> list[str]:
     per_update = "once an update" if choice.keep_gathered else "every micro-batch"
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
     return [
-        f"weights: {where}",
+        f"weights: {where}{'; the next teacher comes while one reads' if choice.load_ahead else ''}",
         *_blends(job),
         f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
         f"{', the rest in pinned host memory' if plan.host_bytes else ''}",

@@ -32,6 +32,7 @@ from opd.losses import DivergenceOutput
 from opd.worker.backbone import compile_layers
 from opd.worker.head import DistillationHead, DivergenceTask, HeadTask, check_head_is_plain, run_with_task
 from opd.worker.nonfinite import finite_or_nan
+from opd.worker.parked import ParkedWeights, local_shards
 from opd.worker.step_metrics import over_sequence
 from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
 
@@ -213,10 +214,7 @@ class _HeadEngine(_PackedEngine):
 
     def local_weights(self) -> dict[str, torch.Tensor]:
         """This rank's part of each weight, by name, as it lies: on the device, or parked on the host."""
-        parts = {
-            name: weight.detach() for name, weight in self.module.state_dict().items()
-        }  # sharded, whatever was gathered
-        return {name: part.to_local() if isinstance(part, DTensor) else part for name, part in parts.items()}
+        return local_shards(self.module)
 
     def check_head(self, name: str) -> None:
         """Run a few tokens and refuse a model whose head is more than `hidden @ W.T` (a collective call)."""
@@ -239,11 +237,52 @@ class _HeadEngine(_PackedEngine):
 
 @EngineRegistry.register(model_type=TEACHER, backend=["fsdp2"], device=["cuda", "npu"])
 class TeacherEngine(_HeadEngine):
-    """A model without gradients and optimizer that moves between host and device as `param_offload` says.
+    """A model without gradients and optimizer that waits on the host between its reads if `param_offload` says so.
 
     verl's own forward-only engine is always built with `CPUOffloadPolicy`: its weights stream over PCIe in every
-    micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients.
+    micro-batch and `param_offload` does nothing. This one is built like a trained model, without gradients; verl's way to offload one of
+    those copies weights that have not changed to the host each time, and its forward waits for all of them.
     """
+
+    parked: ParkedWeights | None = None
+    """The weights, while they may leave the device."""
+    _num_readers = 0
+
+    def initialize(self) -> None:
+        super().initialize()
+        self.set_offload(offload_params=self._is_offload_param)
+
+    def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+        """Nothing: weights come and go with `on_device`."""
+
+    def set_offload(self, *, offload_params: bool, offload_optimizer: bool = False) -> None:
+        self._is_offload_param = offload_params
+        if offload_params and self.parked is None:
+            self.parked = ParkedWeights(self.module, self.device)
+        elif not offload_params and self.parked is not None:
+            self.parked.unpark()
+            self.parked = None
+
+    def load_beside(self, reader: TeacherEngine) -> None:
+        """Bring weights that wait on the host while `reader` reads, for an `on_device` that follows."""
+        if self.parked is not None:
+            self.parked.load_beside(reader.module, reader.parked)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Weights come to the device as a forward needs them, and leave it at the end; what is inside of another does nothing."""
+        self._num_readers += 1
+        try:
+            yield
+        finally:
+            self._num_readers -= 1
+            if self.parked is not None and not self._num_readers:
+                self.parked.release()
+
+    @contextmanager
+    def eval_mode(self, **kwargs: Any) -> Iterator[None]:
+        with self.on_device(), super().eval_mode(**kwargs):
+            yield
 
     def _build_module(self) -> PreTrainedModel:
         return super()._build_module().requires_grad_(False)
@@ -270,14 +309,17 @@ class TeacherEngine(_HeadEngine):
             part.copy_(weights[name])
 
     def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
-        """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call)."""
-        weight = self.head.weight
-        if isinstance(weight, DTensor):
-            sharded: Any = weight.to(self.device)
-            # A lone rank's shard is the whole: a resident teacher's head is used where it lies.
-            whole = sharded.to_local() if weight.device_mesh.size() == 1 else sharded.full_tensor()
+        """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call).
+
+        Within `on_device`; a lone rank's shard is the whole, which is used where it lies and outlives the other weights there.
+        """
+        if self.parked is not None:
+            self.parked.load()
+        weight: Any = self.head.weight
+        if not isinstance(weight, DTensor):
+            whole = weight
         else:
-            whole = weight.to(self.device)
+            whole = weight.to_local() if weight.device_mesh.size() == 1 else weight.full_tensor()
         some: torch.Tensor = whole[entries].detach()
         return some if some.shape == whole.shape else some.clone()
 

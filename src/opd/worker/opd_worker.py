@@ -207,7 +207,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         if self.spec.actor.gradient_checkpointing == "auto" and not choice.checkpointing:
             student.module.gradient_checkpointing_disable()
         for engine in self.teacher_engines:
-            engine.set_offload(offload_params=choice.offload_teacher, offload_optimizer=False)
+            engine.set_offload(offload_params=choice.offload_teacher)
         student.set_offload(offload_params=choice.offload_params, offload_optimizer=choice.offload_optimizer)
         student.defer_sync, student.keep_gathered = choice.defer_sync, choice.keep_gathered
 
@@ -349,10 +349,14 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             rows = dataclasses.replace(own_rows, response_mask=rows.response_mask)
             data = as_teacher_reads(data, rows)
         phase = TeacherPhase(
-            teachers=self.teachers, reading=self._reading, states=states, valid_vocab=self.facts.valid_vocab
+            teachers=self.teachers,
+            reading=self._reading,
+            states=states,
+            valid_vocab=self.facts.valid_vocab,
+            entries=self._own_entries(),
+            load_ahead=self.plan is not None and self.plan.choice.load_ahead,
         )
         phase.run(data, rows)
-        states.heads.extend(engine.head_weight(self._own_entries()) for engine in self.teacher_engines)
 
     def _choose(self, data: TensorDict, tasks: StudentTasks) -> tuple[StudentTasks, dict[str, float]]:
         """Leave only some of the step's tokens in the loss: `opd.worker.scoring.choose`."""

@@ -33,14 +33,14 @@ class TeacherStates:
         readers: of several teachers who may read a row, alone or together; empty for one.
         of_rows: of several teachers the number of each row's reader; None: one teacher reads all rows.
         holders: where ranks share sequences, which of them computed what.
-        heads: [V_T, d_T] of each teacher, or the entries of it that this rank needs.
+        heads: [V_T, d_T] of each teacher that read a row, by its number, or the entries of it that this rank needs.
     """
 
     cache: HiddenCache
     readers: Sequence[Reader] = ()
     of_rows: Sequence[int] | None = None
     holders: Holders = field(default_factory=Holders)
-    heads: list[torch.Tensor] = field(default_factory=list)
+    heads: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def keep(self, row: int, kept: torch.Tensor, rank: int | None) -> None:
         """Of a row's trained tokens [n] only the `kept` ones from now on.
@@ -97,19 +97,31 @@ class TeacherPhase:
     Args:
         teachers: in the order of `named_teachers`.
         valid_vocab: token ids from here on are read by no teacher.
+        entries: of each head that this rank needs.
+        load_ahead: the weights of the teacher that reads next come while one reads.
     """
 
     teachers: Sequence[TrainingWorker]
     reading: Reading
     states: TeacherStates
     valid_vocab: int
+    entries: slice
+    load_ahead: bool
 
     def run(self, data: TensorDict, rows: RolloutRows) -> None:
-        """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's."""
-        for number, teacher in enumerate(self.teachers):
-            some = data if self.states.of_rows is None else self._rows_of(data, number)
-            if some is not None:
-                self._pass(some, rows, number, teacher)
+        """Cache each teacher's hidden states of its rows' trained tokens, as far as they are this rank's, and keep its head."""
+        own = [
+            data if self.states.of_rows is None else self._rows_of(data, number) for number in range(len(self.teachers))
+        ]
+        reads = [(number, some) for number, some in enumerate(own) if some is not None]
+        for place, (number, some) in enumerate(reads):
+            engine: TeacherEngine = self.teachers[number].engine
+            with engine.on_device():
+                if self.load_ahead:
+                    for after, _ in reads[place + 1 : place + 2]:
+                        self.teachers[after].engine.load_beside(engine)
+                self._pass(some, rows, number, self.teachers[number])
+                self.states.heads[number] = engine.head_weight(self.entries)
 
     def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
         """The rows that a teacher reads: its own, alone or with others, and other short ones so that every rank reads equally many, in whole

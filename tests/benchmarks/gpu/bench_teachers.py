@@ -5,7 +5,8 @@ shape on the device and four teachers of Qwen3-8B's on the host, each of which h
 
 - swap: a teacher's weights from the host to the device, and off it again; each by itself, nothing else at work. Gate: `MAX_SWAP_S`.
 - passes: of each teacher alone, on the device already, over its own rows; and of all four in one teacher phase as a step has it, with the
-  swaps and the heads that it leaves for the student. Both begin hot (`measure.round_robin`). Gate: `MAX_BEYOND` over the sum.
+  swaps and the heads that it leaves for the student. Both begin hot (`measure.round_robin`). Gate: `MAX_BEYOND` over the sum, and the
+  hidden states of both are equal bit by bit.
 - update: one whole step of the worker.
 
 `--tiny` runs the same program on a CPU with small models and the same vocabulary, to try it out: its times say nothing.
@@ -32,10 +33,11 @@ from tests.benchmarks.teachers import NUM_TEACHERS
 MAX_SWAP_S = 1.0
 """To the device."""
 MAX_BEYOND = 0.05
-SHAPES = {"student": QWEN3_1_7B, "teacher": QWEN3_8B}
+NAMES = [f"t{number}" for number in range(NUM_TEACHERS)]
+SHAPES = {"student": QWEN3_1_7B, **dict.fromkeys(NAMES, QWEN3_8B)}
 TINY = {
     "student": Shape(num_layers=2, width=32, mlp_width=64, num_heads=4, num_kv_heads=2, head_dim=16, tied=True),
-    "teacher": Shape(num_layers=3, width=64, mlp_width=128, num_heads=4, num_kv_heads=2, head_dim=16),
+    **dict.fromkeys(NAMES, Shape(num_layers=3, width=64, mlp_width=128, num_heads=4, num_kv_heads=2, head_dim=16)),
 }
 LINK_BYTES = 2**30
 HOT_S = 1.0
@@ -58,6 +60,10 @@ class Device:
             self._floor.run(HOT_S * 700e12)()
             self.wait()
 
+    def peak_gib(self) -> float:
+        """Allocated at the most so far."""
+        return torch.cuda.max_memory_allocated() / 2**30 if self.name == "cuda" else 0.0
+
     def seconds(self, call: Callable[[], object]) -> float:
         self.wait()
         started = time.perf_counter()
@@ -73,10 +79,8 @@ def _facts(*, tiny: bool) -> dict[str, Any]:
 
 
 def _teacher_sets(folder: Path) -> list[str]:
-    """All of one folder: the weights are equal, each teacher has its own copy of them on the host."""
-    names = [f"t{number}" for number in range(NUM_TEACHERS)]
-    keys = [f"teachers.{name}.{key}" for name in names for key in (f"path={folder / 'teacher'}", "offload=true")]
-    return [*keys, f"route.to={{{', '.join(f'{name}: {name}' for name in names)}}}"]
+    keys = [f"teachers.{name}.{key}" for name in NAMES for key in (f"path={folder / name}", "offload=true")]
+    return [*keys, f"route.to={{{', '.join(f'{name}: {name}' for name in NAMES)}}}"]
 
 
 def link(device: Device) -> dict[str, float]:
@@ -92,14 +96,12 @@ def link(device: Device) -> dict[str, float]:
 def swap(worker: Any, device: Device, repeats: int) -> dict[str, Any]:
     """Each teacher to the device and off it, `repeats` times."""
 
-    def move(engine: Any, where: str) -> Callable[[], None]:
-        return lambda: engine.to(where, model=True, optimizer=False, grad=False)
-
     load, release = [], []
     for _ in range(repeats):
         for engine in worker.teacher_engines:
-            load.append(device.seconds(move(engine, device.name)))
-            release.append(device.seconds(move(engine, "cpu")))
+            with engine.on_device():
+                load.append(device.seconds(engine.parked.load))
+                release.append(device.seconds(engine.parked.release))
     parts = worker.teacher_engines[0].local_weights().values()
     num_bytes = sum(part.nbytes for part in parts)
     return {
@@ -123,6 +125,12 @@ class Passes:
         self._rows = build_opd_batch(
             self.data, max_length=prompt + response, sample_weights=self.data["sample_weights"]
         ).rows
+        self.is_equal = True
+        """What the teachers left in `together` is what they left in `alone`, in every row of every round."""
+        self._left: dict[int, torch.Tensor] = {}
+
+    def _numbers(self, teacher: int) -> list[int]:
+        return (self.data["teacher"] == teacher).nonzero()[:, 0].tolist()
 
     @contextlib.contextmanager
     def _states(self) -> Iterator[Any]:
@@ -141,31 +149,37 @@ class Passes:
 
         from opd.worker.teacher_phase import TeacherPhase
 
-        worker, engine = self._worker, self._worker.teacher_engines[number]
-        own = tu.index_select_tensor_dict(self.data, (self.data["teacher"] == number).nonzero()[:, 0])
-        engine.set_offload(offload_params=False, offload_optimizer=False)
-        try:
-            with self._states() as states:
-                phase = TeacherPhase(
-                    teachers=worker.teachers, reading=worker._reading, states=states, valid_vocab=worker.facts.valid_vocab
-                )  # fmt: skip
-                self._device.heat()
-                return self._device.seconds(lambda: phase._pass(own, self._rows, number, worker.teachers[number]))
-        finally:
-            engine.set_offload(offload_params=True, offload_optimizer=False)
+        worker = self._worker
+        own = tu.index_select_tensor_dict(self.data, torch.tensor(self._numbers(number)))
+        engine = worker.teacher_engines[number]
+        with engine.on_device(), self._states() as states:
+            engine.parked.load()
+            phase = TeacherPhase(
+                teachers=worker.teachers, reading=worker._reading, states=states, valid_vocab=worker.facts.valid_vocab,
+                entries=slice(None), load_ahead=False,
+            )  # fmt: skip
+            self._device.heat()
+            seconds = self._device.seconds(lambda: phase._pass(own, self._rows, number, worker.teachers[number]))
+            self._left[number] = states.cache.fetch(self._numbers(number), number).ready().cpu()
+        return seconds
 
     def together(self) -> float:
         """Seconds of the whole teacher phase of a step."""
         with self._states() as states:
             self._device.heat()
-            return self._device.seconds(lambda: self._worker._teacher_phase(self.data, self._rows, None, states))
+            seconds = self._device.seconds(lambda: self._worker._teacher_phase(self.data, self._rows, None, states))
+            for number, left in self._left.items():
+                found = states.cache.fetch(self._numbers(number), number).ready().cpu()
+                self.is_equal = self.is_equal and torch.equal(found, left)
+        return seconds
 
     def update(self) -> dict[str, float]:
-        """Seconds of both phases of one whole step."""
+        """Seconds of both phases of one whole step, and the most memory that was ever allocated."""
         from verl.utils import tensordict_utils as tu
 
         metrics = tu.get(self._worker.update_opd(self.data.exclude("opd_row")), "metrics")
-        return {name: float(metrics[f"timing/{name}"][0]) for name in ("teacher_s", "student_s")}
+        found = {name: float(metrics[f"timing/{name}"][0]) for name in ("teacher_s", "student_s")}
+        return found | {"peak_gib": self._device.peak_gib()}
 
 
 def _result(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -228,7 +242,7 @@ def main(argv: list[str] | None = None) -> None:
         while len(rounds) < args.repeats and (not rounds or time.monotonic() - begun < args.seconds):
             alone = [passes.alone(number) for number in range(NUM_TEACHERS)]
             rounds.append({"alone_s": alone, "together_s": passes.together()})
-            part("passes", _result(rounds))
+            part("passes", _result(rounds) | {"is_equal": passes.is_equal, "peak_gib": device.peak_gib()})
         if time.monotonic() - begun < args.seconds:
             part("update", passes.update())
     for name, of in ("swap", "load_s"), ("passes", "beyond"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ PAIR = {"student": QWEN3_1_7B, "teacher": QWEN3_8B}
 
 
 class _RandomWeights:
-    """Stands where transformers' auto class stands: the shape's config, random weights made on the device."""
+    """Stands where transformers' auto class stands: the shape's config, random weights made on the device, of each folder its own."""
 
     @staticmethod
     def from_pretrained(
@@ -72,7 +73,7 @@ class _RandomWeights:
     ) -> torch.nn.Module:
         from verl.utils.device import get_device_name
 
-        torch.manual_seed(config.num_hidden_layers)
+        torch.manual_seed(zlib.crc32(Path(pretrained_model_name_or_path).name.encode()))
         with torch.device(get_device_name()):
             return AutoModelForCausalLM.from_config(config, dtype=torch_dtype)
 

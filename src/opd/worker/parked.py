@@ -1,0 +1,199 @@
+"""A frozen model's weights off the device: one copy on the host for good, and one on the device while the model reads.
+
+Letting go copies nothing, since nothing changes weights on the device. What FSDP gathers at once (a layer, an embedding) is a unit: it arrives
+as one copy from pinned memory, on a stream of its own, and only its own forward waits for it. A model's units come while its layers before
+them compute, or all of them while the model before it does.
+
+No copy is begun before the computing that it shall run beside: the device works off the copies to it in their order, and those of a step's
+token ids, without which no layer begins, would wait for every copy that is already due (measured: the whole of a model that was asked for at once).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from opd.compat.host_copies import new_buffer
+
+UNITS_AHEAD = 2
+"""That come while a unit computes, where the model was not there before: on an H100 a layer of 8B takes 8 ms to come and 12 to read 32,768 tokens."""
+ALIGNED = 256
+"""Bytes between the beginnings of weights, as torch's own allocator has it."""
+
+
+@dataclass(kw_only=True)
+class _Unit:
+    """The weights that FSDP gathers at once.
+
+    Attributes:
+        module: whose forward gathers them. group: FSDP's own record of them.
+        host: their bytes, each weight's at its place of `places`.
+        there: those on the device; None: they are not there.
+        arrived: by which they are; None: the stream that computes knows already.
+    """
+
+    module: Any
+    group: Any
+    places: list[slice]
+    host: Tensor
+    there: Tensor | None = None
+    arrived: torch.cuda.Event | None = None
+
+    def point_at(self, buffer: Tensor) -> None:
+        """Make `buffer` what FSDP and the module's parameters see."""
+        for weight, place in zip(self.group.fsdp_params, self.places, strict=True):
+            flat = buffer[place].view(weight._sharded_param_data.dtype)
+            local = weight.sharded_param._local_tensor  # the shard without FSDP's padding
+            # New tensors: the old ones are views, and a view keeps its base's memory whatever its `data` is set to.
+            weight.sharded_param._local_tensor = flat.as_strided(local.size(), local.stride(), flat.storage_offset())
+            weight._sharded_param_data = flat
+
+
+def local_shards(module: nn.Module) -> dict[str, Tensor]:
+    """This rank's part of each weight that FSDP has sharded, by name, as it lies: on the device, or parked on the host.
+
+    Of a parked weight nothing but its local tensor may be asked: the DTensor around it still says that it is on the device.
+    """
+    with torch.no_grad():
+        weights = module.state_dict(keep_vars=True)  # sharded, whatever was gathered
+        parts = {name: weight.to_local() if isinstance(weight, DTensor) else weight for name, weight in weights.items()}
+        return {name: part.detach() for name, part in parts.items()}
+
+
+class ParkedWeights:
+    """This rank's shards of a model without gradients; made of weights on the device, which it takes off.
+
+    The parameters stay the same objects and say of themselves that they are on the device; what they hold is where it is.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device):
+        self._device = device
+        self._stream = _stream(device) if device.type == "cuda" else None
+        self._units = list(_units(module, pinned=self._stream is not None))
+        self._hooks = [
+            unit.module.register_forward_pre_hook(functools.partial(self._before, number), prepend=True)
+            for number, unit in enumerate(self._units)
+        ]
+        self._beside: list[RemovableHandle] = []
+
+    def load(self) -> None:
+        """Whatever is queued from now on finds all weights on the device."""
+        for unit in self._units:
+            self._bring(unit)
+        for unit in self._units:
+            self._await(unit)
+
+    def load_beside(self, reader: nn.Module, weights: ParkedWeights | None) -> None:
+        """Bring the weights unit by unit while another model, `reader`, reads; what has not come when it is let go comes as it is needed.
+
+        Args:
+            reader: wrapped by FSDP. weights: its own, if they are parked; none are brought before all of these are there.
+        """
+        parts = [part for part in reader.modules() if isinstance(part, FSDPModule)]
+
+        def bring(number: int, *args: Any) -> None:
+            if weights is None or weights.is_loaded:
+                for unit in self._units[: math.ceil(len(self._units) * (number + 1) / len(parts))]:
+                    self._bring(unit)
+
+        for number, part in enumerate(parts):
+            self._beside.append(part.register_forward_pre_hook(functools.partial(bring, number)))
+
+    @property
+    def is_loaded(self) -> bool:
+        """All weights are on the device, or on their way."""
+        return all(unit.there is not None for unit in self._units)
+
+    def release(self) -> None:
+        """Take the weights off the device; what was queued there before still reads them, and what is queued from now on may take their memory."""
+        self._leave()
+        for unit in self._units:
+            self._await(unit)  # a copy that nothing has waited for
+            unit.module.reshard()
+            unit.point_at(unit.host)
+            unit.there = None
+
+    def unpark(self) -> None:
+        """Leave the weights on the device and forget the host's; this is over then."""
+        self.load()
+        self._leave()
+        if self._stream is not None:
+            self._stream.synchronize()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _leave(self) -> None:
+        """No other model brings these weights any more."""
+        for hook in self._beside:
+            hook.remove()
+        self._beside.clear()
+
+    def _copying(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _before(self, number: int, *args: Any) -> None:
+        """Before a unit is gathered, by this stream or by one of FSDP's."""
+        for unit in self._units[number : number + 1 + UNITS_AHEAD]:
+            self._bring(unit)
+        self._await(self._units[number])
+
+    def _bring(self, unit: _Unit) -> None:
+        """Begin to copy a unit to the device when what is queued now has ended; nothing where it is there."""
+        if unit.there is not None:
+            return
+        # Memory of the stream that computes, which the student's phase takes next. The copy waits for who reads there still.
+        unit.there = torch.empty_like(unit.host, device=self._device)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with self._copying():
+            unit.there.copy_(unit.host, non_blocking=True)
+            if self._stream is not None:
+                unit.arrived = self._stream.record_event()
+        unit.point_at(unit.there)
+
+    def _await(self, unit: _Unit) -> None:
+        if unit.arrived is not None:
+            torch.cuda.current_stream(self._device).wait_event(unit.arrived)
+            unit.group._wait_all_gather_streams_on_event(unit.arrived)
+            unit.arrived = None
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all models of a device: their copies would share its link anyway."""
+    return torch.cuda.Stream(device)
+
+
+def _units(module: nn.Module, *, pinned: bool) -> Iterator[_Unit]:
+    """Of a model that FSDP has wrapped, in the order of its forward; all are copied to one buffer and taken off the device."""
+    found = []
+    total = 0
+    part: Any
+    for part in module.modules():
+        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
+        if group is None:
+            continue
+        part.reshard()
+        begin, places = total, list[slice]()
+        for weight in group.fsdp_params:
+            weight.reset_sharded_param()  # so that the shard and FSDP's padded form of it share their memory
+            places.append(slice(total - begin, total - begin + weight._sharded_param_data.nbytes))
+            total += -(-weight._sharded_param_data.nbytes // ALIGNED) * ALIGNED
+        found.append((part, group, places, slice(begin, total)))
+    buffer = torch.empty(0, dtype=torch.uint8).set_(new_buffer(total, is_pinned=pinned))
+    for part, group, places, whole in found:
+        unit = _Unit(module=part, group=group, places=places, host=buffer[whole])
+        for weight, place in zip(group.fsdp_params, places, strict=True):
+            unit.host[place].view(weight._sharded_param_data.dtype).copy_(weight._sharded_param_data)
+        unit.point_at(unit.host)
+        yield unit
