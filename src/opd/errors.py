@@ -26,11 +26,12 @@ RunError (exit 1)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 EXIT_NODE_LOST = 76
-"""Of a start in a Ray cluster that ended as NodeLost: `opd.pods.start` begins again there. Elsewhere it is NodeLost's own code."""
+"""Of a start in a Ray cluster that ended as NodeLost: `opd.pods.start` begins again there. Elsewhere it is 1."""
 
 
 class RunError(Exception):
@@ -147,3 +148,8 @@ class PartLost(RunError):
 
 class NodeLost(PartLost):
     """A node of the run is gone; another takes its place, and nothing of what has happened to this one is there."""
+
+    def __init__(self, lost: list[str]) -> None:
+        super().__init__(lost)
+        if os.environ.get("RAY_ADDRESS"):  # a cluster, to which lost pods come back
+            self.exit_code = EXIT_NODE_LOST

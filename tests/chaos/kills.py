@@ -11,21 +11,17 @@ from tests.chaos.attempt import Attempt, require
 from tests.chaos.context import Case, Context, last_lines
 from tests.chaos.kill_plan import STOPPED, Kill, plan_kills
 from tests.chaos.scenario import scenario
-from tests.e2e_cpu.carried import must_follow
+from tests.e2e_cpu import carried
 
 from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE, parse_metrics
 from opd.runs.resume import complete_steps
 from opd.runs.stream import read_streamed
+from opd.trainer import carried_file
 
 EQUAL = "ends equal to the uninterrupted run"
 _ON_FOLDER = ("start-up", "start-up", "load", "generation", "generation", "update", "update", "save", "save", "upload")
-_NUM_STEPS, _NUM_ROWS = 8, 16
-# A hot student writes answers of 2 to 32 tokens, so that some go on over several updates.
-_CARRY = (
-    "rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32",
-    f"checkpoint.keep_last={_NUM_STEPS}",
-)  # fmt: skip
+_CARRY = (*carried.SETS, f"checkpoint.keep_last={carried.NUM_STEPS}")
 _ON_S3 = ("start-up", "load", "generation", "generation", "update", "save", "upload", "upload", "save", "finish")
 
 
@@ -60,11 +56,11 @@ def kill_9_carry(context: Context) -> str:
     observed = struck_again_and_again(context, kills, lost_after=(), reference=reference, sets=_CARRY)
     for case in context.cases:
         states = {
-            step: case.places.store.get_json(f"{step_folder(step)}/carried.json")
+            step: case.places.store.get_json(f"{step_folder(step)}/{carried_file.CHECKPOINT_FILE}")
             for step in complete_steps([case.places.store])
         }
-        must_follow(states, rows_per_step=_NUM_ROWS)
-        require(len(states) == _NUM_STEPS, f"checkpoints of steps {sorted(states)}")
+        carried.must_follow(states, rows_per_step=carried.NUM_ROWS)
+        require(len(states) == carried.NUM_STEPS, f"checkpoints of steps {sorted(states)}")
     return observed
 
 

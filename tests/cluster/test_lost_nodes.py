@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+from opd.errors import EXIT_NODE_LOST, NodeLost
+
 _PROGRAM = """
     import os, signal, sys, threading
     import ray
@@ -85,3 +87,11 @@ def test_a_lost_node_ends_a_wait_and_names_the_error_of_a_call(where, ends):
     [line] = [line for line in out.splitlines() if line.startswith(("NodeLost: ", "RayActorError: "))]
     assert line.startswith(ends), (out, errors)  # Ray's own lines are there, too
     assert ("its node is gone" in line) == (where != "process")
+
+
+@pytest.mark.parametrize(("address", "code"), [(None, 1), ("10.0.0.1:6379", EXIT_NODE_LOST)])
+def test_only_in_a_cluster_another_start_may_follow(monkeypatch, address, code):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    assert NodeLost(["Queue at 10.0.0.2: its node is gone"]).exit_code == code

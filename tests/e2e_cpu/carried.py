@@ -1,4 +1,4 @@
-"""What the checkpoints of a run with rollout.schedule carry say of its rows."""
+"""A run with rollout.schedule carry, and what its checkpoints say of its rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 from opd.rollout.carry import CarriedRow
+
+NUM_STEPS, NUM_ROWS = 8, 16
+"""Of the run, and of each step."""
+# A hot student writes answers of 2 to 32 tokens, so that some go on over several updates.
+SETS = ("rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32")
 
 
 def rows_of(state: Mapping[str, Any]) -> dict[int, CarriedRow]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.e2e_cpu.carried import must_follow, rows_of
+from tests.e2e_cpu.carried import NUM_ROWS, NUM_STEPS, SETS, must_follow, rows_of
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
+from opd.trainer.carried_file import CHECKPOINT_FILE
 
-_STEPS, _SAVED, _ROWS = 8, (2, 4, 6, 8), 16
-# A hot student writes answers of 2 to 32 tokens; the validation in mid-run finds rows on their way.
-_SETS = (
-    "rollout.schedule=carry", "rollout.in_flight=24", "rollout.temperature=1.7", "data.max_response_length=32",
-    f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "trainer.test_freq=3",
-)  # fmt: skip
+_SAVED = (2, 4, 6, 8)
+# The validation in mid-run finds rows on their way.
+_SETS = (*SETS, f"trainer.total_steps={NUM_STEPS}", "trainer.save_freq=2", "trainer.test_freq=3")
 _METRICS = (
     "opd/loss",
     "opd/num_tokens",
@@ -28,15 +26,15 @@ _METRICS = (
 
 
 def _carried(outcome: Outcome, step: int) -> dict:
-    return json.loads((outcome.run_dir / "checkpoints" / f"global_step_{step}" / "carried.json").read_text())
+    return json.loads((outcome.run_dir / "checkpoints" / f"global_step_{step}" / CHECKPOINT_FILE).read_text())
 
 
 def _must_be_alike(outcome: Outcome, whole: Outcome) -> None:
-    assert [row["training/global_step"] for row in outcome.steps] == list(range(1, _STEPS + 1))
+    assert [row["training/global_step"] for row in outcome.steps] == list(range(1, NUM_STEPS + 1))
     for mine, theirs in zip(outcome.steps, whole.steps, strict=True):
         assert {name: mine[name] for name in _METRICS} == {name: theirs[name] for name in _METRICS}
-    must_end_alike(outcome, whole, _STEPS)
-    assert _carried(outcome, _STEPS) == _carried(whole, _STEPS), "tokens, versions and the place in the data"
+    must_end_alike(outcome, whole, NUM_STEPS)
+    assert _carried(outcome, NUM_STEPS) == _carried(whole, NUM_STEPS), "tokens, versions and the place in the data"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     folder = tmp_path / "killed"
     run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
     newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
-    assert newest < _STEPS
+    assert newest < NUM_STEPS
     resumed = run(folder, "opd", *_SETS).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
 
@@ -67,5 +65,5 @@ def test_every_row_is_trained_on_once_and_every_token_has_the_version_that_made_
     assert max(row["rollout/carried_share"] for row in whole.steps) > 0.2
 
     states = {step: _carried(whole, step) for step in _SAVED}
-    must_follow(states, rows_per_step=_ROWS)
+    must_follow(states, rows_per_step=NUM_ROWS)
     assert any(len(row.pieces) > 1 for state in states.values() for row in rows_of(state).values())

@@ -108,7 +108,14 @@ def launched(tmp_path, tree, **environment):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
 
-def test_a_head_that_stays_is_there_for_another_start(tmp_path):
+@pytest.fixture
+def counted(monkeypatch):
+    """Starts are counted, as KubeRay and the chart have it."""
+    monkeypatch.setenv(start.CLUSTER_VARIABLE, "opd-run-x")
+    monkeypatch.setenv(start.STARTS_VARIABLE, "3")
+
+
+def test_a_head_that_stays_is_there_for_another_start(tmp_path, counted):
     here = experiment(tmp_path)
     assert start.stays(here, [])
     stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
@@ -117,12 +124,26 @@ def test_a_head_that_stays_is_there_for_another_start(tmp_path):
     assert not start.stays(here, [signal.SIGINT])
 
 
-def test_a_worker_that_goes_takes_no_head_along(tmp_path, monkeypatch):
+def test_a_worker_that_goes_takes_no_head_along(tmp_path, counted, monkeypatch):
     here = experiment(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("socket.gethostname", lambda: "worker")
         stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
     assert start.stays(here, [])
+
+
+@pytest.mark.parametrize("unset", [start.CLUSTER_VARIABLE, start.STARTS_VARIABLE])
+def test_where_starts_are_not_counted_there_is_one(tmp_path, counted, monkeypatch, unset):
+    monkeypatch.delenv(unset)
+    assert not start.stays(experiment(tmp_path), [])
+
+
+def test_requests_that_cannot_be_read_leave_the_next_start_to_kuberay(tmp_path, counted, capsys):
+    here = experiment(tmp_path)
+    request = stop.ask(here.run_dir, reason="its pod is being deleted", hold_s=1)
+    (here.run_dir / stop.FOLDER / f"{request.id}.request").write_text("{")
+    assert not start.stays(here, [])
+    assert "cannot be read" in capsys.readouterr().err
 
 
 BAD = {"name": "r", "kind": "opd", "output": {"root": "outputs"}, "sead": 1}

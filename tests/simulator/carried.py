@@ -59,6 +59,7 @@ class Rows:
         return [self._grown(slot, num_tokens) for slot in slots]
 
     def _grown(self, slot: Slot, num_left: int) -> list[Growth]:
+        """As `opd.rollout.pieces.advance`, which waits for a server."""
         grown = []
         for row in slot:
             there, length = len(row.tokens), LENGTHS[row.number % len(LENGTHS)]

@@ -143,12 +143,19 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 7), nn.Linear(7, 2)).requires_grad_(False)
 expected = model(torch.ones(2, 4))
 mesh = distributed.init_device_mesh("cpu", (3,))
+reader = nn.Sequential(nn.Linear(4, 2)).requires_grad_(False)
 fully_shard(model[0], mesh=mesh)
 fully_shard(model, mesh=mesh)
+fully_shard(reader, mesh=mesh)
 parked = ParkedWeights(model, torch.device("cpu"))
-for _ in range(2):
-    parked.load()
-    assert torch.equal(model(torch.ones(2, 4)), expected)
+for way in ("at once", "as read", "beside"):
+    if way == "at once":
+        parked.load()
+    if way == "beside":
+        parked.load_beside(reader, None)
+        reader(torch.ones(2, 4))
+        assert parked.is_loaded
+    assert torch.equal(model(torch.ones(2, 4)), expected), way
     parked.release()
 print([tuple(parameter.to_local().shape) for parameter in model.parameters()])
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -16,7 +15,7 @@ from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDeathCause, ActorDiedErrorContext
 
 from opd.cluster.watch import POLL_S, Look
-from opd.errors import EXIT_NODE_LOST, NodeLost, PartLost
+from opd.errors import NodeLost, PartLost
 
 # What waits on a Ray call of the lost part itself fails by itself, and a process may end as the run does.
 PATIENCE_S = 20.0
@@ -78,7 +77,9 @@ def parts_of_lost_nodes() -> dict[str, str]:
 
 @contextlib.contextmanager
 def naming_lost_nodes(verdict_s: float = VERDICT_S) -> Iterator[None]:
-    """Within it a call that fails because a node of the run is gone ends as NodeLost.
+    """Within it a call of an actor that Ray cannot reach, or that died, ends as NodeLost where the actor's node is gone.
+
+    Where ranks are on several nodes, one that is left may end the call before: by its own error, of the peer that it misses.
 
     Args:
         verdict_s: how long Ray may take to call a node dead of which it reaches an actor no more.
@@ -93,11 +94,6 @@ def naming_lost_nodes(verdict_s: float = VERDICT_S) -> Iterator[None]:
             raise
         traceback.print_exception(error)
         raise NodeLost(sorted(gone.values())) from error
-
-
-def exit_code() -> int:
-    """What a start ends with that has lost a node: in a cluster, to which lost pods come back, it is begun again there."""
-    return EXIT_NODE_LOST if os.environ.get("RAY_ADDRESS") else NodeLost.exit_code
 
 
 def _lost() -> list[tuple[str, str, bool]]:

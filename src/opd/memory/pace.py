@@ -159,7 +159,7 @@ def _student_share(plan: Plan) -> float:
 
 
 def _moving(plan: Plan, teacher_s: float) -> float:
-    """Seconds in which a rank waits: teachers come while they read, all else goes to the device and back."""
+    """Seconds in which a rank waits, at the least: teachers come while any of them reads, all else goes to the device and back."""
     job, choice = plan.job, plan.choice
     num_bytes = 2 * (choice.offload_params * params_bytes(job) + choice.offload_optimizer * moments_bytes(job))
     coming = choice.offload_teacher * sum(teacher_sizes(job)) / HOST_BYTES_A_SECOND

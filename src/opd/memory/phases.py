@@ -148,8 +148,10 @@ def _reading(job: Job, choice: Choice) -> int:
     heads = _head_sizes(job)
     # A lone rank's head is a part of the weights that stays.
     own = 0 if job.num_ranks == 1 else 1
+    # The next is the next that has rows in a step: any of those behind.
     return max(
-        sum(sizes[number : number + 1 + choice.load_ahead]) + sum(heads[: number + own]) for number in range(len(sizes))
+        size + choice.load_ahead * max(sizes[number + 1 :], default=0) + sum(heads[: number + own])
+        for number, size in enumerate(sizes)
     )
 
 

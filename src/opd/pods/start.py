@@ -160,8 +160,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def stays(experiment: Experiment, told: Sequence[int]) -> bool:
-    """Whether this pod is there for another start: neither told to end, by a signal, nor about to go, and so asking for a save."""
-    return not told and not stop.has_asked(experiment.run_dir, socket.gethostname())
+    """Whether another start may follow here: starts are counted, and this pod is neither told to end, by a signal, nor asks for a save, since it goes."""
+    if told or not {CLUSTER_VARIABLE, STARTS_VARIABLE} <= os.environ.keys():
+        return False
+    try:
+        return not stop.has_asked(experiment.run_dir, socket.gethostname())
+    except (OSError, ValueError) as error:
+        _say(f"the requests to save cannot be read: {error}")
+        return False
 
 
 def _start(path: str, experiment: Experiment, told: Sequence[int]) -> int:

@@ -153,7 +153,7 @@ def has_asked(run_dir: Path, pod: str) -> bool:
 
 
 def forget(run_dir: Path) -> None:
-    """Drop what was asked of an earlier trainer: its pods are gone, and nobody waits for the answer."""
+    """Drop what was asked of an earlier trainer, which answers no more; a pod that still waits for it goes when its time is over."""
     for pattern in ("*.request", "*.answer", "*.clock", "*.part"):
         for path in (run_dir / FOLDER).glob(pattern):
             path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ def take(folder: Path, token: str) -> None:
     temporary, descriptor = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}", None
     try:
         # Closed by nobody: that would be the end of the lock.
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, json.dumps(_record(token, descriptor)).encode())
         os.rename(temporary, folder / FILE)

@@ -167,8 +167,8 @@ ROWS = (
     Row(
         fault="a lost head, node or pod",
         error="(KubeRay's), NodeLost",
-        tried_again="a lost worker's in the same Ray cluster, a lost head's by KubeRay: cluster.retries.backoffLimit clusters, "
-        "startsPerCluster starts in each",
+        tried_again="where one pod had all ranks, in the same Ray cluster; else, and for a lost head, by KubeRay: "
+        "cluster.retries.backoffLimit clusters, startsPerCluster starts in each",
         then="the RayJob fails",
     ),
 )

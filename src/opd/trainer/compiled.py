@@ -10,9 +10,8 @@ from opd.inputs.fetch import cache_dir
 
 def folders() -> dict[str, str]:
     """Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
-    from opd.losses.cuda.nvrtc import (
-        CACHE_VARIABLE as KERNELS,
-    )  # here: it brings torch along, which reads the environment
+    # Not above: it brings torch along, which reads the environment.
+    from opd.losses.cuda.nvrtc import CACHE_VARIABLE as KERNELS
 
     return {
         "TORCHINDUCTOR_CACHE_DIR": "inductor",

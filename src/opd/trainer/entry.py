@@ -24,7 +24,7 @@ from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
-from opd.errors import NodeLost, RunError, Unfit
+from opd.errors import RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs import origin, stacks
 from opd.runs.run import Run
@@ -106,11 +106,6 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
     except ConvertError as error:
         print(f"opd.launch: eval.checkpoint: {error}", file=sys.stderr)
         return 1
-    except NodeLost as error:
-        from opd.cluster.lost import exit_code
-
-        print(f"opd.launch: {error}", file=sys.stderr)
-        return exit_code()
     except (RunError, SpecError, Unfit) as error:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code

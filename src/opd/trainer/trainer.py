@@ -21,6 +21,7 @@ from opd.compat import verl_trainer
 from opd.compat.plain_loads import plain_loads
 from opd.config import EvalSpec
 from opd.config.run_config import KEY, RunConfig
+from opd.errors import NodeLost
 from opd.monitor import monitor
 from opd.pods import stop
 from opd.rollout.dialogues import DialogueLog, num_kept
@@ -252,8 +253,9 @@ class OrderedTrainer(PPOTrainerSync):
             with contextlib.suppress(ray.exceptions.RayError, OSError):  # where the head goes, Ray goes first
                 gone = lost.parts_of_lost_nodes()
             if gone:  # nothing here waits for them, as a step would
-                print(f"saved, and the pods go: {'; '.join(sorted(gone.values()))}", flush=True)
-                raise SystemExit(lost.exit_code())
+                error = NodeLost(sorted(gone.values()))
+                print(f"the pods go: {error}", flush=True)
+                raise SystemExit(error.exit_code)
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
         PROGRESS.rest("pods")

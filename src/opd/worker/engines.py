@@ -314,6 +314,7 @@ class TeacherEngine(_HeadEngine):
         Within `on_device`; a lone rank's shard is the whole, which is used where it lies and outlives the other weights there.
         """
         if self.parked is not None:
+            self.module.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
             self.parked.load()
         weight: Any = self.head.weight
         if not isinstance(weight, DTensor):

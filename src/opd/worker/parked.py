@@ -142,10 +142,11 @@ class ParkedWeights:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _before(self, number: int, *args: Any) -> None:
-        """Before a unit is gathered, by this stream or by one of FSDP's."""
+        """Before a unit is gathered, by this stream or by one of FSDP's; with verl's `forward_prefetch` the next one is gathered too."""
         for unit in self._units[number : number + 1 + UNITS_AHEAD]:
             self._bring(unit)
-        self._await(self._units[number])
+        for unit in self._units[number : number + 2]:
+            self._await(unit)
 
     def _bring(self, unit: _Unit) -> None:
         """Begin to copy a unit to the device when what is queued now has ended; nothing where it is there."""
