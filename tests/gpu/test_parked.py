@@ -49,11 +49,11 @@ def test_each_of_two_models_reads_its_own_weights_while_the_other_ones_come_and_
     parked = [ParkedWeights(model, device) for model in models]
     found = []
     for turn in range(8):
-        reads, follows = parked[turn % 2], parked[(turn + 1) % 2]
+        follows = parked[(turn + 1) % 2]
         if way == "at once":
             follows.load()
         if way == "beside":
-            follows.load_beside(models[turn % 2], reads)
+            follows.load_beside(models[turn % 2])
         found.append(models[turn % 2](rows))
         parked[turn % 2].release()
         torch.cuda.empty_cache()

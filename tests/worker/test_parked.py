@@ -80,23 +80,24 @@ class TestParkedWeights:
         assert torch.equal(model(torch.ones(2, 4)), expected)
         assert parked.is_loaded
 
-    def test_they_come_beside_a_reader_whose_own_are_there(self, model, expected):
+    def test_they_come_unit_by_unit_beside_a_reader_whose_own_come_too(self, model, expected):
         reader = _model(num_layers=5)
-        parked, of_reader = ParkedWeights(model, DEVICE), ParkedWeights(reader, DEVICE)
+        parked = ParkedWeights(model, DEVICE)
+        ParkedWeights(reader, DEVICE)
         host = _addresses(model)
-        parked.load_beside(reader, of_reader)
+        parked.load_beside(reader)
         seen = []
         for layer in (reader[0], reader[-1]):
-            layer.register_forward_pre_hook(lambda *_: seen.append(_addresses(model) == host))
+            layer.register_forward_pre_hook(lambda *_: seen.append(parked.is_loaded))
         reader(torch.ones(2, 4))
-        assert seen == [True, False]
-        assert parked.is_loaded
+        assert seen == [False, True]
+        assert not host & _addresses(model)
         assert torch.equal(model(torch.ones(2, 4)), expected)
 
     def test_a_reader_brings_nothing_once_they_were_let_go(self, model):
         reader = _model()
         parked = ParkedWeights(model, DEVICE)
-        parked.load_beside(reader, None)
+        parked.load_beside(reader)
         parked.release()
         reader(torch.ones(2, 4))
         assert not parked.is_loaded
@@ -152,7 +153,7 @@ for way in ("at once", "as read", "beside"):
     if way == "at once":
         parked.load()
     if way == "beside":
-        parked.load_beside(reader, None)
+        parked.load_beside(reader)
         reader(torch.ones(2, 4))
         assert parked.is_loaded
     assert torch.equal(model(torch.ones(2, 4)), expected), way

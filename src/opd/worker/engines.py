@@ -266,7 +266,7 @@ class TeacherEngine(_HeadEngine):
     def load_beside(self, reader: TeacherEngine) -> None:
         """Bring weights that wait on the host while `reader` reads, for an `on_device` that follows."""
         if self.parked is not None:
-            self.parked.load_beside(reader.module, reader.parked)
+            self.parked.load_beside(reader.module)
 
     @contextmanager
     def on_device(self) -> Iterator[None]:

@@ -93,18 +93,13 @@ class ParkedWeights:
         for unit in self._units:
             self._await(unit)
 
-    def load_beside(self, reader: nn.Module, weights: ParkedWeights | None) -> None:
-        """Bring the weights unit by unit while another model, `reader`, reads; what has not come when it is let go comes as it is needed.
-
-        Args:
-            reader: wrapped by FSDP. weights: its own, if they are parked; none are brought before all of these are there.
-        """
+    def load_beside(self, reader: nn.Module) -> None:
+        """Bring the weights unit by unit while another model that FSDP has wrapped reads; what has not come by then comes as it is needed."""
         parts = [part for part in reader.modules() if isinstance(part, FSDPModule)]
 
         def bring(number: int, *args: Any) -> None:
-            if weights is None or weights.is_loaded:
-                for unit in self._units[: math.ceil(len(self._units) * (number + 1) / len(parts))]:
-                    self._bring(unit)
+            for unit in self._units[: math.ceil(len(self._units) * (number + 1) / len(parts))]:
+                self._bring(unit)
 
         for number, part in enumerate(parts):
             self._beside.append(part.register_forward_pre_hook(functools.partial(bring, number)))
