@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,3 +82,20 @@ def test_a_file_without_a_key_is_refused_with_what_to_do(tmp_path, spec, key):
     (tmp_path / CHECKPOINT_FILE).write_text(json.dumps(state))
     with pytest.raises(CheckpointError, match=f"no file of rollout.schedule carry .*{key}.* resume from an earlier"):
         rows.load(tmp_path)
+
+
+def test_a_disk_that_fails_now_is_no_verdict_on_the_checkpoint(tmp_path, spec, monkeypatch):
+    rows = CarriedRows(spec, _dataset(tmp_path))
+    rows.save(tmp_path)
+
+    def fails(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        rows.load(tmp_path)
+
+
+def test_a_checkpoint_without_the_file_is_refused(tmp_path, spec):
+    with pytest.raises(CheckpointError, match=f"{CHECKPOINT_FILE}: .*No such file"):
+        CarriedRows(spec, _dataset(tmp_path)).load(tmp_path)

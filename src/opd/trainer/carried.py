@@ -101,6 +101,6 @@ class CarriedRows:
         """Go on with what `save` saved.
 
         Raises:
-            CheckpointError: see `carried_file.load`.
+            CheckpointError, OSError: see `carried_file.load`.
         """
         carried_file.load(self._carry, folder)

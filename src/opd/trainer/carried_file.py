@@ -21,13 +21,13 @@ def load(carry: Carry, folder: Path) -> None:
     """Go on with what `save` saved.
 
     Raises:
-        CheckpointError: the file is not there, or is no such file.
+        CheckpointError: the file is not there, or is no such file. OSError: the disk fails now, which says nothing about the checkpoint.
     """
     path = folder / CHECKPOINT_FILE
     try:
         state: dict[str, Any] = json.loads(path.read_text())
         carry.restore(state)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
