@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 from tests.e2e.__main__ import verify
-from tests.e2e.promises.common import judge
+from tests.e2e.promises.common import judge, training_rows
 from tests.e2e.scenarios.evidence import hashes
 from tests.e2e.scenarios.registry import PROMISES
 
@@ -151,6 +151,13 @@ def test_a_summary_that_claims_more_than_the_evidence_is_found(build, capsys):
     write(build, {"hashes.json": {"quickstart": hashes(build / "quickstart")}})
     assert verify(build) == 1
     assert "the RayJob SUCCEEDED" in capsys.readouterr().out
+
+
+def test_metrics_that_an_outage_has_cut_into_parts_are_read_whole(tmp_path):
+    place = "run.store/attempts/0001"
+    parts = {"metrics.jsonl": metrics(1), "metrics.jsonl.000001": metrics(2, 3), "owner.json": {}}
+    write(tmp_path, {f"{place}/{name}": content for name, content in parts.items()})
+    assert training_rows(tmp_path, "run") == [("0001", step) for step in (1, 2, 3)]
 
 
 def lost_worker(tmp_path, first, second, shown):

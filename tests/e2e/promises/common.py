@@ -12,6 +12,10 @@ from typing import Any
 
 import yaml
 
+from opd.runs.metrics import METRICS_FILE
+from opd.runs.stream import read_streamed
+from opd.store.local import LocalStore
+
 Look = Callable[[Path], tuple[bool, str]]
 OVERRIDES = Path(__file__).resolve().parents[1] / "overrides"
 PLAYED, KILLED = "played.txt", "killed.jsonl"  # what every scenario leaves, what one leaves that kills
@@ -117,13 +121,17 @@ def attempts(folder: Path, run: str) -> list[str]:
     return sorted(path.parent.name for path in folder.glob(f"{run}.store/attempts/*/owner.json"))
 
 
+def metrics_rows(folder: Path, place: str) -> list[dict[str, Any]]:
+    """All that an attempt has written, in whatever parts the store has it; none where nothing is there."""
+    return [json.loads(line) for line in read_streamed(LocalStore(folder / place), METRICS_FILE).splitlines()]
+
+
 def training_rows(folder: Path, run: str) -> list[tuple[str, int]]:
     """(attempt, step) of each row that a training step wrote, in the order of attempts."""
     rows = []
     for attempt in attempts(folder, run):
-        path = folder / f"{run}.store/attempts/{attempt}/metrics.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
-        rows += [(attempt, row["step"]) for row in map(json.loads, lines) if "training/global_step" in row]
+        written = metrics_rows(folder, f"{run}.store/attempts/{attempt}")
+        rows += [(attempt, row["step"]) for row in written if "training/global_step" in row]
     return rows
 
 
@@ -187,10 +195,10 @@ def killed(run: str, part: str, *, during: str) -> Look:
     def look(folder: Path) -> tuple[bool, str]:
         kills = [json.loads(line) for line in text(folder, KILLED).splitlines()]
         [kill] = [one for one in kills if one.get("part") == part]
-        rows = (folder / f"{run}.store/attempts/{during}/metrics.jsonl").read_text().splitlines()
+        rows = metrics_rows(folder, f"{run}.store/attempts/{during}")
         began, ended = (
             tree(folder, f"{run}.store/attempts/{during}/owner.json")["started_at_s"],
-            json.loads(rows[-1])["time"],
+            rows[-1]["time"],
         )
         seen = f"process {kill['pid']} after {kill['time'] - began:.0f} s of attempt {during}, then {kill['next_pid']}"
         return began < kill["time"] < ended and kill["pid"] != kill["next_pid"], seen

@@ -19,6 +19,7 @@ from tests.e2e.promises.common import (
     UNREADABLE,
     Look,
     changes,
+    metrics_rows,
     one_after_the_other,
     role_of,
     started,
@@ -186,8 +187,7 @@ def ray_start_s(folder: Path, run: str) -> float:
 
 def _first_row(folder: Path, place: str) -> dict[str, Any]:
     """Of the attempt's first training step."""
-    rows = map(json.loads, text(folder, f"{place}/metrics.jsonl").splitlines())
-    return next(row for row in rows if "training/global_step" in row)
+    return next(row for row in metrics_rows(folder, place) if "training/global_step" in row)
 
 
 def _ended_s(folder: Path, loss: Loss, lost_s: float) -> float:

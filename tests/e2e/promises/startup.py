@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.promises.common import changes, one_after_the_other, role_of, started, tree, unix
+from tests.e2e.promises.common import changes, metrics_rows, one_after_the_other, role_of, started, tree, unix
 
 RUN = "opd-run"
 ALLOWANCE_S = 10.0
@@ -26,8 +26,7 @@ def breakdown(folder: Path) -> dict[str, float]:
     clock = tree(folder, "clock.json")
     head, submitter = (_first_times(folder, wanted) for wanted in ("head", "submitter"))
     owner = json.loads((folder / f"{RUN}.store/attempts/0001/owner.json").read_text())
-    rows = (folder / f"{RUN}.store/attempts/0001/metrics.jsonl").read_text().splitlines()
-    first = next(row for row in map(json.loads, rows) if row["step"] == 1)
+    first = next(row for row in metrics_rows(folder, f"{RUN}.store/attempts/0001") if row["step"] == 1)
     marks = {
         "install and operator": head["created"],
         "scheduling": head["scheduled"],

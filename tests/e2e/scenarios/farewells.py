@@ -20,7 +20,9 @@ def evicted_preempted(scene: Scene) -> None:
     """The worker is evicted; in the second attempt a pod of a higher PriorityClass takes its place for a while."""
     run = Run(scene, "opd", "evicted-preempted")
     with run.recorded():
-        install(run, sets=(f"cluster.worker.requests.cpu={_big_worker_m(scene)}m",))
+        # The chart's budget would refuse the eviction.
+        sets = (f"cluster.worker.requests.cpu={_big_worker_m(scene)}m", "cluster.disruption.budget=false")
+        install(run, sets=sets)
         with run.followed():
             run.until_step(2)
             _evict(scene, run.pods("worker")[0]["metadata"]["name"])

@@ -23,6 +23,7 @@ END = ("Complete", "Failed", "ValidationFailed")
 RUN_TIMEOUT_S = 900
 # What is small and says how the run went; checkpoints are only listed.
 _KEPT_OBJECTS = ("run.json", "result.json", "fatal.json", "owner.json", "ended.json", "metrics.jsonl", "driver.log")
+_KEPT_PARTS = ("metrics.jsonl.", "driver.log.")
 
 
 class Run:
@@ -171,7 +172,8 @@ class Run:
         files, names = self.scene.files(), self.scene.objects(f"{PREFIX}/{self.name}/")
         evidence.text(f"{self.name}.s3.txt", "\n".join(names))
         for name in names:
-            if name.rpartition("/")[2] in _KEPT_OBJECTS and "/checkpoints/" not in name:
+            last = name.rpartition("/")[2]
+            if (last in _KEPT_OBJECTS or last.startswith(_KEPT_PARTS)) and "/checkpoints/" not in name:
                 evidence.data(
                     f"{self.name}.store/{name.removeprefix(f'{BUCKET}/{PREFIX}/{self.name}/')}", files.cat(name)
                 )
