@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +103,6 @@ class ParkedWeights:
         for number, part in enumerate(parts):
             self._beside.append(part.register_forward_pre_hook(functools.partial(bring, number)))
 
-    @property
-    def is_loaded(self) -> bool:
-        """All weights are on the device, or on their way."""
-        return all(unit.there is not None for unit in self._units)
-
     def release(self) -> None:
         """Take the weights off the device; what was queued there before still reads them, and what is queued from now on may take their memory."""
         self._leave()
@@ -133,9 +127,6 @@ class ParkedWeights:
             hook.remove()
         self._beside.clear()
 
-    def _copying(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
     def _before(self, number: int, *args: Any) -> None:
         """Before a unit is gathered, by this stream or by one of FSDP's; with verl's `forward_prefetch` the next one is gathered too."""
         for unit in self._units[number : number + 1 + UNITS_AHEAD]:
@@ -149,12 +140,13 @@ class ParkedWeights:
             return
         # Memory of the stream that computes, which the student's phase takes next. The copy waits for who reads there still.
         unit.there = torch.empty_like(unit.host, device=self._device)
-        if self._stream is not None:
+        if self._stream is None:
+            unit.there.copy_(unit.host)
+        else:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with self._copying():
-            unit.there.copy_(unit.host, non_blocking=True)
-            if self._stream is not None:
-                unit.arrived = self._stream.record_event()
+            with torch.cuda.stream(self._stream):
+                unit.there.copy_(unit.host, non_blocking=True)
+            unit.arrived = self._stream.record_event()
         unit.point_at(unit.there)
 
     def _await(self, unit: _Unit) -> None:
