@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections import Counter
@@ -123,8 +124,10 @@ def _overtaken(case: Case, stopped: Attempt) -> Attempt:
     require(successor.reaches("load"), f"the successor of a stopped attempt ended: {last_lines(successor)}")
     stopped.thaw()
     code = stopped.wait()
-    said = f"was overtaken by attempt {successor.number}" in stopped.output
-    require(code == 1 and said, f"woken beside its successor, it ended with {code}: {last_lines(stopped)}")
+    # Attempts are numbered by claims, which a start that was struck before its own has none of.
+    said = re.search(r"attempt (\d+) of \S+ was overtaken by attempt (\d+)", stopped.output)
+    is_right = said is not None and int(said[2]) == int(said[1]) + 1
+    require(code == 1 and is_right, f"woken beside its successor, it ended with {code}: {last_lines(stopped)}")
     return successor
 
 
