@@ -25,7 +25,8 @@ from tests.silent_faults.recipes import INJECTED, NUM_FAULTY, NUM_FAULTY_SLOW, N
 
 FOLDER = ROOT / "build" / "silent-faults"
 TABLE = Path(__file__).parent / "RESULTS.md"
-NUM_SOUND_STEPS = 60
+NUM_SOUND_RUNS = 25
+NUM_SOUND_STEPS = 20
 SOUND_SEED = 21
 RECORDED = Path(__file__).parent / "recorded"
 _UNJUDGED = (PREFIX, "timing", "perf/", "global_seqlen/", "val-")
@@ -35,9 +36,10 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A fault's steps in a run: sound up to `first`, faulty from there to `last`."""
+    """A fault's steps in a run: sound up to `first`, faulty from there to `last`; then the weights are those of the run's start."""
 
     fault: str
+    """Empty: there is none."""
     begins: int
     first: int
     last: int
@@ -53,30 +55,33 @@ def turns(faults: Sequence[str]) -> list[Turn]:
     return found
 
 
-def play(recipe: Recipe, faults: Sequence[str], folder: Path, *sets: str) -> Rows:
-    """Run the recipe with the faults in turn; its rows."""
+SOUND_RUNS = [
+    Turn(fault="", begins=last - NUM_SOUND_STEPS + 1, first=last - NUM_SOUND_STEPS + 1, last=last)
+    for last in range(NUM_SOUND_STEPS, (NUM_SOUND_RUNS + 1) * NUM_SOUND_STEPS, NUM_SOUND_STEPS)
+]
+
+
+def play(recipe: Recipe, played: Sequence[Turn], folder: Path, *sets: str) -> None:
+    """Run the recipe with the faults in turn."""
     shutil.rmtree(folder, ignore_errors=True)
     schedule = [
         {
             "fault": turn.fault, "first": turn.first, "last": turn.last, "ends": turn.last,
-            "strength": INJECTED[turn.fault].strengths[recipe.number],
+            "strength": INJECTED[turn.fault].strengths[recipe.number] if turn.fault else 0.0,
         }
-        for turn in turns(faults)
+        for turn in played
     ]  # fmt: skip
-    steps = turns(faults)[-1].last if faults else NUM_SOUND_STEPS
     os.environ |= {
         inject.SCHEDULE: json.dumps(schedule),
         "RAY_worker_niceness": "0",  # 15 by default: on a busy machine the workers would hardly run beside anything else
         "VERL_USE_EXTERNAL_MODULES": inject.__name__,
         "PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT / "src", ROOT)),
     }
-    settings = ["trainer.val_before_train=false", f"trainer.total_steps={steps}", "actor.num_warmup_steps=0"]
+    settings = ["trainer.val_before_train=false", f"trainer.total_steps={played[-1].last}", "actor.num_warmup_steps=0"]
     process = start(folder, recipe.spec, *settings, *recipe.sets, *sets)
     outcome = finish(process, folder, recipe.spec, TIMEOUT_S)
     if outcome.returncode:
         raise SystemExit(f"{folder}: exit code {outcome.returncode}\n{outcome.output[-4000:]}")
-    rows = outcome.steps
-    return rows
 
 
 def named(rows: Rows) -> list[tuple[int, str, str]]:
@@ -90,6 +95,17 @@ def named(rows: Rows) -> list[tuple[int, str, str]]:
             found.append((number, fault, next(line for line in lines if f"({fault})" in line)))
         active = now
     return found
+
+
+def accused(rows: Rows) -> tuple[int, list[str]]:
+    """Of a run in which the weights of its start came back without a fault: how often it began, and what was named."""
+    begun = [turn for turn in SOUND_RUNS if turn.last <= len(rows)]
+    found = [
+        f"`{name}`, run {number}, step {step}"
+        for number, turn in enumerate(begun, start=1)
+        for step, name, _ in named(rows[turn.begins - 1 : turn.last])
+    ]
+    return len(begun), found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +143,8 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
         f"`recipes.py`): {NUM_SOUND} sound steps, {NUM_FAULTY} with the fault ({NUM_FAULTY_SLOW} with one that grows), then the weights of the run's start and a fresh",
         "optimizer again. Each turn is judged as a run of its own. Steps count from the fault's first. Limits were set on the recipe `set-on`; `judged-on` has another loss,",
         "batch, temperature, rate, seed, number of answers, and weaker faults. Faults of what tools wrote are injected into `agent-set-on` and",
-        "`agent-judged-on`, conversations with tools that differ in the same way; no limit was set on either.",
+        "`agent-judged-on`, conversations with tools that differ in the same way; no limit was set on either. In the sound runs",
+        "the weights of the start and a fresh optimizer come back every so many steps without any fault, with other prompts and noise.",
         "",
         "| fault | done | set-on | judged-on | named as well |",
         "| --- | --- | --- | --- | --- |",
@@ -152,8 +169,9 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
             f"| the {len(recipe)} turns of {name} before their faults | {len(recipe) * NUM_SOUND} | {', '.join(early) or 'nothing'} |"
         )
     for name, rows in sound.items():
+        num_runs, found = accused(rows)
         lines.append(
-            f"| {name} | {len(rows)} | {', '.join(f'`{found}`, step {step}' for step, found, _ in named(rows)) or 'nothing'} |"
+            f"| {num_runs} runs of {name}, {NUM_SOUND_STEPS} steps each | {num_runs * NUM_SOUND_STEPS} | {', '.join(found) or 'nothing'} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -173,8 +191,8 @@ def main() -> int:
     if not args.judge:
         for recipe in chosen:
             if wanted[recipe.name]:
-                play(recipe, wanted[recipe.name], FOLDER / recipe.name)
-                play(recipe, [], FOLDER / f"{recipe.name}-sound", f"seed={SOUND_SEED}")
+                play(recipe, turns(wanted[recipe.name]), FOLDER / recipe.name)
+                play(recipe, SOUND_RUNS, FOLDER / f"{recipe.name}-sound", f"seed={SOUND_SEED}")
     judged, sound = {}, {}
     for recipe in RECIPES.values():
         rows = _kept(recipe) or []
@@ -189,7 +207,7 @@ def main() -> int:
             if judged[one.name] and all(found.named for found in judged[one.name]):
                 record(_kept(one) or [], RECORDED / f"{one.name}.json")
     missed = [one for recipe in judged.values() for one in recipe if not one.named or one.early]
-    return 1 if missed or any(named(rows) for rows in sound.values()) else 0
+    return 1 if missed or any(accused(rows)[1] for rows in sound.values()) else 0
 
 
 def record(rows: Rows, path: Path) -> None:
