@@ -25,9 +25,8 @@ from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, 
 from tests.simulator.world import READER, World
 
 STEPS = 150
+# Their worlds are kept until all have been played: some 400 KB each.
 PER_TASK = 50
-# Schedules whose worlds are kept until they are looked for: a few MB each.
-PER_COLLECTION = 10
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
@@ -69,11 +68,10 @@ def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
     """Plays the schedules of these seeds."""
     tally = Tally()
     gc.disable()  # a world is garbage as a whole, once its schedule has been played
-    for number, seed in enumerate(seeds):
+    for seed in seeds:
         tally.play(seed, World(seed, steps, sites=sites))
-        if number % PER_COLLECTION == 0:
-            gc.collect()
-            gc.freeze()  # what is left is kept on purpose, and need not be looked at again
+    gc.collect()
+    gc.freeze()  # what is left is kept on purpose, and need not be looked at again
     gc.enable()
     return tally
 
