@@ -76,7 +76,8 @@ def main() -> int:
             rows[row.scenario] = row
             verdict = "ok" if row.ok else "FAILED"
             _say(f"[{number}/{len(chosen)}] {row.scenario}: {verdict} in {row.seconds:.0f} s: {row.observed}")
-            order = sorted(rows) if args.rounds else list(SCENARIOS)
+            order = [] if args.rounds else list(SCENARIOS)
+            order += sorted(set(rows) - set(order))
             not_run = [name for name in order if name not in rows]
             report.write([rows[name] for name in order if name in rows], summary, args.table, title, not_run=not_run)
     finally:
