@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 from tests.evidence import models
-from tests.evidence.alone import main_of
+from tests.evidence.alone import Trained, main_of
 from tests.evidence.cells import PRIMARY_FILE, START
 from tests.evidence.chains import LEVELS, MAX_RESPONSE_TOKENS, Chain, draw
 from tests.evidence.harness import TEACHER_SEED
@@ -72,13 +72,9 @@ CELLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Held-out shares of right answers, sampled at temperature 1, and what the rollout took."""
+class Result(Trained):
+    """What the rollout took as well."""
 
-    cell: str
-    seed: int
-    before: float
-    after: float
     after_longest: float
     """Of the problems with the most steps."""
     trained_tokens: int

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from tests.evidence.alone import main_of
+from tests.evidence.alone import Trained, main_of
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, paired
 from tests.evidence.opsd import MAX_TOKENS, prompt_ids, share_right, update_loss
@@ -61,21 +61,13 @@ of `same`, and if it is above the gain of `likelihood_habit` by the interval of 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Held-out shares of right answers, sampled at temperature 1, and how much of the student's answers was aligned."""
+class Result(Trained):
+    """How much of the student's answers was aligned as well."""
 
-    cell: str
-    seed: int
-    before: float
-    after: float
     aligned: float
     """Share of the student's response tokens that lie in a span."""
     one_to_one: float
     """Share of spans that are one token of each."""
-
-    @property
-    def gain(self) -> float:
-        return self.after - self.before
 
 
 def build_foreign_tokenizer() -> PreTrainedTokenizerBase:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import yaml
 from peft import LoraConfig, get_peft_model
-from tests.evidence.alone import main_of
+from tests.evidence.alone import Trained, main_of
 from tests.evidence.cells import PRIMARY_FILE
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, paired
@@ -54,18 +54,10 @@ ALPHA_OVER_RANK = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Held-out shares of right answers, sampled at temperature 1, and how many weights were trained."""
+class Result(Trained):
+    """How many weights were trained as well."""
 
-    cell: str
-    seed: int
-    before: float
-    after: float
     num_trained: int
-
-    @property
-    def gain(self) -> float:
-        return self.after - self.before
 
 
 def make_student(rank: int, *, seed: int) -> Qwen3ForCausalLM:

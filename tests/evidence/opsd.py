@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from tests.evidence.alone import main_of
+from tests.evidence.alone import Trained, main_of
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, holm, paired
 from torch import Tensor
@@ -46,13 +46,9 @@ PRIMARY = (("hint", "no_hint"), ("hint", "shuffled"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Held-out shares of right answers, sampled at temperature 1 behind the student's prompt, and what the teacher knows."""
+class Result(Trained):
+    """What the teacher knows as well; the student's share is that behind its own prompt."""
 
-    cell: str
-    seed: int
-    before: float
-    after: float
     taught: float
     """The teacher's own share of right answers behind what it reads, at the start."""
 

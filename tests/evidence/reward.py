@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import yaml
 from tests.evidence import opsd
-from tests.evidence.alone import main_of
+from tests.evidence.alone import Trained, main_of
 from tests.evidence.cells import PRIMARY_FILE
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, holm, paired
@@ -66,13 +66,9 @@ CELLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """Held-out shares of right answers, sampled at temperature 1."""
+class Result(Trained):
+    """What the teacher knows as well."""
 
-    cell: str
-    seed: int
-    before: float
-    after: float
     taught: float
     """The teacher's own."""
 
