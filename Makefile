@@ -7,7 +7,6 @@ BIN := $(VENV)/bin
 # The first Python that the lock covers; override with `make PYTHON=/path/to/python3.12 ...`.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && command -v $$p && break; done)
-SEED ?= 1
 EXP ?= manifests/experiments/quickstart.yaml
 # A site file, for `run` and every command of the tool: what all runs on a cluster share (manifests/sites).
 ifdef SITE
@@ -23,12 +22,13 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.train.stamp ## the trainer's environment (.venv): torch, verl, ray; about a minute
+setup-gpu: $(VENV)/.gpu.stamp ## the same with vLLM, for runs on GPUs; kept by `setup` from then on
 setup-tool: $(VENV)/.tool.stamp ## the tool alone (.venv): no torch, seconds
 
 $(BIN)/uv:
@@ -38,15 +38,19 @@ $(BIN)/uv:
 
 # Bytecode is compiled once here: without it each of a run's processes compiles verl and torch again at its start.
 $(VENV)/.train.stamp: $(BIN)/uv uv.lock pyproject.toml
-	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra train --compile-bytecode
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra $(if $(wildcard $(VENV)/.gpu.stamp),gpu,train) --compile-bytecode
 	@touch $@ $(VENV)/.tool.stamp
+
+$(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
+	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
+	@touch $@ $(VENV)/.train.stamp $(VENV)/.tool.stamp
 
 $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact
 	@touch $@
 
-quickstart: setup ## distil a teacher into a student on this machine, table and learning curve (SEED=7)
-	$(BIN)/python -m opd.quickstart --seed $(SEED)
+quickstart: setup ## distil a teacher into a student on this machine, table and learning curve (SEED=n, 1 by default)
+	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
 
 run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set key=value")
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
@@ -126,8 +130,8 @@ chaos: setup ## break real runs in every promised way and compare them (SCENARIO
 mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1 --results tests/mutants/RESULTS.md")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-simulate: setup ## the control code under a simulated clock, disk and store (SEED=n STEPS=n replays one schedule; COUNT=n plays so many; ARGS=--bugs)
-	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),$(if $(COUNT),--count $(COUNT)),--count $(or $(COUNT),10000) --processes 2) $(ARGS)
+simulate: setup ## the control code under a simulated clock, disk and store (10,000 schedules; COUNT=n plays so many; SEED=n STEPS=n replays one; ARGS=--bugs)
+	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED),--processes 2) $(if $(STEPS),--steps $(STEPS)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 silent-faults: setup ## inject faults that raise nothing into real runs and show what the monitor names (ARGS="lr-zero --recipe set-on")
 	$(BIN)/python -m tests.silent_faults $(ARGS)
@@ -141,15 +145,10 @@ bench-gpu: setup ## fused divergence against its floor and its peers, chosen tok
 	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
-# vLLM comes with the `gpu` extra, which `setup` would take away again.
-$(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
-	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
-	@touch $@
-
-gpu-smoke: $(VENV)/.gpu.stamp ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
-bench-step: $(VENV)/.gpu.stamp ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
+bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
@@ -192,5 +191,5 @@ agent-models: setup ## train the agent evidence's teacher and student start agai
 toy-models: setup ## train the quickstart's teacher and student start again
 	$(BIN)/python -m opd.data.toy.make_models
 
-clean: ## remove build outputs (not the environment)
-	rm -rf build outputs .pytest_cache .mypy_cache .ruff_cache
+clean: ## remove what builds and tests left (neither the environment nor runs, which lie in outputs)
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache

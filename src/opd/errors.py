@@ -18,6 +18,7 @@ RunError (exit 1)
 ├── NoPlace                  a part of the run found no node
 ├── PartLost                 processes of the run are gone with their node or by a kill
 │   └── NodeLost             with their node
+├── MissingPackage (exit 2)  what the spec asks for is not installed here
 ├── UnusableInput (exit 2)   a function that the spec names cannot do what the run needs of it
 └── CheckpointError
     ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
@@ -62,6 +63,12 @@ class AlreadyExists(StoreError):
 
 class DiskFull(RunError):
     """The disk that holds the run directory is full."""
+
+
+class MissingPackage(RunError):
+    """The spec asks for something whose package is not installed."""
+
+    exit_code = 2
 
 
 class CorruptRecord(RunError):

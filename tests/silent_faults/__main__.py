@@ -180,7 +180,7 @@ def main() -> int:
     """Run the command line; 1 where a fault was missed or a sound run accused."""
     parser = argparse.ArgumentParser(prog="python -m tests.silent_faults", description=__doc__.splitlines()[0])
     parser.add_argument("faults", nargs="*", help=f"by default all: {', '.join(INJECTED)}")
-    parser.add_argument("--recipe", choices=list(RECIPES), help="by default both")
+    parser.add_argument("--recipe", choices=list(RECIPES), help="by default all")
     parser.add_argument("--judge", action="store_true", help="judge the rows of the last runs again, and run nothing")
     args = parser.parse_args()
     wanted = {

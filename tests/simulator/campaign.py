@@ -27,6 +27,7 @@ from tests.simulator.world import READER, World
 STEPS = 150
 # Their worlds are kept until all have been played: some 400 KB each.
 PER_TASK = 50
+SCHEDULES = 10_000
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
@@ -118,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="replay this one; with --count the first of so many")
     parser.add_argument("--steps", type=int, default=STEPS, help="decisions of a schedule before it calms down")
-    parser.add_argument("--count", type=int, help="schedules")
+    parser.add_argument("--count", type=int, help=f"schedules (default: {SCHEDULES:,}, of a seed made from the commit)")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--until-failure", action="store_true", help="end at the first one that fails")
@@ -147,11 +148,11 @@ def main(argv: list[str] | None = None) -> int:
     if failures and (options.seed or 0) < FIRST_SHOWN:
         return 1
     gc.freeze()  # what is imported by now stays
-    if options.count is None:
-        return replay(options.seed or 0, options.steps, sites, out)
+    if options.count is None and options.seed is not None:
+        return replay(options.seed, options.steps, sites, out)
     first = options.seed if options.seed is not None else int(commit()[:7], 16) if commit() != "unknown" else 0
     began_s = time.monotonic()
-    tally = play_all(range(first, first + options.count), options, sites)
+    tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites)
     table = f"Seeds from {first}.\n\n{tally.table(sites, time.monotonic() - began_s, options.processes)}"
     print(
         table,

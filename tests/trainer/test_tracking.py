@@ -16,6 +16,7 @@ from tests.ports import free_ports
 from tests.trainer.tracked_attempt import PROJECT, RUN_ID, STEPS
 from tests.trainer.wandb_file import read_wandb_file
 
+from opd.errors import MissingPackage
 from opd.runs.run import Run
 from opd.trainer import tracking
 
@@ -29,7 +30,7 @@ def attempt(folder: Path) -> Run:
 
 def test_a_logger_whose_package_is_missing_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setitem(tracking._PACKAGES, "wandb", "no_such_package")
-    with pytest.raises(tracking.MissingTracker, match=r"trainer\.loggers: wandb needs the package no_such_package"):
+    with pytest.raises(MissingPackage, match=r"trainer\.loggers: wandb needs the package no_such_package"):
         tracking.check_installed(["console", "wandb"])
     tracking.check_installed(["console", "file"])
 

@@ -29,7 +29,7 @@ helm install my-run charts/{kind} --namespace opd -f {example} \\
 ```
 
 The release name is the run id: it names the RayJob, its claim and the prefix in the store. A run is not upgraded: install
-another release, or uninstall this one and install it again under the same name: a kind that trains resumes from its newest checkpoint.
+another release, or uninstall this one and install it again under the same name: {again}.
 {beside}
 ## Values
 
@@ -39,6 +39,13 @@ how the run meets Kubernetes, are the same for every kind: [charts/opd-lib](../o
 by `make schema`.
 
 """
+AGAIN = {
+    "eval": "it asks only the prompts whose answers are not stored yet",
+    "passrate": "it asks only the prompts whose answers are not stored yet",
+    "convert": "it begins again and replaces its folder",
+    "pipeline": "it goes on at the first stage that has not ended, which resumes",
+}
+"""What a run of a kind does under the name of one that did not end, where it does not train."""
 BESIDE = {
     "pipeline": """\
 
@@ -86,7 +93,11 @@ EXAMPLES = {
 def readme(chart: Chart) -> str:
     """The file's text."""
     head = TEXT.format(
-        kind=chart.kind, purpose=PURPOSE[chart.kind], example=EXAMPLES[chart.kind], beside=BESIDE.get(chart.kind, "")
+        kind=chart.kind,
+        purpose=PURPOSE[chart.kind],
+        example=EXAMPLES[chart.kind],
+        again=AGAIN.get(chart.kind, "it resumes from its newest checkpoint"),
+        beside=BESIDE.get(chart.kind, ""),
     )
     properties = {name: node for name, node in chart.schema["properties"].items() if name not in ("cluster", *HIDDEN)}
     return head + _table({**chart.schema, "properties": properties}, chart.defaults, "")

@@ -357,8 +357,8 @@ class Opd(Section):
     importance: Importance = Field(default_factory=Importance, description="How much of a step's responses counts.")
     stages: tuple[Stage, ...] = Field(
         default=(),
-        description="Parts of the run with a loss and rollouts of their own: `until`, `loss_type`, `beta`, `rollouts`, "
-        "`optimizer`, `lr_schedule` of each, as src/opd/importance/README.md says; empty: one.",
+        description="Parts of the run with a loss and rollouts of their own; src/opd/importance/README.md explains the keys of each, "
+        "which are below; empty: one.",
     )
     teacher_answers: Paths | None = Field(
         default=None,

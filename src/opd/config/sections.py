@@ -229,8 +229,8 @@ class Rollout(Section):
     max_num_seqs: Count = Field(default=256, description="Sequences the server decodes at once.")
     max_num_batched_tokens: Count = Field(default=8192, description="Tokens the server processes in one forward.")
     logprobs_every: Count = Field(
-        description="Steps from one whose rollouts come with the probability of each token, for the check that rollout and "
-        "actor agree, to the next; the first step is one. vLLM decodes up to three times slower in those."
+        description="In every so many-th step, the first among them, the server also returns each token's probability, by which "
+        "the monitor checks that rollout and actor agree. vLLM decodes up to three times slower in those."
     )
     num_agent_workers: Natural = Field(description="Processes that drive the conversations; 0: the trainer itself.")
     schedule: Literal["strict", "carry"] = Field(
@@ -239,11 +239,14 @@ class Rollout(Section):
         "update takes place when enough responses are complete, and the others go on under the new weights.",
     )
     in_flight: Count | None = Field(
-        default=None, description="carry: responses that are generated at once; unset: twice those of a step."
+        default=None,
+        description="carry: responses that are generated at once; unset: twice those of a step.",
+        examples=[512],
     )
     max_age: Count | None = Field(
         default=None,
-        description="carry: updates that the weights may be ahead of those that made a token which they train on; unset: 16.",
+        examples=[16],
+        description="carry: the most versions of the weights, one a step, between the one that sampled a token and the one that trains on it; unset: 16.",
     )
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
 

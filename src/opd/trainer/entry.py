@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -24,7 +25,7 @@ from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
-from opd.errors import RunError, Unfit
+from opd.errors import MissingPackage, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs
 from opd.runs import origin, stacks
 from opd.runs.run import Run
@@ -167,6 +168,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
         embedded = start_ray(config, num_cpus=sizes.num_nodes * worker_needs(sizes).cpus)
         try:
             wait_for_nodes(sizes, is_alone=embedded)
+            check_server(ours.spec)
             fetch_on_nodes(models)
             START.mark("Ray")
             server = "" if isinstance(ours.spec, SftSpec) else " and rollout server"
@@ -178,6 +180,19 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
         finally:
             if embedded:
                 ray.shutdown()
+
+
+def check_server(spec: AnyRunSpec) -> None:
+    """Refuse a rollout server that is not installed, once the devices are known to be there.
+
+    Raises:
+        MissingPackage: with how it is installed.
+    """
+    if not isinstance(spec, SftSpec) and spec.rollout.name == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise MissingPackage(
+            "rollout.name: vllm needs the package vllm, which is not installed in the Python that runs this: on a machine with GPUs run "
+            "`make setup-gpu` (or install opd[gpu]); images/trainer has it; without a GPU set device: cpu"
+        )
 
 
 def set_process_environment(device: str) -> None:

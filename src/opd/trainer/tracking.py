@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from opd.errors import RunError
+from opd.errors import MissingPackage
 from opd.runs.identity import SPEC_FILE
 from opd.runs.run import Run
 
@@ -21,18 +21,12 @@ _MAX_WANDB_TAG_CHARS = 64  # W&B refuses a run with a longer one
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
-class MissingTracker(RunError):
-    """A logger of the spec whose package is not installed."""
-
-    exit_code = 2
-
-
 def check_installed(loggers: Collection[str]) -> None:
-    """Raises MissingTracker now instead of in the middle of a start that has taken minutes."""
+    """Raises MissingPackage now instead of in the middle of a start that has taken minutes."""
     for name in loggers:
         package = _PACKAGES.get(name)
         if package is not None and importlib.util.find_spec(package) is None:
-            raise MissingTracker(
+            raise MissingPackage(
                 f"trainer.loggers: {name} needs the package {package}, which is not installed: install it into this "
                 "environment (or image), or remove it from the list; the run keeps its own metrics in any case"
             )
