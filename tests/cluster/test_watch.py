@@ -8,6 +8,38 @@ import textwrap
 
 import pytest
 
+_LATE = """
+    import signal, threading, time
+    from opd.cluster import watch
+    from opd.errors import PartLost
+
+    begun, asked = threading.Event(), []
+
+    def find():
+        asked.append(None)
+        if len(asked) == 2:
+            raise AttributeError("of a private interface")
+        if len(asked) == 3:
+            begun.set()
+            time.sleep(watch._JOIN_S + 0.5)
+        return {"id": "lost"} if len(asked) == 3 else {}
+
+    ends = []
+    with watch.Watch([watch.Look(find=find, patience_s=0, error=lambda lines: ends.append(lines) or PartLost(lines))], poll_s=0.01):
+        begun.wait()
+    time.sleep(1.0)
+    print("went on", ends, flush=True)
+"""
+
+
+def test_a_look_that_fails_goes_on_and_one_that_answers_too_late_ends_nothing():
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_LATE)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "went on [['lost']]\n"), ended.stderr
+    assert "cannot ask Ray how the run is, trying again: of a private interface" in ended.stderr
+
+
 _PROGRAM = """
     import os, signal, sys, threading, time
     from dataclasses import replace

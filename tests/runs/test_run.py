@@ -108,6 +108,13 @@ def test_an_exception_marks_the_attempt_failed_and_the_next_one_starts_at_once(o
     assert (ended["outcome"], ended["detail"]) == ("failed", "ZeroDivisionError: in the trainer")
 
 
+def test_an_orderly_end_names_the_error_behind_it(open_run: Callable) -> None:
+    with pytest.raises(SystemExit), open_run() as run:
+        raise SystemExit(76) from ZeroDivisionError("a node is gone")
+    ended = run.local.get_json("attempts/0001/ended.json")
+    assert (ended["outcome"], ended["detail"]) == ("stopped", "ZeroDivisionError: a node is gone")
+
+
 def test_the_stacks_of_an_attempt_that_was_ended_reach_the_store_with_the_next(
     open_run: Callable, tmp_path: Path
 ) -> None:

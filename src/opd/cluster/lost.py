@@ -76,18 +76,15 @@ def parts_of_lost_nodes() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def naming_lost_nodes(verdict_s: float = VERDICT_S) -> Iterator[None]:
+def naming_lost_nodes() -> Iterator[None]:
     """Within it a call of an actor that Ray cannot reach, or that died, ends as NodeLost where the actor's node is gone.
 
     Where ranks are on several nodes, one that is left may end the call before: by its own error, of the peer that it misses.
-
-    Args:
-        verdict_s: how long Ray may take to call a node dead of which it reaches an actor no more.
     """
     try:
         yield
     except ray.exceptions.RayActorError as error:
-        until_s = time.monotonic() + verdict_s * isinstance(error, ray.exceptions.ActorUnavailableError)
+        until_s = time.monotonic() + VERDICT_S * isinstance(error, ray.exceptions.ActorUnavailableError)
         while not (gone := parts_of_lost_nodes()) and time.monotonic() < until_s:
             time.sleep(POLL_S)
         if not gone:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
-import ray
-
 from opd.errors import RunError
 
 # A node counts as dead after 15 to 30 s without a word; looking more often finds nothing sooner.
@@ -74,7 +72,9 @@ class Watch:
         for thread in self._threads:
             thread.join(_JOIN_S)  # it may be asking a GCS that is away
         if self._threads:
-            signal.signal(_SIGNAL, self._before)
+            # A thread that outlasts the wait may be about to signal, which by default ends the process.
+            is_one_left = any(thread.is_alive() for thread in self._threads)
+            signal.signal(_SIGNAL, signal.SIG_IGN if is_one_left else self._before)
         if self._error is not None and isinstance(error, KeyboardInterrupt):
             raise self._error from error
 
@@ -83,7 +83,7 @@ class Watch:
         while not self._over.wait(self.poll_s):
             try:
                 lines = look.find()
-            except (ray.exceptions.RayError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own, and the look goes on
                 print(f"cannot ask Ray how the run is, trying again: {error}", file=sys.stderr, flush=True)
                 continue
             now_s = time.monotonic()
@@ -95,6 +95,8 @@ class Watch:
                 return
 
     def _end(self, error: RunError) -> None:
+        if self._over.is_set():
+            return  # what was found came too late to end anything
         self._error = error
         signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
         if not self._over.wait(self.end_s):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+LEVEL = 0.05
 
 
 class Estimate(NamedTuple):
@@ -182,14 +183,14 @@ def chance_beyond(t: float, freedom: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def critical_t(freedom: int, level: float = 0.05) -> float:
-    """The t that |T| exceeds with chance `level` (0 < level < 1), by bisection of `chance_beyond`."""
+def critical_t(freedom: int) -> float:
+    """The t that |T| exceeds with chance `LEVEL`, by bisection of `chance_beyond`."""
     low, high = 0.0, 1.0
-    while chance_beyond(high, freedom) > level:
+    while chance_beyond(high, freedom) > LEVEL:
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if chance_beyond(middle, freedom) > level else (low, middle)
+        low, high = (middle, high) if chance_beyond(middle, freedom) > LEVEL else (low, middle)
     return high
 
 

@@ -31,7 +31,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.agent.loop import ToolDialogueLoop, environment
 from opd.agent.metrics import AgentCounts
-from opd.agent.settings import AGENT_LOOP
+from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
 from opd.compat.verl_trainer import RewardWorker
 from opd.config import EvalSpec
@@ -162,8 +162,8 @@ class RolloutWorker(_VerlWorker):
         started = time.perf_counter()
         validate, only_scored = _take(batch, "validate"), _take(batch, ONLY_SCORED)
         partition = PASS_RATES if only_scored else VALIDATION if validate else TRAIN
-        if "agent_name" not in batch:
-            batch["agent_name"] = NonTensorData(self.config.actor_rollout_ref.rollout.agent.default_agent_loop)
+        if LOOP_COLUMN not in batch:
+            batch[LOOP_COLUMN] = NonTensorData(self.config.actor_rollout_ref.rollout.agent.default_agent_loop)
         prompts = [_row(batch, i) for i in range(len(batch))]
         rollout = self.config.actor_rollout_ref.rollout
         default_n = rollout.val_kwargs.n if validate else rollout.n
@@ -211,7 +211,7 @@ class RolloutWorker(_VerlWorker):
     async def _trajectory(self, prompt: dict[str, Any], sample: int, partition: str) -> list[Row]:
         """One agent loop from prompt to scored rows."""
         kwargs = {k: v for k, v in prompt.items() if not k.startswith("__")}
-        agent_name, step = kwargs.pop("agent_name"), int(kwargs["global_steps"])
+        agent_name, step = kwargs.pop(LOOP_COLUMN), int(kwargs["global_steps"])
         client: SeededClient | GivenAnswer = SeededClient(
             self.llm_client,
             run_seed=self.ours.spec.seed,
@@ -250,6 +250,8 @@ class RolloutWorker(_VerlWorker):
                 await loop.run(sampling, session_id=row.sample, **prompt)
             assert client.growth is not None  # a single-turn loop asks once
             return client.growth
+        except ray.exceptions.RayActorError:
+            raise  # a server that is gone answers no other row either, and its node may be
         except Exception as error:  # noqa: BLE001 - the row is given up and counted, as one of a whole batch is
             logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
             return Growth(tokens=[], version=-1, is_complete=False, error=str(error) or type(error).__name__)

@@ -230,7 +230,8 @@ class Run(RunWriter):
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Marks the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        why = error.__cause__ if isinstance(error, SystemExit) and error.__cause__ is not None else error
+        text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.check_owner()
             write_fatal(self.stores[0], text, run_id=self.handle.run_id, attempt=self.handle.attempt)

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from opd.agent.settings import SINGLE_TURN
+from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
 from opd.config.rules import carried_sizes
@@ -22,7 +22,6 @@ from opd.rollout.worker import GIVEN
 from opd.trainer import carried_file
 from opd.trainer.dataset import PromptDataset
 
-_LOOP_COLUMN = "agent_name"
 """Column of the data by which verl chooses a row's agent loop."""
 
 
@@ -43,9 +42,9 @@ class CarriedRows:
             rule = f"the training data have {num} answers, and {in_flight} are to be generated at once"
             fix = f"at most {num} (rollout.in_flight), or more prompts"
             raise SpecError([Problem(path="rollout.in_flight", value=rollout.in_flight, rule=rule, fix=fix)])
-        others = {str(name) for name in dataset.column(_LOOP_COLUMN) or ()} - {SINGLE_TURN}
+        others = {str(name) for name in dataset.column(LOOP_COLUMN) or ()} - {SINGLE_TURN}
         if others:
-            rule = f"column {_LOOP_COLUMN} of the data asks for {sorted(others)}, and rollout.schedule carry answers by {SINGLE_TURN} alone"
+            rule = f"column {LOOP_COLUMN} of the data asks for {sorted(others)}, and rollout.schedule carry answers by {SINGLE_TURN} alone"
             fix = "rollout.schedule: strict, or data without that column"
             raise SpecError([Problem(path="data.train", value=list(spec.data.train), rule=rule, fix=fix)])
         self.rows_per_update = spec.data.train_batch_size * rollout.num_samples
@@ -77,7 +76,7 @@ class CarriedRows:
 
     def _row(self, index: int) -> dict[str, Any]:
         """A row of the data set; its column of agent loops names none but the one that is used."""
-        return {name: value for name, value in self._dataset[index].items() if name != _LOOP_COLUMN}
+        return {name: value for name, value in self._dataset[index].items() if name != LOOP_COLUMN}
 
     def metrics(self, step: int) -> dict[str, float]:
         """Of the step's update, see `Update.metrics`."""

@@ -8,7 +8,7 @@ import ray
 import transfer_queue as tq
 from omegaconf import DictConfig
 
-from opd.trainer.startup import Background
+from opd.worker.background import Job
 
 _KILL_POLL_S = 0.5
 
@@ -25,7 +25,7 @@ class RunQueue:
         # As TransferQueue names them: (name, namespace), None for the run's own.
         self._actors: list[tuple[str, str | None]] = [("TransferQueueController", "transfer_queue")]
         self._actors += [(f"TransferQueueStorageUnit#{i}", None) for i in range(storage.num_data_storage_units)]
-        self._start = Background(lambda: tq.init(config), "transfer-queue")
+        self._start = Job(lambda: tq.init(config), name="transfer-queue")
 
     def wait_until_up(self) -> None:
         """Until it can be used; raises what its start raised."""

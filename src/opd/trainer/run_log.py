@@ -32,9 +32,12 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
 
 
-def progress_bar(done: int, total: int, width: int = 16) -> str:
-    filled = round(width * done / max(total, 1))
-    return "█" * filled + "░" * (width - filled)
+BAR_WIDTH = 16
+
+
+def progress_bar(done: int, total: int) -> str:
+    filled = round(BAR_WIDTH * done / max(total, 1))
+    return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
 # (label, metric names of which the first present is shown, format)

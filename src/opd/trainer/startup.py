@@ -1,48 +1,13 @@
-"""Start-up side by side: the queue and the rollout servers while the worker loads."""
+"""Start-up side by side: the rollout servers while the worker loads."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from opd.cluster.nodes import working_nodes
-
-T = TypeVar("T")
-
-
-class Background(Generic[T]):
-    """A call running in a thread; `result` waits for it and raises what it raised."""
-
-    def __init__(self, call: Callable[[], T], name: str):
-        self._call = call
-        self._value: Any = None
-        self._error: BaseException | None = None
-        # Not the thread's own end: Python 3.11 takes a thread whose `join` was interrupted for ended.
-        self._ended = threading.Event()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._value = self._call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
-            self._error = error
-        finally:
-            self._ended.set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the call has ended, however it ended; False if it has not within the time."""
-        return self._ended.wait(timeout_s)
-
-    def result(self) -> T:
-        self.wait()
-        if self._error is not None:
-            raise self._error
-        value: T = self._value
-        return value
 
 
 def start_cpu_servers(config: DictConfig) -> list[Any]:

@@ -52,6 +52,7 @@ class OrderedTrainer(PPOTrainerSync):
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
+        self._are_asleep = False
         self._sealing = checkpointing.Sealing()
         self.timing_raw: dict[
             str, float
@@ -133,7 +134,7 @@ class OrderedTrainer(PPOTrainerSync):
             with verl_trainer.quiet(), self._stop:
                 super().fit(agent_loop_manager)
                 self._wait_for_seal()
-        except Exception:
+        except (Exception, KeyboardInterrupt):  # the second is how `opd.cluster.watch` ends a run
             self._sealing.leave()
             raise
         PROGRESS.rest("end")  # the store's own deadlines bound what is left
@@ -255,12 +256,13 @@ class OrderedTrainer(PPOTrainerSync):
             if gone:  # nothing here waits for them, as a step would
                 error = NodeLost(sorted(gone.values()))
                 print(f"the pods go: {error}", flush=True)
-                raise SystemExit(error.exit_code)
+                raise SystemExit(error.exit_code) from error
             return self._stop.requested or self.global_steps >= self.total_training_steps
 
         PROGRESS.rest("pods")
         if stop.serve(run.asked_in, save, is_over=is_over):
             run.take_back()
+            self._wake_servers()
         PROGRESS.enter("next step", self.global_steps)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
@@ -307,11 +309,20 @@ class OrderedTrainer(PPOTrainerSync):
         saves = self.config.trainer.save_freq > 0 and self.ours.checkpoint.save_on_exit
         self._wait_for_seal()
         if self.run is not None and saves and self.global_steps > 0 and self._saved_step != self.global_steps:
+            # As within a step: what the servers hold between two is room that the memory plan gives to a save.
+            self.checkpoint_manager.sleep_replicas()
+            self._are_asleep = True
             self._save_checkpoint()
             self._seal_saved()
             self._wait_for_seal()
             self._saved_step = self.global_steps
         return self._saved_step
+
+    def _wake_servers(self) -> None:
+        """Where a save between two steps has let them sleep and the run goes on."""
+        if self._are_asleep:
+            self._are_asleep = False
+            self.on_step_end()
 
     def prepare_step(self) -> dict[str, float]:
         """Generate the step's rollouts (all of `gen`), and report what failed."""

@@ -1,4 +1,4 @@
-"""A call beside the training, on a thread of its own: how it ended is asked for later, and never lost."""
+"""A call on a thread of its own: how it ended is asked for later, and never lost."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Job(Generic[T]):
         self._call: Callable[[], T] | None = call
         self._answer: T | None = None
         self._error: BaseException | None = None
+        # Not the thread's own end: Python 3.11 takes a thread whose `join` was interrupted for ended.
         self._has_ended = threading.Event()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Between two looks whether all ranks are done, seconds: the first, and the longest, of which each is twice the one before.
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 1.0
-# For how long a run that has failed waits for the save that is on its way.
-LEAVE_S = 60.0
+# For how long a run that has failed waits for the save that is on its way; less than `opd.cluster.watch` gives it to close.
+LEAVE_S = 20.0
 
 
 class ShardUploads:

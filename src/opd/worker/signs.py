@@ -126,6 +126,8 @@ class WatchedWeights:
     @torch.no_grad()
     def _read(self) -> torch.Tensor:
         """[M] fp64, on the host."""
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()  # what an offload leaves on the host may still be on its way there
         parameters = (p for p in self._module.parameters() if p.requires_grad)
         local: Iterable[torch.Tensor] = (p.to_local() if isinstance(p, DTensor) else p for p in parameters)
         by_device: dict[torch.device, list[torch.Tensor]] = {}
