@@ -33,6 +33,7 @@ from tests.chaos.attempt import ROOT, Broken
 from tests.chaos.context import Context, Shared
 from tests.chaos.report import Row
 from tests.chaos.scenario import SCENARIOS, Scenario
+from tests.commit import this_commit
 
 FOLDER = ROOT / "build" / "chaos"
 DEFAULT_SEED = 1
@@ -102,7 +103,7 @@ def _played(chosen: list[Scenario], shared: Shared, folder: Path, jobs: int) -> 
 
 def play(one: Scenario, shared: Shared, folder: Path) -> Row:
     """Run one scenario in its emptied folder, which stays only if it fails; its processes never do."""
-    date, commit = datetime.date.today().isoformat(), report.this_commit()
+    date, commit = datetime.date.today().isoformat(), this_commit(report.TABLE, rounds.TABLE, rounds.ROWS)
     started_s = time.monotonic()
     try:
         if not one.has_own_reference:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,17 +28,6 @@ class Row:
     ok: bool
     date: str
     commit: str
-
-
-def this_commit() -> str:
-    """Short hash of the checked-out commit, with `+` if tracked files but the table differ from it; `unknown` outside git."""
-    commit = _git("rev-parse", "--short=7", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{TABLE.relative_to(ROOT)}")
-    return f"{commit}+" if changed else commit or "unknown"
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def read_rows(path: Path) -> dict[str, Row]:

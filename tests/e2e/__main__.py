@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.commit import this_commit
 from tests.e2e import machine, table
 from tests.e2e.cluster import buildah, images, lifecycle
 from tests.e2e.cluster.inside import ADMIN_KUBECONFIG, PIDS, USER_KUBECONFIG
@@ -64,7 +65,7 @@ def _run(names: list[str]) -> int:
 
 
 def _run_alone(names: list[str]) -> int:
-    begin, commit = time.monotonic(), table.this_commit()
+    begin, commit = time.monotonic(), this_commit(table.TABLE)
     say = lambda line: print(f"{time.monotonic() - begin:6.0f} s  {line}", flush=True)  # noqa: E731
     lifecycle.down(say)  # what a run before this one may have left half way
     evidence = Evidence(BUILD / MACHINE)

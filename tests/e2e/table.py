@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,14 +58,3 @@ def write(
 def _cell(text: str) -> str:
     """One line without the table's bars, and without the name of whose machine it was."""
     return " ".join(text.replace("|", "·").replace(str(Path.home()), "~").split())
-
-
-def this_commit() -> str:
-    """Short hash, with a + where tracked files differ from it."""
-    changed = [line for line in _git("status", "--porcelain", "--untracked-files=no") if TABLE.name not in line]
-    return _git("rev-parse", "--short", "HEAD")[0] + ("+" if changed else "")
-
-
-def _git(*words: str) -> list[str]:
-    done = subprocess.run(["git", *words], cwd=TABLE.parent, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.commit import this_commit
 
 _reports: list[pytest.TestReport] = []
 
@@ -35,14 +35,13 @@ def pytest_sessionfinish(session):
     target = session.config.getoption("--results", None)
     if target is None or not _reports:
         return
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "transformers", "ray"))
     lines = [
         "# The last full matrix of end-to-end runs on a CPU",
         "",
         "Written by `make e2e-cpu`; each row is a test that starts `python -m opd.launch` as a user does.",
         "",
-        f"{datetime.date.today().isoformat()}, commit {commit.stdout.strip() or 'unknown'}, Python {platform.python_version()}, "
+        f"{datetime.date.today().isoformat()}, commit {this_commit(Path(target))}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores; {packages}.",
         "",
         "| run | outcome | seconds |",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
 import torch
+from tests.commit import this_commit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def machine(*packages: str) -> dict[str, str | None]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         **{package: _version(package) for package in packages},
-        "commit": _commit(),
+        "commit": this_commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
@@ -34,13 +34,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _commit() -> str | None:
-    """COMMIT from the environment (a copy without `.git`), else what is checked out."""
-    if "COMMIT" in os.environ:
-        return os.environ["COMMIT"]
-    if not (ROOT / ".git").exists():
-        return None
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any
 
+from tests.commit import this_commit
 from tests.e2e.cluster.buildah import ROOT, SUITE, Buildah, ImageError
-from tests.e2e.table import this_commit
 
 import gotools
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from tests.commit import this_commit
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutant import Mutant
-from tests.mutants.trial import ROOT, SURVIVED
+from tests.mutants.trial import SURVIVED
 
 _NOT_JUDGED = "not judged"
 _KINDS = ("killed", "equivalent", SURVIVED, _NOT_JUDGED)
@@ -30,7 +30,7 @@ def table(mutants: Sequence[Mutant], judged: Mapping[Mutant, str], call: str) ->
     lines = [
         "# Mutants",
         "",
-        f"`{call}` on {datetime.now(UTC):%Y-%m-%d}, commit {_commit()}: "
+        f"`{call}` on {datetime.now(UTC):%Y-%m-%d}, commit {this_commit()}: "
         + ", ".join(f"{total[kind]} {kind}" for kind in _KINDS if total[kind] or kind == SURVIVED)
         + f" of {len(mutants)}.",
         "",
@@ -41,8 +41,3 @@ def table(mutants: Sequence[Mutant], judged: Mapping[Mutant, str], call: str) ->
         lines.append(f"| {file} | {' | '.join(str(by_file[file, kind]) for kind in _KINDS)} |")
     alive = [f"- `{mutant.describe()}`: {verdicts[mutant]}" for mutant in mutants if kinds[mutant] != "killed"]
     return "\n".join([*lines, "", *alive]).rstrip() + "\n"
-
-
-def _commit() -> str:
-    call = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()

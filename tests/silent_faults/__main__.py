@@ -7,8 +7,10 @@ from the first on. Rows lie in build/silent-faults; `--judge` goes through them 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from typing import Any
 from opd.monitor.monitor import PREFIX, TRAINING, Monitor
 from opd.runs.metrics import read_metrics
 from opd.store.local import LocalStore
+from tests.commit import this_commit
 from tests.e2e_cpu.runs import ROOT, finish, start
 from tests.silent_faults import inject
 from tests.silent_faults.recipes import INJECTED, NUM_FAULTY, NUM_FAULTY_SLOW, NUM_SOUND, RECIPES, Recipe
@@ -145,6 +148,8 @@ def markdown(judged: dict[str, list[Judged]], sound: dict[str, Rows]) -> str:
         "batch, temperature, rate, seed, number of answers, and weaker faults. Faults of what tools wrote are injected into `agent-set-on` and",
         "`agent-judged-on`, conversations with tools that differ in the same way; no limit was set on either. In the sound runs",
         "the weights of the start and a fresh optimizer come back every so many steps without any fault, with other prompts and noise.",
+        "",
+        f"{datetime.date.today().isoformat()}, commit {this_commit(TABLE, *RECORDED.glob('*'))}, Python {platform.python_version()}, {os.cpu_count()} cores.",
         "",
         "| fault | done | set-on | judged-on | named as well |",
         "| --- | --- | --- | --- | --- |",

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from tests.commit import UNKNOWN
 from tests.simulator import bugs, calls, seams
 from tests.simulator.plan import Site, Sites, num_saves
 from tests.simulator.scheduler import Failure
@@ -150,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
     gc.freeze()  # what is imported by now stays
     if options.count is None and options.seed is not None:
         return replay(options.seed, options.steps, sites, out)
-    first = options.seed if options.seed is not None else int(commit()[:7], 16) if commit() != "unknown" else 0
+    first = options.seed if options.seed is not None else 0 if commit() == UNKNOWN else int(commit()[:7], 16)
     began_s = time.monotonic()
     tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites)
     table = f"Seeds from {first}.\n\n{tally.table(sites, time.monotonic() - began_s, options.processes)}"

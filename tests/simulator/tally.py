@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests.commit import this_commit
 from tests.simulator.plan import KINDS, LEAST, Sites, kinds_at
 from tests.simulator.scheduler import Failure
 from tests.simulator.world import World
@@ -19,13 +19,8 @@ NUM_SHOWN, NUM_DISTURBED = 32, 96
 FIRST_SHOWN = 10**12
 
 
-@cache
-def commit() -> str:
-    """The commit of the code under test, with a mark where it was changed since."""
-    # A tag's name would be no seed.
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    asked = subprocess.run(words, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
+commit = cache(this_commit)
+"""Of the code under test, as it was at the first call."""
 
 
 def describe_failure(seed: int, steps: int, what: str) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.tool.collection import DAMAGED_RUN, Collection, fill, merge_problem
+from tests.commit import this_commit
 from tests.runs.s3 import server
 
 HERE = Path(__file__).parent
@@ -101,7 +102,7 @@ def main() -> None:
         "num_cores": os.cpu_count(),
         "python": platform.python_version(),
     }
-    facts |= {"date": time.strftime("%Y-%m-%d"), "commit": _commit()}
+    facts |= {"date": time.strftime("%Y-%m-%d"), "commit": this_commit()}
     (args.output / "last_run.json").write_text(json.dumps({**facts, "rows": list(map(asdict, rows))}, indent=1) + "\n")
     (args.output / "RESULTS.md").write_text(document(facts, rows))
 
@@ -235,11 +236,6 @@ def document(facts: dict[str, object], rows: list[Row]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""Which commit of the project a table was made with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+UNKNOWN = "unknown"
+
+
+def this_commit(*written: Path) -> str:
+    """Short hash of the checked-out commit, with `+` if tracked files differ from it; COMMIT of the environment where that is given.
+
+    Args:
+        written: files that differ since the run itself writes them.
+
+    Returns:
+        `unknown` outside git.
+    """
+    if "COMMIT" in os.environ:  # of a copy without `.git`
+        return os.environ["COMMIT"]
+    others = [f":!{path.resolve().relative_to(ROOT)}" for path in written]
+    commit = _git("rev-parse", "--short=7", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *others)
+    return f"{commit}+" if changed else commit or UNKNOWN
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
