@@ -55,6 +55,7 @@ def test_values_that_are_no_number_decide_nothing():
         "opd/teacher_entropy_std",
         "opd/divergence",
         "opd/surprise_gap",
+        "num_turns/mean",
     )
     for value in (math.nan, math.inf):
         assert seen([row(**dict.fromkeys(names, value))] * 4)[1] == []
@@ -172,6 +173,14 @@ def test_answers_that_a_horizon_lets_grow_are_not_inflated():
     assert seen(grows)[1] == []
     stays = [lengthened(1.0 if step < 5 else 3.0, **{"opd/horizon": 10.0}) for step in range(1, 9)]
     assert any("fault/length-inflation" in one for one in seen(stays)[0])
+
+
+def test_turns_are_as_long_as_before_only_among_conversations_of_as_many():
+    learns = [(1.0, 1.0), (1.0, 1.0), (1.1, 1.2), (1.6, 1.9), (1.9, 2.2), (2.0, 2.3), (2.0, 2.3), (2.1, 2.3)]
+    then = [(2.0, longer) for longer in (2.3, 2.4, 5.0, 5.0, 5.0, 5.0)]
+    metrics = seen([lengthened(turns * longer, **{"num_turns/mean": 2 * turns}) for turns, longer in learns + then])[0]
+    assert [name for one in metrics[:-4] for name in one] == []
+    assert "fault/length-inflation" in metrics[-1]
 
 
 def test_the_start_of_lengths_and_entropies_is_that_of_the_stage():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from opd.monitor.past import Past
+from opd.monitor.past import TURNS, Past
 from opd.runs.headline import ENTROPY_KEYS, GRAD_NORM_KEYS, first_of
 
 Verdict = str | None
@@ -131,9 +131,10 @@ def sampled_length(row: Mapping[str, float]) -> float | None:
 def turn_length(row: Mapping[str, float]) -> float | None:
     """Mean number of tokens that the student sampled for one turn of a conversation; of a single turn, for its answer.
 
-    A student that learns to call tools answers in more turns, which is not inflation.
+    A student that learns to call tools answers in more turns, which is not inflation; nor is it that a call has more tokens than
+    a first guess, so lengths are compared among rows of about as many turns.
     """
-    length, messages = sampled_length(row), value_of(row, "num_turns/mean")
+    length, messages = sampled_length(row), value_of(row, TURNS)
     if length is None or not messages:
         return length
     return length / (messages / 2)  # messages come in pairs: prompt or tools' replies, and the student's turn
@@ -298,7 +299,7 @@ def _collapse(row: Mapping[str, float], past: Past) -> Verdict:
 
 
 def _inflation(row: Mapping[str, float], past: Past) -> Verdict:
-    now, start = turn_length(row), past.start_of_part(turn_length)
+    now, start = turn_length(row), past.start_at_turns(turn_length)
     if now is None or start is None or "sft/num_rows" in row:  # of given answers the data have the length
         return None
     is_longer = now > limit("inflation") * start and now > start + limit("inflation_tokens")

@@ -13,6 +13,9 @@ NUM_WINDOW = 8
 """Rows over which what is measured in each is pooled."""
 PARTS = ("opd/stage", "opd/horizon")
 """Where one of these changes, a part of the run begins that has answers of its own kind."""
+TURNS = "num_turns/mean"
+SAME_TURNS = 1.25
+"""Conversations whose mean numbers of messages are apart by more than about this factor do not say what the others' length is."""
 
 
 class Past:
@@ -24,6 +27,8 @@ class Past:
         self._window: deque[Mapping[str, float]] = deque(maxlen=NUM_WINDOW)
         self._part: tuple[float | None, ...] = ()
         self._first_of_part: list[Mapping[str, float]] = []
+        self._first_by_turns: dict[int, list[Mapping[str, float]]] = {}
+        self._turns = 0
 
     def add(self, row: Mapping[str, float]) -> None:
         """Take note of a training step's row."""
@@ -36,9 +41,12 @@ class Past:
         self._window.append(row)
         part = tuple(row.get(name) for name in PARTS)
         if part != self._part:
-            self._part, self._first_of_part = part, []
-        if len(self._first_of_part) < NUM_WINDOW:
-            self._first_of_part.append(row)
+            self._part, self._first_of_part, self._first_by_turns = part, [], {}
+        turns = row.get(TURNS, 1.0)
+        self._turns = round(math.log(turns, SAME_TURNS)) if math.isfinite(turns) and turns > 0 else 0
+        for first in (self._first_of_part, self._first_by_turns.setdefault(self._turns, [])):
+            if len(first) < NUM_WINDOW:
+                first.append(row)
 
     def start(self, *names: str) -> float | None:
         """The median of the first values of the first of the metrics that there is; None before there are enough."""
@@ -47,8 +55,11 @@ class Past:
 
     def start_of_part(self, measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
         """The median of what is measured in the first rows of the run's present part; None before there are enough."""
-        values = [value for row in self._first_of_part if (value := measure(row)) is not None][:NUM_START]
-        return statistics.median(values) if len(values) == NUM_START else None
+        return _start(self._first_of_part, measure)
+
+    def start_at_turns(self, measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
+        """The same of the part's first rows whose conversations had about as many turns as those of the present row."""
+        return _start(self._first_by_turns.get(self._turns, []), measure)
 
     def least(self, name: str) -> float | None:
         """The smallest value so far."""
@@ -58,3 +69,8 @@ class Past:
         """Values of the metrics in those of the last rows that have all of them, the oldest first."""
         rows = (tuple(row.get(name, math.nan) for name in names) for row in self._window)
         return [values for values in rows if all(map(math.isfinite, values))]
+
+
+def _start(rows: list[Mapping[str, float]], measure: Callable[[Mapping[str, float]], float | None]) -> float | None:
+    values = [value for row in rows if (value := measure(row)) is not None][:NUM_START]
+    return statistics.median(values) if len(values) == NUM_START else None
