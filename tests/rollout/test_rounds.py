@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import ray
 from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
 
 from opd.config import parse_tree
 from opd.rollout.carry import CarriedRow
-from opd.rollout.worker import RolloutWorker
+from opd.rollout.worker import GIVEN, PROMPT_IDS, RolloutWorker
 
 
 class _Server:
@@ -95,6 +96,25 @@ def test_a_server_that_is_gone_ends_the_round_instead_of_each_of_its_rows(worker
     worker.llm_client.generate = generate
     with pytest.raises(ray.exceptions.ActorDiedError):
         asyncio.run(worker.advance([[_begun(0, 3)], [_begun(2, 9)]], 5))
+
+
+def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker):
+    class Rendered:
+        """Writes the prompt as it is today."""
+
+        async def run(self, *_: Any, **__: Any) -> AgentLoopOutput:
+            return AgentLoopOutput(
+                prompt_ids=[1, 2], response_ids=[7, 8], response_mask=[1, 1], num_turns=2, metrics=AgentLoopMetrics()
+            )
+
+    async def score(outputs: list[AgentLoopOutput], **_: Any) -> None:
+        outputs[-1].reward_score, outputs[-1].extra_fields["reward_extra_info"] = 1.0, {}
+
+    worker.__dict__ |= {"_agent_loop": lambda name, client: Rendered(), "_compute_score": score, "_keeper": None}
+    known = {"uid": "u", "index": 0, "global_steps": 3, "agent_name": "single_turn_agent", GIVEN: {1: [7, 8]}}
+    for prompt, ids in ((known | {PROMPT_IDS: {1: [1, 5, 2]}}, [1, 5, 2]), (known, [1, 2])):
+        ((_, fields, tag),) = asyncio.run(worker._trajectory(prompt, 1, "train"))
+        assert (fields["input_ids"].tolist(), tag["prompt_len"]) == ([*ids, 7, 8], len(ids))
 
 
 def test_a_row_that_cannot_be_answered_is_given_up_and_the_others_are_not(worker):

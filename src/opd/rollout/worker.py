@@ -58,6 +58,8 @@ Begun = tuple[dict[str, Any], CarriedRow]
 
 GIVEN = "__given__"
 """Field of a prompt: token ids of each of its answers by the sample's number, in the place of sampled ones."""
+PROMPT_IDS = "__prompt_ids__"
+"""Field of a prompt beside `GIVEN`: the tokens that each of the answers followed; a template that writes the date writes others now."""
 MAX_TOKENS = "__max_tokens__"
 """Field of a prompt: tokens that an answer may have, of those that `data.max_response_length` allows."""
 ONLY_SCORED = "__only_scored__"
@@ -227,7 +229,9 @@ class RolloutWorker(_VerlWorker):
         if MAX_TOKENS in prompt:
             sampling["max_tokens"] = min(prompt[MAX_TOKENS], self.rollout_config.response_length)
         try:
-            return await self._answered(loop, agent_name, sample, kwargs, sampling)
+            return await self._answered(
+                loop, agent_name, sample, kwargs, sampling, prompt.get(PROMPT_IDS, {}).get(sample)
+            )
         finally:
             self.num_finished += 1
 
@@ -268,10 +272,18 @@ class RolloutWorker(_VerlWorker):
         return self.num_finished
 
     async def _answered(
-        self, loop: Any, agent_name: str, sample: int, kwargs: dict[str, Any], sampling: dict[str, Any]
+        self,
+        loop: Any,
+        agent_name: str,
+        sample: int,
+        kwargs: dict[str, Any],
+        sampling: dict[str, Any],
+        prompt_ids: list[int] | None,
     ) -> list[Row]:
         output = await loop.run(sampling, session_id=sample, **kwargs)
         outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
+        if prompt_ids is not None:
+            outputs[0].prompt_ids = prompt_ids
         if not outputs or not outputs[-1].response_ids:
             raise RuntimeError(f"agent loop {agent_name} returned no response token")
         try:

@@ -18,7 +18,7 @@ from opd.config.errors import Problem, SpecError
 from opd.config.rules import carried_sizes
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
-from opd.rollout.worker import GIVEN
+from opd.rollout.worker import GIVEN, PROMPT_IDS
 from opd.trainer import carried_file
 from opd.trainer.dataset import PromptDataset
 
@@ -72,6 +72,7 @@ class CarriedRows:
         batch = tu.get_tensordict(fields)
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_stack(batch, GIVEN, [{row.sample: row.tokens} for row in rows])
+        tu.assign_non_tensor_stack(batch, PROMPT_IDS, [{row.sample: row.prompt_ids} for row in rows])
         return batch
 
     def _row(self, index: int) -> dict[str, Any]:
