@@ -29,7 +29,7 @@ ELSEWHERE = (
     "make setup-tool",
     "images/build.sh",
 )
-NAME = "two-nodes"
+NAME = "my-run"  # as README names it
 
 
 @pytest.fixture(scope="module")
