@@ -338,6 +338,8 @@ def _before_step_4(monkeypatch, tmp_path, dataset, ask: Callable[[], None]) -> t
     trainer.global_steps, trainer.total_training_steps, trainer.timing_raw = 4, 8, {}
     trainer._stop, trainer._saved_step, trainer._unsealed_step = GracefulStop(), 2, None
     trainer._sealing = Sealing()
+    trainer.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: None)
+    monkeypatch.setattr(trainer, "on_step_end", lambda: None)
     trainer._problem_weights = ProblemWeights(dataset, _problems(tmp_path, **AGAIN), trainer.run)
     trainer._stages = Stages(spec, dataset, dataset.tokenizer, total_steps=8)
     monkeypatch.setattr(trainer, "_save_checkpoint", lambda: trainer.saved.append(trainer.global_steps))

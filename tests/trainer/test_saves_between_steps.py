@@ -25,7 +25,7 @@ def trainer(tmp_path, monkeypatch):
         "run": SimpleNamespace(
             asked_in=tmp_path, hand_over=lambda: did.append("hand over"), take_back=lambda: did.append("take back")
         ),
-        "_saved_step": None, "_are_asleep": False, "_stop": SimpleNamespace(requested=False),
+        "_saved_step": None, "_stop": SimpleNamespace(requested=False),
         "_wait_for_seal": lambda: None, "_seal_saved": lambda: did.append("seal"),
         "_save_checkpoint": lambda: did.append("save"), "on_step_end": lambda: did.append("servers wake"),
     }  # fmt: skip

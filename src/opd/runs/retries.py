@@ -153,6 +153,12 @@ ROWS = (
         then="exit 2",
     ),
     Row(
+        fault="a tracker or a rollout server that the spec names is not installed",
+        error="MissingPackage",
+        tried_again="no",
+        then="exit 2 with how to install it",
+    ),
+    Row(
         fault="a reward function that the spec names cannot score",
         error="UnusableInput",
         tried_again="no",
@@ -169,7 +175,7 @@ ROWS = (
         error="(KubeRay's), NodeLost",
         tried_again="where one pod had all ranks, in the same Ray cluster; else, and for a lost head, by KubeRay: "
         "cluster.retries.backoffLimit clusters, startsPerCluster starts in each",
-        then="the RayJob fails",
+        then="exit 76; the RayJob fails where no start is left",
     ),
 )
 

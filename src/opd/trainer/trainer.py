@@ -46,13 +46,14 @@ SEAL_POLL_S = 5.0
 class OrderedTrainer(PPOTrainerSync):
     """verl's synchronous trainer made reproducible and countable; trains with verl's own losses (GRPO)."""
 
+    _are_asleep = False  # the rollout servers, since a save between two steps
+
     def __init__(self, config: DictConfig, run: Run | None = None):
         self.run = run
         self.ours = RunConfig.of(config)
         self._step_logger: StepLogger | None = None
         self._unsealed_step: int | None = None
         self._saved_step: int | None = None
-        self._are_asleep = False
         self._sealing = checkpointing.Sealing()
         self.timing_raw: dict[
             str, float
