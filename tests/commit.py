@@ -21,7 +21,8 @@ def this_commit(*written: Path) -> str:
     """
     if "COMMIT" in os.environ:  # of a copy without `.git`
         return os.environ["COMMIT"]
-    others = [f":!{path.resolve().relative_to(ROOT)}" for path in written]
+    inside = [path.resolve() for path in written if path.resolve().is_relative_to(ROOT)]
+    others = [f":!{path.relative_to(ROOT)}" for path in inside]
     commit = _git("rev-parse", "--short=7", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", *others)
     return f"{commit}+" if changed else commit or UNKNOWN

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.commit import ROOT
 from tests.mutants.mutant import Mutant
 from tests.mutants.named import NAMED
-from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, ROOT, commit
+from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, commit
 
 MOST_SCHEDULES = 50_000
 # Most bugs are found within as many.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 from tests.commit import this_commit
 from tests.simulator.plan import KINDS, LEAST, Sites, kinds_at
 from tests.simulator.scheduler import Failure
 from tests.simulator.world import World
 
-ROOT = Path(__file__).resolve().parents[2]
 # Runs of these numbers show the places where a fault can be aimed: undisturbed ones, and others. They have every kind of store
 # and disk, and seeds that no schedule has.
 NUM_SHOWN, NUM_DISTURBED = 32, 96

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import commit as commits
 from tests.simulator import tally
 from tests.simulator.bugs import BUGS, hunt
 from tests.simulator.calls import RECORD, of_strace
@@ -68,7 +69,8 @@ def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, m
     git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@example.com"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"], ["tag", "-a", "v0.1.0", "-m", "x"]):
         subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
-    monkeypatch.setattr(tally, "ROOT", tmp_path)
+    monkeypatch.setattr(commits, "ROOT", tmp_path)
+    monkeypatch.delenv("COMMIT", raising=False)
     int(tally.commit.__wrapped__()[:7], 16)
 
 

@@ -282,10 +282,10 @@ class RolloutWorker(_VerlWorker):
     ) -> list[Row]:
         output = await loop.run(sampling, session_id=sample, **kwargs)
         outputs: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
-        if prompt_ids is not None:
-            outputs[0].prompt_ids = prompt_ids
         if not outputs or not outputs[-1].response_ids:
             raise RuntimeError(f"agent loop {agent_name} returned no response token")
+        if prompt_ids is not None:
+            outputs[0].prompt_ids = prompt_ids
         try:
             await self._compute_score(outputs, kwargs=kwargs | {"session_id": sample})
         except Exception as error:

@@ -22,8 +22,6 @@ from opd.rollout.worker import GIVEN, PROMPT_IDS
 from opd.trainer import carried_file
 from opd.trainer.dataset import PromptDataset
 
-"""Column of the data by which verl chooses a row's agent loop."""
-
 
 class CarriedRows:
     """Fills the updates of a run with `rollout.schedule: carry`.

@@ -236,6 +236,7 @@ class OrderedTrainer(PPOTrainerSync):
             if (step := self._save_now()) == self.global_steps:
                 print(f"saved step {step}; the same command goes on from here", flush=True)
             raise SystemExit(EXIT_TERMINATED)
+        self._wake_servers()
 
     def _check_step(self) -> None:
         """End a run that the step has shown to be going nowhere; its row is written, and what it saved is sealed."""
@@ -263,7 +264,6 @@ class OrderedTrainer(PPOTrainerSync):
         PROGRESS.rest("pods")
         if stop.serve(run.asked_in, save, is_over=is_over):
             run.take_back()
-            self._wake_servers()
         PROGRESS.enter("next step", self.global_steps)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
