@@ -163,9 +163,8 @@ def weight_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
 
 
 def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
-    """Of each set that was validated more than once, but DeepPlanning's, whose accuracy counts plans without any fault."""
+    """Of each set that was validated more than once."""
     names = {key for row in rows for key in row if key.startswith("val-core/") and "/acc/" in key}
-    names = {name for name in names if "deepplanning" not in name}
     for name in sorted(name for name in names if not name.endswith("/stderr")):
         accuracy = [row[name] for row in rows if name in row]
         if len(accuracy) > 1:
