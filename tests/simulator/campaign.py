@@ -10,8 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,9 +24,10 @@ from tests.simulator.tally import FIRST_SHOWN, NUM_DISTURBED, NUM_SHOWN, Tally, 
 from tests.simulator.world import READER, World
 
 STEPS = 150
-# Their worlds are kept until all have been played: some 400 KB each.
-PER_TASK = 50
+# Their worlds, some 400 KB each, go with the process that has played them, which is quicker than to look for garbage.
+PER_TASK = 250
 SCHEDULES = 10_000
+TELL_S = 30.0
 
 
 def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
@@ -69,29 +68,31 @@ def find_sites(steps: int) -> tuple[Sites, list[tuple[int, str]]]:
 def play(seeds: Iterable[int], steps: int, sites: Sites) -> Tally:
     """Plays the schedules of these seeds."""
     tally = Tally()
-    gc.disable()  # a world is garbage as a whole, once its schedule has been played
     for seed in seeds:
         tally.play(seed, World(seed, steps, sites=sites))
-    gc.collect()
-    gc.freeze()  # what is left is kept on purpose, and need not be looked at again
-    gc.enable()
     return tally
 
 
-def play_all(seeds: range, options: argparse.Namespace, sites: Sites) -> Tally:
-    """In as many processes as asked for; ends early where that is asked for."""
-    tally, until_s = Tally(), time.monotonic() + 60 * options.minutes
+def play_all(seeds: range, options: argparse.Namespace, sites: Sites, out: Any) -> Tally:
+    """In as many processes as asked for; ends early where that is asked for. Tells every now and then how far it is."""
+    tally, began_s = Tally(), time.monotonic()
+    until_s, told_s = began_s + 60 * options.minutes, began_s
     parts = [seeds[start : start + PER_TASK] for start in range(0, len(seeds), PER_TASK)]
     call = partial(play, steps=options.steps, sites=sites)
-    with ExitStack() as stack:
-        tallies: Iterable[Tally] = map(call, parts)
-        if options.processes > 1:
-            pool = ProcessPoolExecutor(options.processes, mp_context=get_context("fork"))
-            stack.callback(pool.shutdown, cancel_futures=True)
-            tallies = pool.map(call, parts)
-        for part in tallies:
+    gc.disable()
+    with get_context("fork").Pool(options.processes, maxtasksperchild=1) as pool:
+        for part in pool.imap(call, parts):
             tally.add(part)
-            if (tally.failures and options.until_failure) or time.monotonic() > until_s:
+            now_s = time.monotonic()
+            if now_s - told_s >= TELL_S:
+                told_s, pace = now_s, tally.num / (now_s - began_s)
+                left_min = (len(seeds) - tally.num) / pace / 60
+                print(
+                    f"{tally.num:,} of {len(seeds):,}, {len(tally.failures)} failed, {left_min:.0f} min left",
+                    file=out,
+                    flush=True,
+                )
+            if (tally.failures and options.until_failure) or now_s > until_s:
                 break
     return tally
 
@@ -153,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
         return replay(options.seed, options.steps, sites, out)
     first = options.seed if options.seed is not None else 0 if commit() == UNKNOWN else int(commit()[:7], 16)
     began_s = time.monotonic()
-    tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites)
+    tally = play_all(range(first, first + (options.count or SCHEDULES)), options, sites, out)
     table = f"Seeds from {first}.\n\n{tally.table(sites, time.monotonic() - began_s, options.processes)}"
     print(
         table,
