@@ -149,7 +149,6 @@ def main(argv: list[str] | None = None) -> int:
         print(describe_failure(seed, options.steps if seed >= FIRST_SHOWN + NUM_SHOWN else 0, what), file=out)
     if failures and (options.seed or 0) < FIRST_SHOWN:
         return 1
-    gc.freeze()  # what is imported by now stays
     if options.count is None and options.seed is not None:
         return replay(options.seed, options.steps, sites, out)
     first = options.seed if options.seed is not None else 0 if commit() == UNKNOWN else int(commit()[:7], 16)

@@ -71,8 +71,6 @@ class Oracle:
         # Copies that have gone bad by themselves since their step was begun.
         self.rotten: dict[int, list[tuple[Any, bool]]] = {}
         self.rot_s: dict[int, float] = {}
-        # Drivers, and the steps that they may pass over.
-        self.excused: list[tuple[Any, int]] = []
 
     def fail(self, what: str) -> None:
         raise Failure(what)
@@ -165,23 +163,15 @@ class Oracle:
 
     def loaded(self, step: int, attempt: int, rank: int, part: str, data: bytes) -> None:
         """A rank, or the driver, has read one file of a checkpoint that was accepted."""
-        if data != content(attempt, step, rank, part) and not self._has_rotted(step):
+        has_rotted = self.rot_s.get(step, -1.0) >= self.world.current.process.chose_s
+        if data != content(attempt, step, rank, part) and not has_rotted:  # since it was hashed
             self.fail(f"step {step} of attempt {attempt}: rank {rank} has loaded as {part} {data[:80]!r}")
 
     def took_up(self, step: int, rows: dict[str, Any]) -> None:
         """The rows on their way that an attempt goes on with from a step."""
-        if rows != left_after(step) and not self._has_rotted(step):
+        if rows != left_after(step) and self.rot_s.get(step, -1.0) < self.world.current.process.chose_s:
             numbers = [[row["number"] for row in rows[name]] for name in ("running", "waiting", "complete")]
             self.fail(f"step {step}: an attempt goes on with other rows than it left: {numbers}")
-
-    def not_loaded(self, step: int) -> None:
-        """A file of an accepted checkpoint makes no sense; this attempt passes the step over, wherever else a sound copy is."""
-        if self._has_rotted(step):
-            self.excused.append((self.world.current.process, step))
-
-    def _has_rotted(self, step: int) -> bool:
-        """A byte of it went bad since its files were hashed, which nothing promises to notice."""
-        return self.rot_s.get(step, -1.0) >= self.world.current.process.chose_s
 
     def chosen(self, step: int, disks: list[Any], *, met_read_faults: bool, rejected: tuple[str, ...]) -> None:
         """An attempt has chosen where to go on: nothing reported safe may be lost."""
@@ -191,14 +181,11 @@ class Oracle:
             if (safe.is_in_store and known not in self.spoiled)
             or (not met_read_faults and safe.disks and safe.disks == tuple(disks))
         ]
-        newest = max((known for known in there if not self._is_excused(known)), default=0)
+        newest = max(there, default=0)
         if step < newest:
             self.fail(
                 f"step {newest} was reported safe, and an attempt goes on from step {step}; passed over: {rejected}"
             )
-
-    def _is_excused(self, step: int) -> bool:
-        return any(step == excused and process is self.world.current.process for process, excused in self.excused)
 
     def resumed(self, step: int) -> None:
         """It goes on from there: what came later is not promised any more."""

@@ -9,20 +9,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from tests import commit as commits
+from tests.commit import ROOT
 from tests.simulator import tally
 from tests.simulator.bugs import BUGS, hunt
 from tests.simulator.calls import RECORD, of_strace
 from tests.simulator.disk import Disk
-from tests.simulator.scheduler import Failure, Task
+from tests.simulator.scheduler import Failure
 from tests.simulator.world import World
 
-ROOT = Path(__file__).resolve().parents[2]
 # Less than pytest gives a test.
 TIMEOUT_S = 240
 
@@ -64,22 +62,6 @@ def test_a_seal_that_is_taken_before_its_report_is_lost_unless_the_store_took_it
         oracle.changed(complete, 0, stray)
     oracle.sealed(2, 0, [], is_in_store=True)
     with contextlib.nullcontext() if stray else pytest.raises(Failure, match="step 2 was reported safe"):
-        oracle.chosen(0, [], met_read_faults=False, rejected=())
-
-
-@pytest.mark.parametrize(("rot_s", "is_same"), [(1.0, True), (1.0, False), (-1.0, True)])
-def test_a_step_that_went_bad_since_it_was_hashed_may_be_passed_over_by_that_attempt_alone(
-    rot_s: float, is_same: bool
-) -> None:
-    world = World(1, 0)
-    oracle, driver, other = world.oracle, SimpleNamespace(chose_s=0.0), SimpleNamespace(chose_s=0.0)
-    world.current = cast(Task, SimpleNamespace(process=driver))
-    oracle.sealed(2, 0, [], is_in_store=True)
-    oracle.rot_s[2] = rot_s
-    oracle.not_loaded(2)
-    world.current = cast(Task, SimpleNamespace(process=driver if is_same else other))
-    is_excused = rot_s > 0 and is_same
-    with contextlib.nullcontext() if is_excused else pytest.raises(Failure, match="step 2 was reported safe"):
         oracle.chosen(0, [], met_read_faults=False, rejected=())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from opd.cluster.shutdown import GracefulStop
 from opd.config.running import Checkpoint
-from opd.errors import CheckpointError, PartLost, RunFinished
+from opd.errors import PartLost, RunFinished
 from opd.pods import stop
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.worker import checkpointing
@@ -173,11 +173,7 @@ class Trainer:
         data = (folder / "data.pt").read_bytes()
         self.world.oracle.loaded(manifest.step, manifest.attempt, DRIVER, "data", data)
         if self.rows is not None:
-            try:
-                self.rows = Rows.of(folder, manifest.step)
-            except CheckpointError:
-                self.world.oracle.not_loaded(manifest.step)
-                raise
+            self.rows = Rows.of(folder, manifest.step)
             self.world.oracle.took_up(manifest.step, self.rows.state())
 
     def _train(self) -> None:
