@@ -216,11 +216,29 @@ def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loade
 
     def load():
         loads.append(config.trainer.resume_from_path)
-        if len(loads) == 1:
+        if len(loads) <= 2:  # it is tried twice; a third would be verl's start from the beginning
             raise RuntimeError("size mismatch for lm_head")
 
     with attempt(tmp_path) as run, pytest.raises(RuntimeError, match="size mismatch"):
         checkpointing.resume(config, run, ranks, load)
+    assert len(loads) == 2
+
+
+def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path, config):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step)
+    goes_bad = [tmp_path / "out" / "r" / step_folder(2) / "data.pt"]
+
+    def load():
+        while goes_bad:
+            goes_bad.pop().write_bytes(b"damaged")
+        torch.load(Path(config.trainer.resume_from_path) / "data.pt", weights_only=True)
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load)
+        assert config.trainer.resume_from_path == str(run.checkpoints.folder(2))
 
 
 @pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])

@@ -176,7 +176,8 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
     """Load the newest complete checkpoint of the run that can be loaded; says what it chose and what it passed over.
 
     The workers must exist: each brings its own files to its disk before anything is loaded. What was saved while the store
-    was away is uploaded on the way.
+    was away is uploaded on the way. A checkpoint that cannot be loaded is verified and loaded once more before it is passed
+    over: a file may go bad between its hash and its reading, and the store may have a sound copy.
 
     Args:
         load: verl's own loading, of what `config.trainer` names; of nothing where that is left as it is.
@@ -188,6 +189,7 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
             workers are no start from the beginning.
     """
     first_failure: Exception | None = None
+    failed_step: int | None = None
     while True:
         decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
         print(decision.describe(), flush=True)
@@ -209,6 +211,10 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
             if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
                 raise  # nor does a disk that fails now: the files were read and hashed a moment ago
             first_failure = first_failure or error
+            if decision.step != failed_step:
+                failed_step = decision.step
+                logger.warning("%s cannot be loaded (%s); its files are verified once more", decision.path, error)
+                continue
             cause = (str(error).strip().splitlines() or [""])[-1].strip()
             run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {type(error).__name__}: {cause[:200]}")
 
