@@ -100,6 +100,34 @@ class TestParkedWeights:
         assert seen == [False, True]
         assert torch.equal(model(torch.ones(2, 4)), expected)
 
+    def test_they_come_beside_the_forwards_that_they_are_asked_for(self, group):
+        reader, model = _model(num_layers=5), _model(num_layers=5)
+        parked = ParkedWeights(model, DEVICE)
+        host = _addresses(model)
+        parked.load_beside(reader, range(1, 2))
+        reader(torch.ones(2, 4))
+        assert _addresses(model) == host
+        assert not parked.is_there
+        reader(torch.ones(2, 4))
+        assert _is_loaded(model, host)
+        assert parked.is_there
+
+    def test_as_many_bytes_come_beside_each_of_a_readers_layers_but_none_beside_its_ends(self, group):
+        reader, model = _model(num_layers=7), _model(num_layers=7)
+        parked = ParkedWeights(model, DEVICE)
+        host = _addresses(model)
+        parked.load_beside(reader, range(2))
+        seen = []
+        for layer in reader:
+            layer.register_forward_hook(lambda *_: seen.append(len(_addresses(model) - host)))
+        for _ in range(2):
+            reader(torch.ones(2, 4))
+        # Of a reader's eight units the whole, the first layer and the last one bring nothing; each of the others a tenth of the bytes.
+        assert (seen[0], seen[8], seen[6:8]) == (0, seen[7], [seen[5], seen[5]])
+        assert seen == sorted(seen)
+        assert seen[7] in (4, 5)
+        assert seen[-1] == 8
+
     def test_a_reader_brings_nothing_once_they_were_let_go(self, model):
         reader = _model()
         parked = ParkedWeights(model, DEVICE)

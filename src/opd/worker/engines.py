@@ -190,6 +190,7 @@ class _HeadEngine(_PackedEngine):
         data: TensorDict,
         task_of: Callable[[TensorDict, torch.Tensor, Slice | None], HeadTask],
         take: Callable[[TensorDict, Any], None],
+        begin: Callable[[int], None] | None = None,
     ) -> None:
         """One forward of every row without a gradient, micro-batch by micro-batch (a collective call).
 
@@ -198,11 +199,14 @@ class _HeadEngine(_PackedEngine):
             task_of: (micro-batch, start of each row in the flattened input [B], this rank's slice of it) -> the task of
                 the head.
             take: gets each micro-batch and what its head returned.
+            begin: gets the number of micro-batches before the first.
         """
         tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)
         micro_batches, _ = prepare_micro_batches(
             data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True
         )
+        if begin is not None:
+            begin(len(micro_batches))
         with self.eval_mode():
             for micro_batch in micro_batches:
                 micro_batch = micro_batch.to(get_device_id())
@@ -263,10 +267,14 @@ class TeacherEngine(_HeadEngine):
             self.parked.unpark()
             self.parked = None
 
-    def load_beside(self, reader: TeacherEngine) -> None:
-        """Bring weights that wait on the host while `reader` reads, for an `on_device` that follows."""
+    def load_beside(self, reader: TeacherEngine, num_forwards: int) -> None:
+        """Bring weights that wait on the host beside the forwards that `reader` begins, for an `on_device` that follows.
+
+        Not beside the first of several that brings the reader's own: two models a forward are more than the link has time for.
+        """
         if self.parked is not None:
-            self.parked.load_beside(reader.module)
+            is_first_free = num_forwards == 1 or reader.parked is None or reader.parked.is_there
+            self.parked.load_beside(reader.module, range(0 if is_first_free else 1, num_forwards))
 
     @contextmanager
     def on_device(self) -> Iterator[None]:

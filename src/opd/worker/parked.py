@@ -11,7 +11,7 @@ token ids, without which no layer begins, would wait for every copy that is alre
 from __future__ import annotations
 
 import functools
-import math
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -92,16 +92,35 @@ class ParkedWeights:
         for unit in self._units:
             self._await(unit)
 
-    def load_beside(self, reader: nn.Module) -> None:
-        """Bring the weights unit by unit while another model that FSDP has wrapped reads; what has not come by then comes as it is needed."""
+    @property
+    def is_there(self) -> bool:
+        """All weights are on the device, or on their way."""
+        return all(unit.there is not None for unit in self._units)
+
+    def load_beside(self, reader: nn.Module, forwards: range = range(1)) -> None:
+        """Bring the weights unit by unit while another model that FSDP has wrapped reads; what has not come by then comes as it is needed.
+
+        As many bytes beside each of the reader's layers. Its first two parts (the whole and the embedding) and its last (the head, which
+        leaves hidden states) compute next to nothing: a copy that begins there is what the reader's next forward waits for.
+
+        Args:
+            forwards: which of the reader's, counted from now on, the weights come beside.
+        """
         parts = [part for part in reader.modules() if isinstance(part, FSDPModule)]
+        parts = parts[2:-1] or parts
+        begins = list(itertools.accumulate((unit.host.nbytes for unit in self._units), initial=0))
+        num_seen = 0
 
-        def bring(number: int, *args: Any) -> None:
-            for unit in self._units[: math.ceil(len(self._units) * (number + 1) / len(parts))]:
-                self._bring(unit)
+        def bring(*args: Any) -> None:
+            nonlocal num_seen
+            num_seen += 1
+            share = (num_seen - forwards.start * len(parts)) / (len(forwards) * len(parts))
+            for unit, begin in zip(self._units, begins, strict=False):
+                if share > 0 and begin <= share * begins[-1]:
+                    self._bring(unit)
 
-        for number, part in enumerate(parts):
-            self._beside.append(part.register_forward_pre_hook(functools.partial(bring, number)))
+        for part in parts:
+            self._beside.append(part.register_forward_pre_hook(bring))
 
     def release(self) -> None:
         """Take the weights off the device; what was queued there before still reads them, and what is queued from now on may take their memory."""

@@ -117,10 +117,9 @@ class TeacherPhase:
         for place, (number, some) in enumerate(reads):
             engine: TeacherEngine = self.teachers[number].engine
             with engine.on_device():
-                if self.load_ahead:
-                    for after, _ in reads[place + 1 : place + 2]:
-                        self.teachers[after].engine.load_beside(engine)
-                self._pass(some, rows, number, self.teachers[number])
+                follows = reads[place + 1 : place + 2] if self.load_ahead else []
+                after: list[TeacherEngine] = [self.teachers[one].engine for one, _ in follows]
+                self._pass(some, rows, number, self.teachers[number], after)
                 self.states.heads[number] = engine.head_weight(self.entries)
 
     def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
@@ -136,8 +135,15 @@ class TeacherPhase:
         order = (is_other * data["input_ids"].offsets().diff().cpu()).argsort(stable=True)
         return tu.index_select_tensor_dict(data.select(*READ), order[: -(-int(num_rows) // size) * size])
 
-    def _pass(self, data: TensorDict, rows: RolloutRows, number: int, teacher: TrainingWorker) -> None:
-        """One teacher's part of the phase; what it reads of other teachers' rows is dropped."""
+    def _pass(
+        self,
+        data: TensorDict,
+        rows: RolloutRows,
+        number: int,
+        teacher: TrainingWorker,
+        after: Sequence[TeacherEngine] = (),
+    ) -> None:
+        """One teacher's part of the phase, beside which the weights of those `after` it come; what it reads of other teachers' rows is dropped."""
         inputs, states = self.reading.inputs(data, teacher), self.states
         inputs["input_ids"] = readable_ids(inputs["input_ids"], self.valid_vocab)
         counts: list[int] = []
@@ -156,4 +162,9 @@ class TeacherPhase:
                     states.cache.put(row, part, number)
 
         engine: TeacherEngine = teacher.engine
-        engine.read(inputs, task_of, take)
+
+        def begin(num_forwards: int) -> None:
+            for one in after:
+                one.load_beside(engine, num_forwards)
+
+        engine.read(inputs, task_of, take, begin)
