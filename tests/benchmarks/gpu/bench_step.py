@@ -21,10 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.gpu.phases import PHASES, Phase, as_text, phase_of
 from tests.gpu.facts import ROOT, machine
@@ -33,6 +33,9 @@ from tests.gpu_smoke.smoke import environment
 
 from opd.runs.metrics import read_metrics
 from opd.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 WARM_STEPS = 1
 """They compile, capture and allocate."""
@@ -107,23 +110,19 @@ class Busy:
 
 def run(
     folder: Path,
-    name: str,
+    spec: Mapping[str, Any],
     phases: Sequence[Phase],
-    rollout: Mapping[str, Any],
     sets: Sequence[str],
     limit_s: float,
-    keep: Any,
+    keep: Callable[[dict[str, Any]], None],
 ) -> None:
     """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step.
 
     Args:
-        rollout: keys of that section beside `SPEC`'s.
+        spec: whose `name` is also that of its files in the folder.
         sets: `key=value` of the spec, which win.
     """
-    spec = json.loads(json.dumps(SPEC)) | {"name": name}
-    spec["rollout"] |= rollout
-    spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
-    spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
+    name = spec["name"]
     (folder / f"{name}.yaml").write_text(json.dumps(spec))  # JSON is YAML
     words = [sys.executable, "-m", "opd.launch", f"{name}.yaml", "--no-env"]
     for item in sets:
@@ -236,18 +235,16 @@ def show(name: str, result: dict[str, Any]) -> None:
                 print(f"{phase:22s} {half:24s}", {key: round(value, 3) for key, value in numbers.items()}, flush=True)
 
 
-def save_models(folder: Path) -> None:
-    """`folder/student` and `folder/teacher`, random in bf16."""
+def save_models(folder: Path, configs: Mapping[str, PretrainedConfig], num_entries: int) -> None:
+    """A folder for each model, random in bf16, with a tokenizer of `num_entries`."""
     import torch
-    from tests.benchmarks.gpu.worker_alone import NUM_ENTRIES, QWEN3_1_7B, QWEN3_8B
     from tests.gpu_smoke.assets import widened_tokenizer
     from transformers import AutoModelForCausalLM
 
-    tokenizer = widened_tokenizer(NUM_ENTRIES)
+    tokenizer = widened_tokenizer(num_entries)
     special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    for seed, (name, shape) in enumerate({"student": QWEN3_1_7B, "teacher": QWEN3_8B}.items()):
+    for seed, (name, config) in enumerate(configs.items()):
         torch.manual_seed(seed)
-        config = shape.config()
         config.update(special)
         with torch.device("cuda"):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -276,7 +273,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "teacher/tokenizer.json"
     if arguments.models_only:
-        save_models(folder)
+        from tests.benchmarks.gpu.worker_alone import NUM_ENTRIES, PAIR
+
+        save_models(folder, {name: shape.config() for name, shape in PAIR.items()}, NUM_ENTRIES)
         return
     if not made.exists():  # in a process of its own, whose GPU memory ends with it
         words = [sys.executable, "-m", "tests.benchmarks.gpu.bench_step", "--models-only", "--folder", str(folder)]
@@ -299,10 +298,13 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
         show(name, result)
 
-    rollout = {"schedule": arguments.schedule}
+    spec = json.loads(json.dumps(SPEC)) | {"name": f"step{number}"}
+    spec["rollout"]["schedule"] = arguments.schedule
     if arguments.in_flight:
-        rollout["in_flight"] = arguments.in_flight
-    run(folder, f"step{number}", phases, rollout, arguments.set, arguments.limit_s, keep)
+        spec["rollout"]["in_flight"] = arguments.in_flight
+    spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
+    spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
+    run(folder, spec, phases, arguments.set, arguments.limit_s, keep)
 
 
 if __name__ == "__main__":
