@@ -33,6 +33,7 @@ class Cluster:
         self.num_shown: dict[str, int] = {}
         self.num_streams = 0
         self.is_away = False
+        self.is_kubelet_away = False
         self._clock_s = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
 
     def add(self, pod: str, *texts: str) -> None:
@@ -53,6 +54,11 @@ class Handler(BaseHTTPRequestHandler):
         log = re.search(r"/pods/([^/]+)/log$", url.path)
         if self.cluster.is_away:
             self.close_connection = True
+        elif log and self.cluster.is_kubelet_away:
+            message = (
+                'Get "https://10.0.0.1:10250/containerLogs/opd": dial tcp 10.0.0.1:10250: connect: connection refused'
+            )
+            self._json({"kind": "Status", "message": message, "reason": "InternalError"}, status=500)
         elif log:
             self._log(log[1], query)
         elif "/rayjobs/" in url.path:
@@ -60,9 +66,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._json({"items": list(self.cluster.pods.values()), "metadata": {}})
 
-    def _json(self, tree: dict[str, Any] | None) -> None:
+    def _json(self, tree: dict[str, Any] | None, *, status: int = 200) -> None:
         body = json.dumps(tree or {"reason": "NotFound", "message": "not found"}).encode()
-        self.send_response(200 if tree is not None else 404)
+        self.send_response(status if tree is not None else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -186,6 +192,42 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
         out=printed.append,
     ).follow()
     assert printed == ["one", "two"]
+
+
+@pytest.mark.parametrize("is_back", [True, False], ids=["back", "gone for good"])
+def test_a_kubelet_that_does_not_answer_ends_no_following_and_one_that_is_gone_for_good_leaves_the_rest_to_the_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture, is_back: bool
+) -> None:
+    state, api = cluster
+    steps = [f"step {number}/6" for number in range(1, 7)]
+    folder = tmp_path / "r" / "attempts" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "driver.log").write_text("".join(f"{line}\n" for line in steps))
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *steps[:4])
+    printed: list[str] = []
+    follower = PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(tmp_path / "r"),
+        poll_s=0.01,
+        silent_s=60.0 if is_back else 0.05,
+        out=printed.append,
+    )
+    following = threading.Thread(target=follower.follow, daemon=True)
+    following.start()
+    until(lambda: steps[3] in printed)
+    state.is_kubelet_away = True
+    until(lambda: "s1" in follower._silent_since)
+    state.add("s1", *steps[4:])
+    assert state.job is not None
+    state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+    state.is_kubelet_away = not is_back
+    following.join(60)
+    assert not following.is_alive()
+    assert printed == steps
+    assert capsys.readouterr().err.count("pod s1 cannot be read, following goes on when it can") == 1
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from opdctl.errors import ToolError
 
 HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_CONFLICT = 401, 403, 404, 409
+HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 
 
 class ClusterError(ToolError):
@@ -18,9 +19,18 @@ class ClusterError(ToolError):
         self.status = status
         self.reason = reason
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may be answered a moment later: the fault is the server's, not the request's."""
+        return self.status == HTTP_TOO_MANY or self.status >= HTTP_SERVER_ERROR
+
 
 class ClusterUnreachable(ClusterError):
     """No answer from the API server, or no way to ask it."""
+
+    @property
+    def is_passing(self) -> bool:
+        return True
 
 
 def refusal(what: str, status: int, body: bytes) -> ClusterError:

@@ -16,13 +16,15 @@ from opd.runs.driver_log import LOG_FILE
 from opd.store.base import Store
 from opdctl.console import note
 from opdctl.kube.client import KubeApi
-from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable
+from opdctl.kube.errors import HTTP_NOT_FOUND, HTTP_SERVER_ERROR, ClusterError, ClusterUnreachable
 from opdctl.kube.podlogs import LogPod, PodLog
 from opdctl.kube.rayjob import JobState, read_job
 from opdctl.redact import redact
 from opdctl.runs.listing import Listing
 
 POLL_S = 2.0
+# A kubelet that is restarted is back within seconds. The lines of a pod that has ended and cannot be read for so long are the store's.
+SILENT_S = 60.0
 # Enough to find the place again where a pod's last lines lie in the store's copy.
 NUM_REMEMBERED = 2000
 NUM_CONTEXT = 50
@@ -47,10 +49,12 @@ class PodFollower:
     store: Store | None = None
     tail: int | None = None
     poll_s: float = POLL_S
+    silent_s: float = SILENT_S
     out: Callable[[str], None] = print_at_once
     _logs: dict[str, PodLog] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _printed: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
+    _silent_since: dict[str, float] = field(default_factory=dict)
     _is_away: bool = False
     num_lines: int = 0
 
@@ -74,7 +78,9 @@ class PodFollower:
                 if is_quiet and (is_over or self.is_one_pod):
                     self._catch_up(is_final=True)
                     return self.num_lines
-            except ClusterUnreachable as error:
+            except ClusterError as error:
+                if not error.is_passing:
+                    raise
                 if not self._is_away:
                     note(f"the cluster is away, following goes on when it is back: {error}")
                 self._is_away = True
@@ -99,11 +105,26 @@ class PodFollower:
             if pod.name in self._done:
                 continue
             is_final = pod.is_over or is_over
-            if pod.has_started:
-                self._read(pod, follow=not is_final)
-            if is_final:
+            if (not pod.has_started or self._has_read(pod, follow=not is_final)) and is_final:
                 self._done.add(pod.name)
         return all(pod.name in self._done for pod in pods)
+
+    def _has_read(self, pod: LogPod, *, follow: bool) -> bool:
+        """Prints a pod's new lines; False where its kubelet does not answer the API server and may yet be back."""
+        try:
+            self._read(pod, follow=follow)
+        except ClusterError as error:
+            if error.status < HTTP_SERVER_ERROR:
+                raise
+            if pod.name not in self._silent_since:
+                note(f"pod {pod.name} cannot be read, following goes on when it can: {error}")
+            since = self._silent_since.setdefault(pod.name, time.monotonic())
+            if follow or time.monotonic() - since < self.silent_s:
+                return False
+            self._catch_up(is_final=False)
+        else:
+            self._silent_since.pop(pod.name, None)
+        return True
 
     def _read(self, pod: LogPod, *, follow: bool) -> None:
         """Prints a pod's new lines; a stream that breaks off, or a pod that goes, is the next look's business."""
