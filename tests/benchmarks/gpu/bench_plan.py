@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.gpu.bench_step import run, save_models
+from tests.benchmarks.gpu.bench_step import WARM_STEPS, run, save_models
 from tests.benchmarks.gpu.phases import Phase
-from tests.benchmarks.gpu.predict import HERE, predicted
+from tests.benchmarks.gpu.predict import GPU, HERE, predicted
 from tests.gpu.facts import ROOT, machine
 from tests.gpu_smoke.promises import PARTS
 
@@ -34,9 +34,8 @@ from opd.memory.shapes import shape_of
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-GPU = "NVIDIA H200"
 PLANS = HERE / "plans.json"
-STEPS, WARM_STEPS = 3, 1
+STEPS = 3
 MOST_OFF = {"step_s": 0.20, "allocated_gib": 0.05}
 TEMPLATE_TOKENS, QUESTION_TOKENS = 8, 6
 """Of a prompt of the toy tokenizer: beside its questions, and of each."""
@@ -206,7 +205,7 @@ def predict() -> dict[str, Any]:
         spec = parse_tree(case.tree(number, Path("/"))).spec
         assert isinstance(spec, OpdSpec)
         student, teacher = (shape_of(MODELS[name].config().to_dict(), name) for name in (case.student, case.teacher))
-        out[case.name] = predicted(spec, student, teacher, case.lengths(), gpu=GPU, prompt_tokens=case.prompt_tokens)
+        out[case.name] = predicted(spec, student, teacher, case.lengths(), prompt_tokens=case.prompt_tokens)
     return out
 
 

@@ -37,12 +37,11 @@ def predicted(
     teacher: ModelShape,
     lengths: list[int],
     *,
-    gpu: str = GPU,
     prompt_tokens: int = TOY_PROMPT_TOKENS,
 ) -> dict[str, Any]:
     """Seconds of a step's parts, and GiB that the trainer's process allocates at most."""
-    plan = make_plan(job_from_spec(spec, student, teacher, device_bytes=product_bytes(gpu)))
-    rates = product_rates(gpu)
+    plan = make_plan(job_from_spec(spec, student, teacher, device_bytes=product_bytes(GPU)))
+    rates = product_rates(GPU)
     assert rates is not None
     pace = make_pace(plan, rates, lengths, prompt_tokens=prompt_tokens, num_ranks=1)
     parts = {name: round(value, 2) for name, value in dataclasses.asdict(pace).items() if value}

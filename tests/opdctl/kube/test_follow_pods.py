@@ -128,6 +128,19 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def follower_of(api: KubeApi, folder: Path, printed: list[str], **settings: Any) -> PodFollower:
+    """Of run r, whose copy lies in the folder."""
+    return PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(folder / "r"),
+        poll_s=0.01,
+        out=printed.append,
+        **settings,
+    )
+
+
 def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away_and_the_store(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
@@ -139,14 +152,7 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
         folder.mkdir(parents=True)
         (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
     printed: list[str] = []
-    follower = PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    )
+    follower = follower_of(api, tmp_path, printed)
 
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", "opd.pods.submit: hello", *first[:15])
@@ -183,14 +189,7 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     (folder / "driver.log").write_text("one\ntwo\n")
     state.job = None
     printed: list[str] = []
-    PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    ).follow()
+    follower_of(api, tmp_path, printed).follow()
     assert printed == ["one", "two"]
 
 
@@ -206,15 +205,7 @@ def test_a_kubelet_that_does_not_answer_ends_no_following_and_one_that_is_gone_f
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", *steps[:4])
     printed: list[str] = []
-    follower = PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        silent_s=60.0 if is_back else 0.05,
-        out=printed.append,
-    )
+    follower = follower_of(api, tmp_path, printed, silent_s=60.0 if is_back else 0.05)
     following = threading.Thread(target=follower.follow, daemon=True)
     following.start()
     until(lambda: steps[3] in printed)
