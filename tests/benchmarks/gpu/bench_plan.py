@@ -148,7 +148,7 @@ class Case:
             "rollout": {
                 "num_samples": self.samples, "gpu_memory_utilization": 0.5, "num_agent_workers": 0, "logprobs_every": 1000,
             },
-            "actor": {"ppo_mini_batch_size": self.prompts, "use_dynamic_bsz": True},
+            "actor": {"ppo_mini_batch_size": self.prompts},
             "reward": {"function": "exact_match", "num_workers": 0},
             "trainer": {
                 "gpus_per_node": 1, "save_freq": -1, "test_freq": -1, "val_before_train": False, "total_steps": STEPS,
