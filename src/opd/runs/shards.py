@@ -111,8 +111,7 @@ def fetch_shards(
         missing = list(problems)
         problems = bring(store, missing, incoming)
         if not problems:
-            _move_in(folder, incoming, missing)
-            problems = find_problems(folder, missing)
+            problems = find_problems(folder, _move_in(folder, incoming, missing))
         elif not find_problems(folder, missing):
             problems = {}
     if not problems:
@@ -120,15 +119,19 @@ def fetch_shards(
     return list(problems.values())
 
 
-def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None:
-    """Takes downloaded files over, once all of them are what the manifest says."""
+def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list[FileEntry]:
+    """Takes downloaded files over, once all of them are what the manifest says; returns those that were gone."""
+    gone = []
     for entry in entries:
         target = folder / entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        try:
             (incoming / entry.path).replace(target)
+        except FileNotFoundError:
+            gone.append(entry)
     fsync_names(folder, [entry.path for entry in entries])
     shutil.rmtree(incoming, ignore_errors=True)
+    return gone
 
 
 def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:
