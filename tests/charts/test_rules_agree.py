@@ -114,6 +114,7 @@ BROKEN = [
     # No rollouts, so no samples a prompt: 64 rows over 5 ranks, and 8 rows of a rank by 3.
     ("sft", {"trainer.gpus_per_node": 5}),
     ("sft", {"actor.ppo_micro_batch_size_per_gpu": 3}),
+    ("opd", {"actor.ppo_micro_batch_size_per_gpu": 3, "model.attn_implementation": "sdpa"}),
     ("opd", {"actor.log_prob_micro_batch_size_per_gpu": 5, "model.attn_implementation": "sdpa"}),
     ("grpo", {"actor.log_prob_micro_batch_size_per_gpu": 5, "actor.use_dynamic_bsz": False}),
     ("convert", {"cluster.image.ref": None}),

@@ -881,3 +881,13 @@ def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(min
     batch = {"data.train_batch_size": 64, "opd.loss_type": "sampled_reverse_kl"}
     loaded = parse_tree(tree_of(minimal, "opd", **batch, **changes))
     assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told
+
+
+def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
+    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 16_384}
+    unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes
+    assert [note.partition(":")[0] for note in unread] == list(sizes)
+    assert all("opd.train_tokens" in note for note in unread)
+    assert not parse_tree(tree_of(minimal, "opd")).notes
+    padded = {"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_remove_padding": False}
+    assert not parse_tree(tree_of(minimal, "opd", **padded)).notes

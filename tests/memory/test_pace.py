@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.memory.jobs import STUDENT, TEACHER, job
 
-from opd.memory.job import GIB
+from opd.memory.job import GIB, Job
 from opd.memory.pace import (
     CHECKPOINTING_SHARE,
     DECODE_SHARE,
@@ -130,6 +130,22 @@ def test_the_steps_of_an_h200_are_told_within_a_tenth():
     assert pace.teacher == pytest.approx(7.31, rel=0.1)
     assert pace.student == pytest.approx(8.09, rel=0.1)
     assert pace.step == pytest.approx(29.8, rel=0.1)
+
+
+def test_micro_batches_of_two_short_rows_take_as_long_as_the_host_launches_them():
+    # tests/benchmarks/gpu/last_plans.json: a 0.6B student on 256 rows of 526 tokens, two rows a micro-batch: 17.3 s.
+    small = replace(
+        MEASURED, student=_qwen3(1024, 28, 3072, 16, tied=True), row_tokens=526, response_tokens=512, rows_per_step=256,
+        mini_rows=256, train_tokens=1052, activation_share=1.0,
+    )  # fmt: skip
+    rates = product_rates("NVIDIA-H200")
+    assert rates is not None
+
+    def student_s(job: Job) -> float:
+        return make_pace(make_plan(job), rates, [512] * 256, prompt_tokens=14, num_ranks=1).student
+
+    assert student_s(small) == pytest.approx(17.3, rel=0.1)
+    assert student_s(replace(small, train_tokens=32_768)) < 1.5
 
 
 def test_the_memory_of_an_h200_is_told_within_a_twentieth():

@@ -16,6 +16,7 @@ RESIDENT = Choice(
     checkpointing=True,
     activation_share=1.0,
     score_tokens=80,
+    train_tokens=40,
     load_ahead=False,
 )
 OFFLOADED = replace(RESIDENT, offload_teacher=True, offload_params=True, offload_optimizer=True)
@@ -29,7 +30,7 @@ def test_the_models_have_the_sizes_counted_by_hand():
     assert (STUDENT.layer_params, STUDENT.num_params) == (656, 2120)
     assert (TEACHER.layer_params, TEACHER.num_params) == (2592, 13584)
     assert job().hidden_bytes == 16 * 10 * 16 * 2
-    assert job().loss_tokens == 20
+    assert job().loss_tokens(40) == 20
 
 
 def test_what_rests_on_the_device_while_the_server_samples():

@@ -72,6 +72,28 @@ def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_
     assert not any(offloaded for checkpointing, _, offloaded in order if not checkpointing)
 
 
+def test_micro_batches_shrink_before_activations_are_given_up_and_to_rows_where_nothing_else_helps():
+    # Micro-batches of 40,000 tokens down to 5,000, which the host still launches in time, then of one row of 20.
+    deep = replace(job().student, layers=20)
+    wide = {
+        "train_tokens": 40_000,
+        "least_train_tokens": 5000,
+        "mini_rows": 4000,
+        "rows_per_step": 4000,
+        "student": deep,
+    }
+    size, seen = peak(job(device_bytes=10**12, **AUTO, **wide)), []
+    least = smallest_device(job(**AUTO, **wide))
+    while size > least and (plan := make_plan(job(device_bytes=size, **AUTO, **wide))).fits:
+        seen.append((plan.choice.train_tokens, plan.choice.activation_share, plan.choice.checkpointing))
+        size -= 200_000
+    order = list(dict.fromkeys(seen))
+    assert order[:4] == [(num_tokens, 1.0, False) for num_tokens in (40_000, 20_000, 10_000, 5000)]
+    tight = make_plan(job(device_bytes=least, **AUTO, **wide)).choice
+    assert tight.train_tokens < 5000
+    assert tight.checkpointing
+
+
 def test_a_short_forward_without_a_gradient_makes_room_in_the_teachers_phase():
     plan = make_plan(job(device_bytes=peak(job(score_tokens=500)), score_tokens=4000, score_is_planned=True))
     assert plan.fits

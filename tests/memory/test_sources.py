@@ -1,11 +1,14 @@
 """The job of a spec whose teachers read prompts of their own."""
 
+import math
+
 import pytest
 from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.config import parse_tree
 from opd.memory.plan import make_plan
+from opd.memory.shapes import ModelShape
 from opd.memory.sources import MOST_READ_TOKENS, job_from_spec
 from opd.memory.table import render
 
@@ -20,10 +23,38 @@ def job_of(**teacher):
 def test_the_teachers_micro_batch_has_its_own_longer_rows_and_the_students_stays():
     # A forward without a gradient is never shorter than a row.
     plain, own = job_of(), job_of(prompt="{prompt}!", max_prompt_length=4096)
-    assert (plain.row_tokens, plain.score_tokens, plain.train_tokens) == (ROW, ROW, 4 * ROW)
-    assert (own.row_tokens, own.score_tokens, own.train_tokens) == (ROW, LONGER, 4 * ROW)
+    assert (plain.row_tokens, plain.score_tokens) == (ROW, ROW)
+    assert (own.row_tokens, own.score_tokens) == (ROW, LONGER)
+    assert plain.train_tokens == own.train_tokens
     assert (plain.teacher_row_tokens, own.teacher_row_tokens) == (ROW, LONGER)
     assert own.hidden_bytes == plain.hidden_bytes, "hidden states are kept of responses only"
+
+
+QWEN3_1_7B = ModelShape(
+    vocab_rows=151_936, hidden=2048, layers=28, intermediate=6144, num_heads=16, num_kv_heads=8, head_dim=128, tied=True, qk_norm=True
+)  # fmt: skip
+
+
+def test_micro_batches_of_short_rows_keep_the_device_busy_and_may_shrink_to_what_the_host_launches_in_time():
+    # A layer's 50.3M entries compute 6 x 50.3e6 operations a token at 0.62 of 666e12 a second; the host takes 5 ms.
+    data = {"max_prompt_length": 64, "max_response_length": 448, "train_batch_size": 512}
+    tree = MINIMAL["opd"] | {
+        "device": "cuda", "data": data, "actor": {"ppo_mini_batch_size": 512}, "trainer": {"gpus_per_node": 1},
+    }  # fmt: skip
+    lora = {"model": MINIMAL["opd"]["model"] | {"lora": {"rank": 8}}}
+    busy = 0.62 * 666e12 * 5e-3 / (6 * QWEN3_1_7B.backbone_params / 28)
+
+    def sizes(**more) -> tuple[int, int | None]:
+        found = job_from_spec(parse_tree(tree | more).spec, QWEN3_1_7B, TEACHER, device_bytes=None)
+        return found.train_tokens, found.least_train_tokens
+
+    assert sizes() == (2 * math.ceil(busy), math.ceil(busy))
+    assert sizes(**lora) == (2 * math.ceil(2 * busy), math.ceil(2 * busy)), (
+        "layers that are not compiled take twice as long"
+    )
+    assert sizes(opd={"train_tokens": 2048}) == (2048, None)
+    assert sizes(opd={"train_tokens": 1}) == (512, None), "a row is never cut"
+    assert sizes(actor={"ppo_mini_batch_size": 4}) == (4 * 512, 4 * 512), "all rows of an update"
 
 
 def test_a_lora_students_adapters_are_counted_for_every_kind_that_has_a_plan():

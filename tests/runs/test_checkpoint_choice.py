@@ -14,6 +14,7 @@ from tests.runs.conftest import write_step
 from tests.runs.files import MODEL, flip_a_bit, seal_without, store_folder
 
 from opd.errors import CorruptRecord, StoreRefused, UnsafePath
+from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
 from opd.runs.shards import fetch_shards, upload_shards
@@ -304,6 +305,30 @@ def test_ranks_that_share_a_disk_fetch_at_the_same_time(
         )
         assert list(answers) == [[]] * 9
     assert loaded_content(target) == saved_content(5, num_ranks=8)
+
+
+@pytest.mark.parametrize("arrived", [True, False], ids=["moved away", "swept away"])
+def test_an_attempt_that_was_overtaken_and_its_successor_bring_the_same_files(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable,
+    monkeypatch: pytest.MonkeyPatch, arrived: bool,
+) -> None:  # fmt: skip
+    save_step(make_checkpoints(), 5)
+    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
+    target, url = tmp_path / "other-machine/checkpoints/global_step_5", str(tmp_path / "store")
+    whole, answers = shards.bring, []
+
+    def bring(store, files, folder):
+        problems = whole(store, files, folder)
+        if answers:
+            return problems
+        answers.append([])  # the other one comes in between
+        answers.append(fetch_shards(step_dir=target, manifest=manifest, store_url=url))
+        return problems if arrived else dict.fromkeys(files, "is missing")
+
+    monkeypatch.setattr(shards, "bring", bring)
+    answers.append(fetch_shards(step_dir=target, manifest=manifest, store_url=url))
+    assert answers == [[], [], []]
+    assert loaded_content(target) == saved_content(5)
 
 
 def test_a_newer_save_on_the_disk_replaces_an_earlier_attempts_copy_in_the_store(

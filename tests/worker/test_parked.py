@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.worker.workers import Case, row, run_cases
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
+from opd.worker.engines import TeacherEngine
 from opd.worker.parked import ParkedWeights
 
 DEVICE = torch.device("cpu")
@@ -111,6 +113,24 @@ class TestParkedWeights:
         reader(torch.ones(2, 4))
         assert _is_loaded(model, host)
         assert parked.is_there
+
+    def test_a_large_part_takes_the_time_of_many_small_ones(self, group):
+        reader, model = (
+            _model(num_layers=12),
+            nn.Sequential(*(nn.Linear(*sizes) for sizes in ((4, 4), (4, 4), (4, 400), (400, 4)))),
+        )
+        mesh = distributed.init_device_mesh("cpu", (1,))
+        for part in (*model, model):
+            fully_shard(part.requires_grad_(False), mesh=mesh)
+        parked = ParkedWeights(model, DEVICE)
+        host = _addresses(model)
+        parked.load_beside(reader)
+        seen = []
+        for layer in reader:
+            layer.register_forward_hook(lambda *_: seen.append(len(_addresses(model) - host)))
+        reader(torch.ones(2, 4))
+        # Ten of the reader's parts count. The third part begins after 1 % of the bytes, the fourth after 56 %.
+        assert seen[:8] == [0, 3, 3, 3, 3, 3, 4, 4]
 
     def test_as_many_bytes_come_beside_each_of_a_readers_layers_but_none_beside_its_ends(self, group):
         reader, model = _model(num_layers=7), _model(num_layers=7)
@@ -245,3 +265,23 @@ class TestTeachers:
         moved = ["load b", "release a", "load c", "release b", "release c"]
         assert routed["true"]["moved"] == 2 * moved
         assert routed["false"]["moved"] == []
+
+
+@pytest.mark.parametrize(
+    ("own", "num_forwards", "beside"),
+    [
+        (None, 3, range(3)),  # always there
+        (True, 3, range(3)),
+        (False, 3, range(1, 3)),
+        (False, 1, range(1)),  # there is no other
+    ],
+)
+def test_weights_do_not_come_beside_the_first_of_several_forwards_that_brings_the_readers_own(
+    own, num_forwards, beside
+):
+    asked = []
+    engine, reader = TeacherEngine.__new__(TeacherEngine), TeacherEngine.__new__(TeacherEngine)
+    engine.parked = SimpleNamespace(load_beside=lambda module, forwards: asked.append((module, forwards)))
+    reader.parked, reader.module = None if own is None else SimpleNamespace(is_there=own), "module"
+    engine.load_beside(reader, num_forwards)
+    assert asked == [("module", beside)]

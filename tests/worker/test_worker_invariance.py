@@ -56,6 +56,7 @@ LEFT_TO_THE_PLAN = [
     *(f"{key}=auto" for key in ("teacher.offload", "actor.param_offload", "actor.optimizer_offload")),
     "actor.gradient_checkpointing=auto",
 ]
+NO_MEMORY = "opd.gpu_memory_gib=1e-3"
 ULYSSES = ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
 
 
@@ -88,6 +89,7 @@ def one_rank(folders) -> dict[str, dict]:
         "offload": _case(folders, rows=uneven_rows(), overrides=offload),
         "left to the plan": _case(folders, rows=uneven_rows(), sets=[*LEFT_TO_THE_PLAN, "opd.activation_budget=0.5"]),
         "read by tokens": _case(folders, rows=uneven_rows(), sets=["opd.read_tokens=1"]),
+        "trained by tokens": _case(folders, rows=uneven_rows(), sets=["opd.train_tokens=32"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
         "second step": _case(folders, rows=uneven_rows(), num_steps=2),
@@ -121,7 +123,10 @@ def two_ranks(folders) -> dict[str, dict]:
     cases |= {
         "empty rank": _case(folders, rows=empty, micro_batch=1),
         "empty rank, shared vocabulary": _case(folders, rows=empty, micro_batch=1, overrides=SHARED),
-        "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=["opd.gpu_memory_gib=1e-3"]),
+        "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=[NO_MEMORY]),
+        "no memory, trained by tokens": _case(
+            folders, rows=uneven_rows(), micro_batch=1, overrides=[NO_MEMORY], sets=["opd.train_tokens=100000"]
+        ),
         "read by tokens": _case(folders, rows=uneven_rows(), micro_batch=1, sets=["opd.read_tokens=1"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
     } | _not_finite(folders)
@@ -274,6 +279,11 @@ def test_with_memory_an_update_reduces_and_gathers_once_and_without_it_in_every_
     assert count(kept, "_allgather_base_") == scored + student_units
     assert count(tight, "_allgather_base_") == scored + 2 * student_units * num_micro_batches  # forward and backward
     _same(tight, one_rank["heads untied-untied"])
+    # All rows of a rank are one micro-batch, of the student alone.
+    by_tokens = two_ranks["no memory, trained by tokens"]
+    assert count(by_tokens, "reduce_scatter") == student_units
+    assert count(by_tokens, "_allgather_base_") == scored + 2 * student_units
+    _same(by_tokens, one_rank["heads untied-untied"])
 
 
 def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folders, two_ranks):
@@ -427,6 +437,10 @@ def test_layers_left_to_the_plan_are_recomputed_only_where_it_says_so(one_rank):
 
 def test_forwards_without_a_gradient_cut_by_tokens_read_the_same(one_rank):
     _same(one_rank["read by tokens"], one_rank["8 micro-batches"])
+
+
+def test_micro_batches_cut_by_tokens_train_the_same(one_rank):
+    _same(one_rank["trained by tokens"], one_rank["token budget"])
 
 
 def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):

@@ -109,8 +109,15 @@
   "rule" (printf "the mini-batch must divide data.train_batch_size (%s)" (include "opd.text" ($v.data).train_batch_size))
   "fix" (printf "use a divisor of %s, or a train_batch_size that is a multiple of %s" (include "opd.text" ($v.data).train_batch_size) (include "opd.text" ($v.actor).ppo_mini_batch_size))) -}}
 {{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
+{{- if has $v.kind (list "grpo" "sft") -}}
 {{- if and (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
+  "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
+  "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (kindIs "invalid" ($v.opd).train_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (mod ($v.data).train_batch_size ($v.actor).ppo_mini_batch_size)) (not ($v.actor).use_dynamic_bsz) (not (mod (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)) (mod (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups) ($v.actor).ppo_micro_batch_size_per_gpu) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_micro_batch_size_per_gpu" "value" ($v.actor).ppo_micro_batch_size_per_gpu
   "rule" (printf "with use_dynamic_bsz off the micro-batch must divide a rank's rows (%s prompts x %s samples / %s data-parallel ranks = %s)" (include "opd.text" ($v.actor).ppo_mini_batch_size) (include "opd.text" $v.num_samples) (include "opd.text" $v.num_groups) (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))
   "fix" (printf "use a divisor of %s, or use_dynamic_bsz: true" (include "opd.text" (div (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) $v.num_groups)))) -}}

@@ -338,6 +338,11 @@ class Opd(Section):
         description="Tokens that a GPU reads in one forward without a gradient (the teacher's, and the student's that scores "
         "tokens); unset: 32,768, or fewer where the memory plan has no room. On a CPU it is actor.log_prob_* if this is unset.",
     )
+    train_tokens: Count | None = Field(
+        default=None,
+        description="Tokens, or one longer row, of a forward and backward on a GPU; unset: as many as keep it busy, or fewer where the "
+        "memory plan has no room. On a CPU, and on padded rows, it is actor.ppo_* if this is unset; elsewhere those are not read.",
+    )
     max_unshared_mass: float = Field(
         default=0.05,
         ge=0,

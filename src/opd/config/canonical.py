@@ -44,6 +44,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.workspace_gib",
     "opd.activation_budget",
     "opd.read_tokens",
+    "opd.train_tokens",
     "opd.gpu_memory_gib",
     "opd.vocab_parallel_size",
     "opd.max_unshared_mass",

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
-from opd.config.defaults import ASKS, DISTILS, SAMPLES, TRAINS
+from opd.config.defaults import ASKS, DEFAULTS, DISTILS, SAMPLES, TRAINS, Lookup
 from opd.config.errors import Problem
+from opd.config.expressions import evaluate, parse
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
 
@@ -36,10 +37,9 @@ PACKED_ATTENTION = ("varlen", "flash_attention_2")
 """Those that need no matrix of all tokens by all for packed rows."""
 
 _OTHERS = ("grpo", "sft", *ASKS)
-_READS_BY_ACTOR = (
-    'opd.read_tokens is None and not (device == "cuda" and actor.use_remove_padding '
-    f"and model.attn_implementation in {PACKED_ATTENTION})"
-)
+_IS_PACKED = f'device == "cuda" and actor.use_remove_padding and model.attn_implementation in {PACKED_ATTENTION}'
+_READS_BY_ACTOR = f"opd.read_tokens is None and not ({_IS_PACKED})"
+_UPDATE_SIZES = ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu")
 _LOG_PROB_READ = ((_OTHERS, ""), (DISTILS, f"{_READS_BY_ACTOR} and "))
 """(kinds, condition) by which actor.log_prob_* say how long a forward without a gradient is; else a distillation's memory plan or
 opd.read_tokens does."""
@@ -271,7 +271,14 @@ RULES = (
             kinds=kinds,
         )
         for key, prompts, kinds, only in (
-            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size", TRAINS, ""),
+            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size", ("grpo", "sft"), ""),
+            # A distillation's update is cut by tokens there.
+            (
+                "actor.ppo_micro_batch_size_per_gpu",
+                "actor.ppo_mini_batch_size",
+                DISTILS,
+                f"opd.train_tokens is None and not ({_IS_PACKED}) and ",
+            ),
             *(
                 (
                     "actor.log_prob_micro_batch_size_per_gpu",
@@ -759,6 +766,15 @@ def carried_sizes(spec: RunSpec) -> tuple[int, int]:
     return int(named["in_flight"]), int(named["max_age"])
 
 
+def _unread_sizes(spec: DistillationSpec) -> list[str]:
+    """Keys of a micro-batch's size that are not their defaults although the update does not read them."""
+    look = Lookup(spec.kind, type(spec), spec.model_dump())
+    if not evaluate(parse(_IS_PACKED), look.typed):
+        return []
+    sizes = [default for default in DEFAULTS if default.path in _UPDATE_SIZES]
+    return [default.path for default in sizes if default.value(look) != look.typed(default.path)]
+
+
 def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
@@ -784,6 +800,11 @@ def notes(spec: BaseSpec) -> list[str]:
                 f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: where it is used the heads run as plain fp32 products, "
                 "which are slower; the memory plan counts them, its times do not"
             )
+        out += [
+            f"{key}: a distillation on packed rows of a GPU does not read it: opd.train_tokens says how its update is cut, or, where that is "
+            "unset, the memory plan"
+            for key in _unread_sizes(spec)
+        ]
         losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
         off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size
         if "sampled_reverse_kl" in losses and (spec.rollout.is_truncated or off_policy):

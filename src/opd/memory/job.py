@@ -28,7 +28,8 @@ class Job:
         row_tokens, response_tokens: longest row, and its longest response.
         teacher_row_tokens: longest row as a teacher reads it, with a prompt of its own; None: as the student does.
         rows_per_step: rows of a step on one data-parallel rank.
-        train_tokens: tokens of one micro-batch of the student, at their longest.
+        train_tokens: tokens of one micro-batch of the student, at most; with `least_train_tokens` the plan may lower it, down to that
+            before it gives up what costs time, and to a row where nothing else helps.
         score_tokens: tokens of one forward without a gradient, at most; `score_is_planned`: the plan may lower it.
         mini_rows: rows of one optimizer update on one data-parallel rank.
         checkpointing: activations are recomputed in the backward, layer by layer: asked for, asked against, or left to the
@@ -62,6 +63,7 @@ class Job:
     teacher_row_tokens: int | None = None
     rows_per_step: int
     train_tokens: int
+    least_train_tokens: int | None = None
     score_tokens: int
     score_is_planned: bool = False
     mini_rows: int
@@ -104,10 +106,9 @@ class Job:
         """Entries of the student that are trained."""
         return self.student.num_params if self.adapter_params is None else self.adapter_params
 
-    @property
-    def num_micro_batches(self) -> int:
+    def num_micro_batches(self, train_tokens: int) -> int:
         """Micro-batches of one optimizer update, with every row at its longest."""
-        return -(-self.mini_rows * self.row_tokens // self.train_tokens)
+        return -(-self.mini_rows * self.row_tokens // train_tokens)
 
     @property
     def hidden_bytes(self) -> int:
@@ -117,7 +118,6 @@ class Job:
         tokens = self.rows_per_step * self.response_tokens
         return -(-tokens // self.sequence_ranks) * self.widest_bytes
 
-    @property
-    def loss_tokens(self) -> int:
+    def loss_tokens(self, train_tokens: int) -> int:
         """Response tokens of one micro-batch of the student on this rank."""
-        return -(-self.train_tokens * self.response_tokens // (self.row_tokens * self.sequence_ranks))
+        return -(-train_tokens * self.response_tokens // (self.row_tokens * self.sequence_ranks))

@@ -22,6 +22,9 @@ STUDENT_SHARES = ((0.35, 0.62), (1.0, 0.695))
 CHECKPOINTING_SHARE = 0.56
 LAYER_S = 46e-6
 """Of a layer's kernels in a decoding step beyond what they read and multiply: 1.28 ms of 28 layers."""
+HOST_LAYER_S = 5e-3
+"""Of a compiled layer's forward and backward on the host, launches and FSDP's hooks, whatever the tokens of the micro-batch; 128 micro-batches
+of two rows took 135 ms each with 28 layers. Twice as long uncompiled, half as long again with checkpointing."""
 DECODE_SHARE = 0.83
 """Of that rate that the products of decoded rows reach: 6.2 us a row of a 1.7B model."""
 HOST_STEP_S, HOST_ROW_S = 1.2e-3, 17e-6
@@ -53,6 +56,18 @@ PRODUCT_RATES: tuple[tuple[str, Rates], ...] = (
     ("H100", Rates(operations=666e12, read_bytes=3.0e12)),
     ("A100", Rates(operations=210e12, read_bytes=1.8e12)),
 )
+
+
+def host_bound_tokens(shape: ModelShape, *, compiled: bool) -> int:
+    """Tokens of a micro-batch that a GPU such as those measured trains on while the host launches it."""
+    operations = (
+        STUDENT_SHARES[0][1] * PRODUCT_RATES[0][1].operations * _host_s(shape, compiled=compiled, checkpointing=False)
+    )
+    return math.ceil(operations / (6.0 * shape.backbone_params))
+
+
+def _host_s(shape: ModelShape, *, compiled: bool, checkpointing: bool) -> float:
+    return shape.layers * HOST_LAYER_S * (1 if compiled else 2) * (1.5 if checkpointing else 1)
 
 
 def product_rates(name: str) -> Rates | None:
@@ -114,10 +129,12 @@ def make_pace(
     heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
     student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)
+    num_micro_batches = math.ceil(tokens * job.sequence_ranks / num_ranks / plan.choice.train_tokens)
+    host_s = num_micro_batches * _host_s(job.student, compiled=job.compiled, checkpointing=plan.choice.checkpointing)
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
         teacher=teacher_s,
-        student=student / (_student_share(plan) * rates.operations * num_ranks),
+        student=max(host_s, student / (_student_share(plan) * rates.operations * num_ranks)),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
         moving=_moving(plan, teacher_s),
     )

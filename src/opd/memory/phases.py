@@ -33,6 +33,7 @@ class Choice:
         checkpointing: the student's layers are recomputed in the backward.
         activation_share: what is kept of a layer's activations without checkpointing.
         score_tokens: tokens of one forward without a gradient, over all ranks that share a sequence.
+        train_tokens: tokens of one micro-batch of the student, likewise.
     """
 
     offload_teacher: bool
@@ -44,6 +45,7 @@ class Choice:
     checkpointing: bool
     activation_share: float
     score_tokens: int
+    train_tokens: int
     load_ahead: bool
 
 
@@ -157,7 +159,7 @@ def _reading(job: Job, choice: Choice) -> int:
 
 def _student(job: Job, choice: Choice) -> Phase:
     """Forward and backward of a micro-batch beside the sums over those before."""
-    tokens = _share(job.train_tokens, job.sequence_ranks)
+    tokens = _share(choice.train_tokens, job.sequence_ranks)
     shape, width = job.student, job.compute_bytes
     saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width))
     inputs = tokens * shape.layers * width * shape.hidden
@@ -184,7 +186,7 @@ def _student(job: Job, choice: Choice) -> Phase:
             "rollout server": _server_asleep(job),
         },
         {
-            "logits": _logits(job),
+            "logits": _logits(job, choice),
             # A layer's activations made again, and the gradients of its widest tensors.
             "layer in backward": (saved if choice.checkpointing else 0) + tokens * shape.transient_bytes(width),
         },
@@ -221,12 +223,12 @@ def _gathered(job: Job, choice: Choice) -> int:
     return job.compute_bytes * (2 * job.student.layer_params + job.student.head_params)
 
 
-def _logits(job: Job) -> int:
+def _logits(job: Job, choice: Choice) -> int:
     """The head's chunks, the hidden states of both sides that it reads, and the gradient it returns."""
     student = job.student
     if job.teacher is None:
-        return WHOLE_LOGITS * job.compute_bytes * _share(job.train_tokens, job.sequence_ranks) * student.vocab_rows
-    tokens = job.loss_tokens * job.vocab_ranks
+        return WHOLE_LOGITS * job.compute_bytes * _share(choice.train_tokens, job.sequence_ranks) * student.vocab_rows
+    tokens = job.loss_tokens(choice.train_tokens) * job.vocab_ranks
     inputs = tokens * (2 * job.compute_bytes * student.hidden + job.widest_bytes)
     return inputs + max(_head_work(job, some) for some in job.readers)
 

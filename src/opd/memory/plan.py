@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from opd.memory.job import GIB, Job
 from opd.memory.phases import Choice, Phase, moments_bytes, params_bytes, phases_of
 
-# What is given up, in this order: short forwards gather weights more often; kept activations are worth a tenth of the
+# What is given up, in this order: short forwards gather weights more often; micro-batches down to those that the host can still
+# launch in time; kept activations are worth a tenth of the
 # student's phase down to a third of them; gathering and reducing per micro-batch and hidden states in pinned memory hide
 # behind computing; checkpointing makes the layers' products again; moving weights or moments makes the device wait, the more
-# bytes the longer (measured: tests/benchmarks/gpu/NOTES.md).
+# bytes the longer; in micro-batches of a row or two the device waits for the host (measured: tests/benchmarks/gpu/NOTES.md).
 _LEVERS = (
-    "score_tokens", "activation_share", "keep_gathered", "defer_sync", "cache_bytes", "checkpointing", "offload_teacher",
-    "offload_optimizer", "offload_params",
+    "score_tokens", "train_tokens", "activation_share", "keep_gathered", "defer_sync", "cache_bytes", "checkpointing", "offload_teacher",
+    "offload_optimizer", "offload_params", "rows",
 )  # fmt: skip
 SHARES = (1.0, 0.7, 0.5, 0.35)
 """Shares of a compiled layer's activations that a plan tries; below a third products are made again."""
@@ -74,7 +75,7 @@ def _relaxed(job: Job) -> Plan:
 
 def _everything(job: Job) -> Choice:
     """The fastest choice that the job's wishes allow."""
-    several = _sums_updates(job)
+    several = _sums_updates(job, job.train_tokens)
     return Choice(
         offload_teacher=bool(job.offload_teacher),
         offload_params=bool(job.offload_params),
@@ -86,13 +87,14 @@ def _everything(job: Job) -> Choice:
         checkpointing=job.student.num_experts > 0 if job.checkpointing is None else job.checkpointing,
         activation_share=SHARES[0] if job.activation_share is None else job.activation_share,
         score_tokens=job.score_tokens,
+        train_tokens=job.train_tokens,
         load_ahead=False,
     )
 
 
-def _sums_updates(job: Job) -> bool:
+def _sums_updates(job: Job, train_tokens: int) -> bool:
     """Whether gradients can be summed, and weights stay gathered, over micro-batches: our engine does so, verl's does not."""
-    return job.teacher is not None and job.num_micro_batches > 1
+    return job.teacher is not None and job.num_micro_batches(train_tokens) > 1
 
 
 def _wanted_cache(job: Job) -> int:
@@ -114,6 +116,9 @@ def _give_up_one(job: Job, choice: Choice, phases: tuple[Phase, ...]) -> Choice 
 def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> Choice:
     if lever == "score_tokens" and job.score_is_planned:
         return replace(choice, score_tokens=max(job.teacher_row_tokens or job.row_tokens, choice.score_tokens // 2))
+    if lever in ("train_tokens", "rows") and job.least_train_tokens is not None:
+        least = job.row_tokens if lever == "rows" else max(job.row_tokens, job.least_train_tokens)
+        return replace(choice, train_tokens=min(choice.train_tokens, max(least, choice.train_tokens // 2)))
     if lever == "activation_share" and job.activation_share is None and job.compiled and not choice.checkpointing:
         return replace(choice, activation_share=next((s for s in SHARES if s < choice.activation_share), SHARES[-1]))
     if lever == "checkpointing" and job.checkpointing is None:
@@ -146,7 +151,7 @@ def _refilled(job: Job, choice: Choice) -> Choice:
         kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
         choice = next((better for better in kept if _fits(job, phases_of(job, better))), choice)
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
-        if _sums_updates(job) and _fits(job, phases_of(job, better)):
+        if _sums_updates(job, choice.train_tokens) and _fits(job, phases_of(job, better)):
             choice = better
     ahead = replace(choice, load_ahead=choice.offload_teacher and bool(job.more_teachers))
     if _fits(job, phases_of(job, ahead)):
@@ -199,8 +204,8 @@ def _changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
         yield "actor.gradient_checkpointing: true", replace(job, checkpointing=True)
     yield from _server_changes(job, plan)
     one = job.row_tokens
-    if job.train_tokens > one:
-        name = "actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz: ppo_max_token_len_per_gpu)"
+    if job.train_tokens > one and job.least_train_tokens is None:
+        name = "actor.ppo_micro_batch_size_per_gpu (with use_dynamic_bsz: ppo_max_token_len_per_gpu; of a distillation on a GPU opd.train_tokens)"
         change = f"a micro-batch of one row, {one} tokens instead of {job.train_tokens}"
         yield f"{name}: {change}", replace(job, train_tokens=one)
     one = job.teacher_row_tokens or job.row_tokens

@@ -7,10 +7,15 @@ from dataclasses import replace
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
 from opd.config.rules import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
+from opd.memory.pace import host_bound_tokens
 from opd.memory.shapes import ModelShape
 
 MOST_READ_TOKENS = 32_768
 """Of one forward without a gradient: an 8B teacher's gathering, 6 % of its time at 8,700 tokens, is 1.5 % of it there."""
+MOST_TRAIN_TOKENS = 32_768
+"""Of one micro-batch, unless a row is longer: beyond it nothing is left to win."""
+HOST_SHARE = 2
+"""How many times as long as the host a GPU computes on a micro-batch that a plan wishes for; it goes down to once."""
 PlannedSpec = OpdSpec | OpdAgentSpec | SftSpec
 """What a plan is made of."""
 ENTRY_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -38,6 +43,7 @@ def job_from_spec(
     teacher_row_tokens = max(prompts) + spec.data.max_response_length
     checkpointing = _wish(actor.gradient_checkpointing)
     job = _without_teacher(spec, student, num_samples=spec.rollout.num_samples, device_bytes=device_bytes)
+    job = _with_micro_batches(job, spec, is_packed=is_packed)
     return replace(
         job,
         teacher=teacher_shapes[0],
@@ -63,6 +69,24 @@ def job_from_spec(
         cache_bytes=_bytes(spec.opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload),
     )
+
+
+def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec, *, is_packed: bool) -> Job:
+    """By the spec's tokens, or as many as keep the device busy where work goes with the tokens; else by verl's keys."""
+    num_tokens = spec.opd.train_tokens
+    if num_tokens is not None:
+        return replace(job, train_tokens=_cut(job, num_tokens * job.sequence_ranks))
+    if not is_packed:
+        return job
+    compiled = spec.actor.torch_compile
+    least = min(MOST_TRAIN_TOKENS, host_bound_tokens(job.student, compiled=compiled)) * job.sequence_ranks
+    wished = min(MOST_TRAIN_TOKENS * job.sequence_ranks, HOST_SHARE * least)
+    return replace(job, train_tokens=_cut(job, wished), least_train_tokens=_cut(job, least))
+
+
+def _cut(job: Job, num_tokens: int) -> int:
+    """No shorter than a row and no longer than all rows of an update."""
+    return min(job.mini_rows * job.row_tokens, max(job.row_tokens, num_tokens))
 
 
 def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, device_bytes: int | None) -> Job:

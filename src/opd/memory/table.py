@@ -66,6 +66,7 @@ def _decisions(plan: Plan) -> list[str]:
         f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
         f"{', the rest in pinned host memory' if plan.host_bytes else ''}",
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
+        f"student's micro-batches: {choice.train_tokens:,} tokens at most",
         f"student's activations: {_activations(plan)}",
         f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
         *copy,

@@ -105,25 +105,33 @@ def fetch_shards(
     problems = find_problems(folder, entries)
     if problems and store_url is not None:
         store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
-        # A folder a caller: ranks that share a disk bring their files at the same time.
+        # A folder of each rank's: those that share a disk bring their files at the same time. So may an attempt and the one that has
+        # overtaken it: whichever moves a file first has moved it for both, and what counts is that it lies there.
         incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
         missing = list(problems)
         problems = bring(store, missing, incoming)
         if not problems:
-            _move_in(folder, incoming, missing)
+            problems = find_problems(folder, _move_in(folder, incoming, missing))
+        elif not find_problems(folder, missing):
+            problems = {}
     if not problems:
         move_unlisted(folder, manifest)
     return list(problems.values())
 
 
-def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> None:
-    """Takes downloaded files over, once all of them are what the manifest says."""
+def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list[FileEntry]:
+    """Takes downloaded files over, once all of them are what the manifest says; returns those that were gone."""
+    gone = []
     for entry in entries:
         target = folder / entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        (incoming / entry.path).replace(target)
+        try:
+            (incoming / entry.path).replace(target)
+        except FileNotFoundError:
+            gone.append(entry)
     fsync_names(folder, [entry.path for entry in entries])
-    shutil.rmtree(incoming)
+    shutil.rmtree(incoming, ignore_errors=True)
+    return gone
 
 
 def move_unlisted(folder: Path, manifest: Manifest) -> list[str]:

@@ -47,6 +47,7 @@ _PROCESS_ENVIRONMENT = (
     "VERL_ENGINE_DEVICE",
     "VERL_LOGGING_LEVEL",
     "VERL_USE_EXTERNAL_MODULES",
+    "VLLM_DISABLE_COMPILE_CACHE",
 )
 
 
@@ -209,6 +210,8 @@ def set_process_environment(device: str) -> None:
     if device != "cpu":
         # Importing vLLM sets up this package, which raises the root log handler to ERROR in every process.
         os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "INFO")
+        # verl switches vLLM's compile cache off, for several engines at once left torn files there; torch has written them whole since 2.10.
+        os.environ.setdefault("VLLM_DISABLE_COMPILE_CACHE", "0")
         compiled.keep_compiled()
     else:
         modules = [m for m in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if m and m != CPU_PROFILE]

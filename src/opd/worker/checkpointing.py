@@ -189,7 +189,7 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
             workers are no start from the beginning.
     """
     first_failure: Exception | None = None
-    failed_step: int | None = None
+    failed_step, causes = -1, list[str]()
     while True:
         decision = run.checkpoints.choose(fetch=_fetch_everywhere(run, worker_group))
         print(decision.describe(), flush=True)
@@ -211,12 +211,16 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
             if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
                 raise  # nor does a disk that fails now: the files were read and hashed a moment ago
             first_failure = first_failure or error
+            line = (str(error).strip().splitlines() or [""])[
+                -1
+            ].strip()  # of a worker's error the last of its traceback
+            cause = f"{type(error).__name__}: {line[:200]}"
             if decision.step != failed_step:
-                failed_step = decision.step
-                logger.warning("%s cannot be loaded (%s); its files are verified once more", decision.path, error)
+                failed_step, causes = decision.step, [cause]
+                logger.warning("%s cannot be loaded (%s): its files are verified once more", decision.path, cause)
                 continue
-            cause = (str(error).strip().splitlines() or [""])[-1].strip()
-            run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {type(error).__name__}: {cause[:200]}")
+            causes += [cause] * (cause not in causes)
+            run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {', then '.join(causes)}")
 
 
 def upload_missing(run: Run, worker_group: WorkerGroup) -> None:

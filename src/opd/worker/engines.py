@@ -270,7 +270,7 @@ class TeacherEngine(_HeadEngine):
     def load_beside(self, reader: TeacherEngine, num_forwards: int) -> None:
         """Bring weights that wait on the host beside the forwards that `reader` begins, for an `on_device` that follows.
 
-        Not beside the first of several that brings the reader's own: two models a forward are more than the link has time for.
+        Not beside the first of several in which the reader's own weights come: one forward has no time for the copies of two models.
         """
         if self.parked is not None:
             is_first_free = num_forwards == 1 or reader.parked is None or reader.parked.is_there

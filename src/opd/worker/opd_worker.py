@@ -289,6 +289,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             self.actor.set_loss_fn(DivergenceLoss(tasks.divergence, self._counts.count, over_rows=over_rows))
             weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
             rate = float(self.student_engine.optimizer.param_groups[0]["lr"])
+            if self._train_tokens is not None:
+                tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=self._train_tokens)
             output = self.actor.train_mini_batch(data=data)
             moved = cache_counts(cache)
         finally:
@@ -336,6 +338,16 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             num_tokens = -(-plan.choice.score_tokens // plan.job.sequence_ranks)
         sharing = self.spec.actor.ulysses_sequence_parallel_size
         return Reading(num_tokens=num_tokens, num_sharing=sharing, device=self.student_engine.device)
+
+    @property
+    def _train_tokens(self) -> int | None:
+        """Of a micro-batch on one rank: as the plan has them, or as the spec says; None: it is cut as verl's keys say."""
+        plan, num_tokens = self.plan, self.opd.train_tokens
+        if plan is not None and (num_tokens is not None or plan.job.least_train_tokens is not None):
+            return -(-plan.choice.train_tokens // plan.job.sequence_ranks)
+        if num_tokens is None:
+            return None
+        return max(num_tokens, -(-self.opd.max_length // self.spec.actor.ulysses_sequence_parallel_size))
 
     def _teacher_phase(
         self, data: TensorDict, rows: RolloutRows, own_rows: RolloutRows | None, states: TeacherStates

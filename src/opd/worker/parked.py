@@ -100,8 +100,9 @@ class ParkedWeights:
     def load_beside(self, reader: nn.Module, forwards: range = range(1)) -> None:
         """Bring the weights unit by unit while another model that FSDP has wrapped reads; what has not come by then comes as it is needed.
 
-        As many bytes beside each of the reader's layers. Its first two parts (the whole and the embedding) and its last (the head, which
-        leaves hidden states) compute next to nothing: a copy that begins there is what the reader's next forward waits for.
+        As many bytes beside each of the reader's layers, but not beside its first two parts and its last: with a head of its own these
+        are the whole, the embedding and the head, which here leaves hidden states, and compute next to nothing, so that the reader's
+        next forward would wait for a copy that begins there. (With tied weights the two outer layers are left out, two of many.)
 
         Args:
             forwards: which of the reader's, counted from now on, the weights come beside.

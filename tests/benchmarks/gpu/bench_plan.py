@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PLANS = HERE / "plans.json"
 STEPS = 3
 MOST_OFF = {"step_s": 0.20, "allocated_gib": 0.05}
+"""What a prediction may be off by, as a share of what is measured."""
 TEMPLATE_TOKENS, QUESTION_TOKENS = 8, 6
 """Of a prompt of the toy tokenizer: beside its questions, and of each."""
 
@@ -147,7 +148,7 @@ class Case:
             "rollout": {
                 "num_samples": self.samples, "gpu_memory_utilization": 0.5, "num_agent_workers": 0, "logprobs_every": 1000,
             },
-            "actor": {"ppo_mini_batch_size": self.prompts, "use_dynamic_bsz": True},
+            "actor": {"ppo_mini_batch_size": self.prompts},
             "reward": {"function": "exact_match", "num_workers": 0},
             "trainer": {
                 "gpus_per_node": 1, "save_freq": -1, "test_freq": -1, "val_before_train": False, "total_steps": STEPS,
@@ -163,7 +164,7 @@ class Case:
         return tree
 
     def lengths(self) -> list[int]:
-        """Tokens of each response of a step."""
+        """Tokens of each response of a step; a run's steps have other prompts, and so other draws where lengths differ."""
         return [self.phase.length(prompt, sample) for prompt in range(self.prompts) for sample in range(self.samples)]
 
 
@@ -210,7 +211,7 @@ def predict() -> dict[str, Any]:
 
 
 def measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of the steps after the first, in the words of the predictions."""
+    """Medians of the steps after the first; the memory is that of all."""
     steps = [row for row in rows if row["step"] > WARM_STEPS]
     labels = {label: key for label, key in PARTS if label != "update" and all(key in row for row in steps)}
     return {
@@ -229,7 +230,7 @@ def off(said: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _models(folder: Path, number: int) -> None:
-    """Those of a case, made by a process of its own; those that no later case reads are deleted."""
+    """Those of a case, made by a process of its own; those made here that no later case reads are deleted, for disks are small."""
     case = CASES[number]
     later = {name for one in CASES[number:] for name in (one.student, one.teacher)}
     for name in MODELS:
@@ -274,28 +275,36 @@ def measure(folder: Path, path: Path, limit_s: float) -> None:
     said = json.loads(PLANS.read_text())["predicted"]
     facts = machine("torch", "triton", "transformers", "verl", "vllm", "ray")
     print(facts, flush=True)
-    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"environment": facts, "measured": {}}
+    if facts["device"] != GPU:
+        raise SystemExit(f"bench-plan: the predictions are for {GPU}, and this is {facts['device']}")
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"measured": {}}
     for number, case in enumerate(CASES):
         if case.name in known["measured"]:
             continue
-        _models(folder, number)
-        _prompts(folder, case.questions)
+        models = folder / "models"
+        _models(models, number)
+        _prompts(models, case.questions)
+        tree = case.tree(number, models)
+        shutil.rmtree(
+            folder / tree["output"]["root"] / tree["name"], ignore_errors=True
+        )  # of a call that was cut short
         latest: dict[str, Any] = {}
-        run(folder, case.tree(number, folder), [case.phase], [], limit_s, latest.update)
+        run(folder, tree, [case.phase], [], limit_s, latest.update)
         rows = latest.get("rows", [])
-        if len(rows) <= WARM_STEPS:
-            print(f"{case.name}: no step was measured; its log is {folder}/plan{number}.log", flush=True)
+        if latest.get("exit") != 0 or len(rows) < STEPS:
+            print(f"{case.name}: {len(rows)} of {STEPS} steps; its log is {folder}/{tree['name']}.log", flush=True)
             continue
-        seen = measured(rows) | {"start_s": latest["start_s"]}
+        seen = measured(rows) | {"start_s": latest["start_s"], "environment": facts}
         known["measured"][case.name] = seen
         path.write_text(json.dumps(known, indent=1) + "\n")
         apart = off(said[case.name], seen)
-        print(
-            f"{case.name}: step {seen['step_s']:.2f} s, {said[case.name]['step_s']:.2f} predicted ({apart['step_s']:+.1%}); "
-            f"{seen['allocated_gib']:.1f} GiB, {said[case.name]['allocated_gib']:.1f} ({apart['allocated_gib']:+.1%}); "
-            f"first step after {seen['start_s']['first_step_starts_after']:.0f} s",
-            flush=True,
+        verdicts = (
+            f"{key} {seen[key]:.2f}, {said[case.name][key]} told ({apart[key]:+.1%}, "
+            f"{'kept' if abs(apart[key]) <= most else f'beyond {most:.0%}'})"
+            for key, most in MOST_OFF.items()
         )
+        start = seen["start_s"]["first_step_starts_after"]
+        print(f"{case.name}: {'; '.join(verdicts)}; first step after {start:.0f} s", flush=True)
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ SPEC = {
     },
     "rollout": {"num_samples": 4, "gpu_memory_utilization": 0.6, "num_agent_workers": 0, "logprobs_every": 2},
     "actor": {
-        "ppo_mini_batch_size": NUM_PROMPTS, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 16_896, "weight_decay": 0,
+        "ppo_mini_batch_size": NUM_PROMPTS, "weight_decay": 0,
     },
     "reward": {"function": "exact_match", "num_workers": 0},
     "trainer": {"gpus_per_node": 1, "save_freq": -1, "test_freq": -1, "val_before_train": False},

@@ -123,7 +123,7 @@ def make_worker(
         f"data.max_response_length={max_length - max_length // 2}",
         "data.train_batch_size=64",
         "actor.ppo_mini_batch_size=64",
-        f"actor.ppo_micro_batch_size_per_gpu={micro_batch}",
+        f"opd.train_tokens={micro_batch * max_length}",
         f"actor.log_prob_micro_batch_size_per_gpu={teacher_micro_batch}",
         "actor.param_offload=false",
         "actor.optimizer_offload=false",

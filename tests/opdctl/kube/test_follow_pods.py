@@ -33,7 +33,8 @@ class Cluster:
         self.num_shown: dict[str, int] = {}
         self.num_streams = 0
         self.is_away = False
-        self.is_kubelet_away = False
+        self.silent: set[str] = set()  # pods whose kubelet does not answer
+        self.num_refused = 0
         self._clock_s = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
 
     def add(self, pod: str, *texts: str) -> None:
@@ -54,7 +55,8 @@ class Handler(BaseHTTPRequestHandler):
         log = re.search(r"/pods/([^/]+)/log$", url.path)
         if self.cluster.is_away:
             self.close_connection = True
-        elif log and self.cluster.is_kubelet_away:
+        elif log and log[1] in self.cluster.silent:
+            self.cluster.num_refused += 1
             message = (
                 'Get "https://10.0.0.1:10250/containerLogs/opd": dial tcp 10.0.0.1:10250: connect: connection refused'
             )
@@ -128,19 +130,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def follower_of(api: KubeApi, folder: Path, printed: list[str], **settings: Any) -> PodFollower:
-    """Of run r, whose copy lies in the folder."""
-    return PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(folder / "r"),
-        poll_s=0.01,
-        out=printed.append,
-        **settings,
-    )
-
-
 def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away_and_the_store(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
@@ -152,7 +141,14 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
         folder.mkdir(parents=True)
         (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
     printed: list[str] = []
-    follower = follower_of(api, tmp_path, printed)
+    follower = PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(tmp_path / "r"),
+        poll_s=0.01,
+        out=printed.append,
+    )
 
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", "opd.pods.submit: hello", *first[:15])
@@ -189,36 +185,110 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     (folder / "driver.log").write_text("one\ntwo\n")
     state.job = None
     printed: list[str] = []
-    follower_of(api, tmp_path, printed).follow()
+    PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(tmp_path / "r"),
+        poll_s=0.01,
+        out=printed.append,
+    ).follow()
     assert printed == ["one", "two"]
 
 
-@pytest.mark.parametrize("is_back", [True, False], ids=["back", "gone for good"])
-def test_a_kubelet_that_does_not_answer_ends_no_following_and_one_that_is_gone_for_good_leaves_the_rest_to_the_store(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture, is_back: bool
-) -> None:
-    state, api = cluster
-    steps = [f"step {number}/6" for number in range(1, 7)]
-    folder = tmp_path / "r" / "attempts" / "0001"
-    folder.mkdir(parents=True)
-    (folder / "driver.log").write_text("".join(f"{line}\n" for line in steps))
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *steps[:4])
+def following_of(
+    state: Cluster, api: KubeApi, folder: Path, *, silent_s: float, attempts: dict[int, list[str]]
+) -> tuple[threading.Thread, list[str], list[ToolError]]:
+    """A thread that follows run r, what it prints, and what it ends with; the store has the attempts' lines."""
+    for number, lines in attempts.items():
+        path = folder / "r" / "attempts" / f"{number:04d}" / "driver.log"
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
     printed: list[str] = []
-    follower = follower_of(api, tmp_path, printed, silent_s=60.0 if is_back else 0.05)
-    following = threading.Thread(target=follower.follow, daemon=True)
-    following.start()
-    until(lambda: steps[3] in printed)
-    state.is_kubelet_away = True
-    until(lambda: "s1" in follower._silent_since)
-    state.add("s1", *steps[4:])
+    errors: list[ToolError] = []
+    follower = PodFollower(
+        api,
+        "r",
+        lambda: find_log_pods(api, "r", "K8sJobMode"),
+        store=open_store(folder / "r") if attempts else None,
+        poll_s=0.01,
+        silent_s=silent_s,
+        out=printed.append,
+    )
+
+    def follow() -> None:
+        try:
+            follower.follow()
+        except ToolError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    return thread, printed, errors
+
+
+def end(state: Cluster) -> None:
     assert state.job is not None
     state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
-    state.is_kubelet_away = not is_back
+
+
+FIRST, SECOND = ([f"{name}{number}" for number in range(1, 5)] for name in "ab")
+
+
+def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=60.0, attempts={1: FIRST})
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    until(lambda: state.num_refused > 2)
+    end(state)
+    state.add("s1", *FIRST[2:], "opd.pods.submit: job r: SUCCEEDED")  # which the store has not
+    num_refused = state.num_refused
+    until(lambda: state.num_refused > num_refused + 2)
+    state.silent.clear()
     following.join(60)
     assert not following.is_alive()
-    assert printed == steps
+    assert (printed, errors) == ([*FIRST, "opd.pods.submit: job r: SUCCEEDED"], [])
     assert capsys.readouterr().err.count("pod s1 cannot be read, following goes on when it can") == 1
+
+
+def test_the_lines_of_a_pod_that_is_given_up_come_from_the_store_before_those_of_its_successor(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={1: FIRST, 2: SECOND})
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.add("s2", *SECOND)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert not following.is_alive()
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+    assert "pod s1 is given up" in capsys.readouterr().err
+
+
+def test_a_pod_that_stays_silent_and_no_store_is_an_error_instead_of_an_end_that_looks_whole(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={})
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    end(state)
+    following.join(60)
+    assert not following.is_alive()
+    assert printed == FIRST[:2]
+    assert ["pod s1 cannot be read" in str(error) for error in errors] == [True]
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

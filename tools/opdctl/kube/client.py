@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, refusal
+from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, StreamBroken, refusal
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
 # Groups of what the tool touches; anything else is found by discovery (see `resource_of`).
@@ -104,7 +104,7 @@ class KubeApi:
                 raise refusal(f"read {path}", response.status, response.read())
             yield from response.stream(2**14)
         except urllib3.exceptions.HTTPError as error:
-            raise ClusterUnreachable(f"{path}: the stream broke off: {error}") from error
+            raise StreamBroken(f"{path}: the stream broke off: {error}") from error
         finally:
             response.close()
 

@@ -33,6 +33,10 @@ class ClusterUnreachable(ClusterError):
         return True
 
 
+class StreamBroken(ClusterUnreachable):
+    """An answer that began broke off."""
+
+
 def refusal(what: str, status: int, body: bytes) -> ClusterError:
     """The error of an answer that is no success.
 

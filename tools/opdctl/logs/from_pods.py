@@ -16,14 +16,14 @@ from opd.runs.driver_log import LOG_FILE
 from opd.store.base import Store
 from opdctl.console import note
 from opdctl.kube.client import KubeApi
-from opdctl.kube.errors import HTTP_NOT_FOUND, HTTP_SERVER_ERROR, ClusterError, ClusterUnreachable
+from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, StreamBroken
 from opdctl.kube.podlogs import LogPod, PodLog
 from opdctl.kube.rayjob import JobState, read_job
 from opdctl.redact import redact
 from opdctl.runs.listing import Listing
 
 POLL_S = 2.0
-# A kubelet that is restarted is back within seconds. The lines of a pod that has ended and cannot be read for so long are the store's.
+# A kubelet that is restarted is back within seconds. A pod that has ended and cannot be read for so long is given up.
 SILENT_S = 60.0
 # Enough to find the place again where a pod's last lines lie in the store's copy.
 NUM_REMEMBERED = 2000
@@ -62,7 +62,7 @@ class PodFollower:
         """Prints what the pods hold now; returns the number of lines."""
         for pod in self.find():
             if pod.has_started:
-                self._read(pod, follow=False)
+                self._read(self._log_of(pod), follow=False)
         return self.num_lines
 
     def follow(self) -> int:
@@ -81,6 +81,7 @@ class PodFollower:
             except ClusterError as error:
                 if not error.is_passing:
                     raise
+                self._silent_since.clear()
                 if not self._is_away:
                     note(f"the cluster is away, following goes on when it is back: {error}")
                 self._is_away = True
@@ -101,44 +102,67 @@ class PodFollower:
         if lost:
             self._done |= lost
             self._catch_up(is_final=False)
-        for pod in pods:
+        for place, pod in enumerate(pods):
             if pod.name in self._done:
                 continue
             is_final = pod.is_over or is_over
-            if (not pod.has_started or self._has_read(pod, follow=not is_final)) and is_final:
+            is_last = not any(later.has_started for later in pods[place + 1 :])
+            if pod.has_started and not self._has_read(pod, follow=not is_final, is_last=is_last):
+                return False  # the lines of the next pod come behind its own
+            if is_final:
                 self._done.add(pod.name)
         return all(pod.name in self._done for pod in pods)
 
-    def _has_read(self, pod: LogPod, *, follow: bool) -> bool:
-        """Prints a pod's new lines; False where its kubelet does not answer the API server and may yet be back."""
+    def _has_read(self, pod: LogPod, *, follow: bool, is_last: bool) -> bool:
+        """Prints a pod's new lines; False where it does not answer now, and may yet.
+
+        A pod that has ended, or has a successor, is given up after a while, and what it has not shown comes from the store.
+        """
+        log = self._log_of(pod)
+        num_before, now = self.num_lines, time.monotonic()
         try:
-            self._read(pod, follow=follow)
+            self._read(log, follow=follow)
         except ClusterError as error:
-            if error.status < HTTP_SERVER_ERROR:
+            if not error.is_passing:
                 raise
+            is_live = follow and is_last
+            if (follow and isinstance(error, StreamBroken)) or (is_live and isinstance(error, ClusterUnreachable)):
+                return True  # a stream ends after a while, and whether the API server is away the next look says
+            if self.num_lines > num_before:
+                self._silent_since.pop(pod.name, None)
             if pod.name not in self._silent_since:
                 note(f"pod {pod.name} cannot be read, following goes on when it can: {error}")
-            since = self._silent_since.setdefault(pod.name, time.monotonic())
-            if follow or time.monotonic() - since < self.silent_s:
+            since = self._silent_since[pod.name] = now if is_live else self._silent_since.get(pod.name, now)
+            if time.monotonic() - since < self.silent_s:
                 return False
+            if self.store is None:
+                raise ClusterError(
+                    f"pod {pod.name} cannot be read, and there is no store that has its last lines: {error}",
+                    fix="name the store with --store, or ask again when the pod's node is back",
+                ) from error
+            note(f"pod {pod.name} is given up after {self.silent_s:g} s: the rest of its lines comes from the store")
+            self._done.add(pod.name)
             self._catch_up(is_final=False)
-        else:
-            self._silent_since.pop(pod.name, None)
+        self._silent_since.pop(pod.name, None)
         return True
 
-    def _read(self, pod: LogPod, *, follow: bool) -> None:
-        """Prints a pod's new lines; a stream that breaks off, or a pod that goes, is the next look's business."""
+    def _log_of(self, pod: LogPod) -> PodLog:
         if pod.name not in self._logs:
             if self._logs:
                 self._emit(f"===== pod {pod.name} =====")
             self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail)
+        return self._logs[pod.name]
+
+    def _read(self, log: PodLog, *, follow: bool) -> None:
+        """Prints new lines; a pod that goes is the next look's business.
+
+        Raises:
+            ClusterError: the stream broke off, or there is none.
+        """
         try:
-            for line in self._logs[pod.name].lines(follow=follow):
+            for line in log.lines(follow=follow):
                 self._printed.append(line)
                 self._emit(line)
-        except ClusterUnreachable:
-            if not follow:
-                raise
         except ClusterError as error:
             if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
                 raise
