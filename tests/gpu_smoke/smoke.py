@@ -1,6 +1,6 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, from several teachers and blends of them, the toy task, all weights and adapters alone, GRPO, conversations with tools over our own world and DeepPlanning's
-layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
+chosen ones, from several teachers and blends of them, after the loss of a rank's process, the toy task, all weights and adapters alone, GRPO, conversations
+with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 from tests.gpu.facts import machine
 from tests.gpu_smoke import planner
@@ -70,7 +71,10 @@ CHOICES = {
     "entropy": ("score=entropy", "ratio=0.5"),
 }
 PASS_RATES = "assets/pass_rates.parquet"
-SPECS |= dict.fromkeys(CHOICES, SPECS["opd"])
+# Killed with SIGKILL in a step after its first save, one rank's process alone, and started again.
+LOST_RANK = "lost-rank"
+SAVE_EVERY, KILL_AFTER = 4, 5
+SPECS |= dict.fromkeys((*CHOICES, LOST_RANK), SPECS["opd"])
 # The toy task by adapters alone, which vLLM gets merged into the weights at every step.
 LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
 # The quickstarts as they run on a laptop, but on a GPU with vLLM.
@@ -140,11 +144,55 @@ def environment() -> dict[str, str]:
     return out | {"HF_HUB_OFFLINE": "1", "HYDRA_FULL_ERROR": "1"}
 
 
+def wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    """Its exit code; 124 where it had to be ended."""
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return 124
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            time.sleep(5)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return "".join(process.cmdline()[:1])
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
+    """SIGKILL to one process of the trainer's ranks, in the step after `KILL_AFTER`, and what came of it."""
+    deadline = time.monotonic() + timeout_s
+    name = f"a rank killed in step {KILL_AFTER + 1} ends the start"
+    while sum("training/global_step" in row for row in metrics_of(run_dir)) < KILL_AFTER:
+        if process.poll() is not None or time.monotonic() > deadline:
+            return Promise(name, "it ended or hung before", False)
+        time.sleep(0.1)
+    time.sleep(1.0)  # into the step
+    ranks = [
+        one for one in psutil.Process(process.pid).children(recursive=True) if _title(one).startswith("ray::WorkerDict")
+    ]
+    if not ranks:
+        return Promise(name, "no process of a rank was found", False)
+    killed = time.monotonic()
+    ranks[-1].kill()
+    code = wait(process, min(120.0, timeout_s))
+    return Promise(
+        name, f"one of {len(ranks)}; exit {code} after {time.monotonic() - killed:.0f} s", code not in (0, 124)
+    )
+
+
 def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     """Start one run in `folder`, wait for it, judge it."""
     sets = [*(ON_A_GPU if name in QUICKSTARTS else ()), f"name={name}", *extra]
     sets += [f"opd.importance.tokens.{item}" for item in CHOICES.get(name, ())]
     sets += LORA if name == "lora" else ()
+    sets += [f"trainer.save_freq={SAVE_EVERY}"] if name == LOST_RANK else []
     if name == "weighted":
         write_equal_rates(folder / PASS_RATES)
     if name == "teachers":
@@ -157,29 +205,32 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     for item in sets:
         words += ["--set", item]
     spec = load_spec(str(SPECS[name]), env={}, sets=sets, overrides=[]).spec
-    log = folder / f"{name}.log"
+    log, run_dir = folder / f"{name}.log", folder / "out" / name
     started, wall = time.monotonic(), time.time()
+    lost: list[Promise] = []
     with log.open("w") as out:
-        process = subprocess.Popen(
-            words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
-        )
-        try:
-            returncode = process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            returncode = 124
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                time.sleep(5)
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                words, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+            )
+
+        if name == LOST_RANK:
+            lost.append(lose_a_rank(start(), run_dir, timeout_s))
+        returncode = wait(start(), timeout_s)
     seconds = time.monotonic() - started
-    run_dir = folder / "out" / name
+    if lost:
+        goes_on = f"resuming from step {SAVE_EVERY} " in log.read_text(errors="replace")
+        lost.append(
+            Promise(
+                f"the next start goes on after step {SAVE_EVERY}", "so it did" if goes_on else "it did not", goes_on
+            )
+        )
     rows = metrics_of(run_dir)
     if spec.kind == "pipeline":  # its own rows are its stages' ends
         rows = [row for stage in stages_of(spec) for row in metrics_of(run_dir / STAGES / stage.spec.name)]
     steps = [row for row in rows if "training/global_step" in row]
-    kept = list(_kept(name, spec, rows, run_dir, log))
+    kept = [*lost, *_kept(name, spec, rows, run_dir, log)]
     return Outcome(
         name=name,
         returncode=returncode,
@@ -261,6 +312,11 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/gpu-smoke"))
     parser.add_argument("--timeout-s", type=float, default=900.0, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="set a key of every run's spec")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="a folder with `student` and `teacher` for the runs of two random models, in place of made ones",
+    )
     arguments = parser.parse_args()
     missing = [name for name in ("torch", "vllm") if importlib.util.find_spec(name) is None]
     if missing:
@@ -274,7 +330,9 @@ def main() -> int:
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
-    if any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
+    if arguments.models:
+        (folder / "assets").symlink_to(arguments.models.absolute())
+    elif any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
     if PLANNER in names:

@@ -80,11 +80,11 @@ END_S = 20.0
 
 
 class Busy:
-    """Samples of how busy the first visible GPU is, four a second, by nvidia-smi."""
+    """Samples of how busy the visible GPUs are, four a second, by nvidia-smi."""
 
     def __enter__(self) -> Busy:
-        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        words = ["nvidia-smi", "-i", gpu, "--query-gpu=timestamp,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"]  # fmt: skip
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        words = ["nvidia-smi", "-i", gpus, "--query-gpu=timestamp,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"]  # fmt: skip
         self._samples: list[tuple[float, float]] = []
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._collect, daemon=True).start()
@@ -257,8 +257,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", nargs="+", choices=ALL_PHASES, default=list(ALL_PHASES)[:3], metavar="PHASE")
     parser.add_argument("--steps", type=int, help="of each phase; the first step of the run counts in none")
+    parser.add_argument("--gpus", type=int, default=1, help="of this host; each has the phase's rows of its own")
     parser.add_argument("--schedule", choices=("strict", "carry"), default="strict", help="carry: one phase a run")
-    parser.add_argument("--in-flight", type=int, help="responses that carry generates at once")
+    parser.add_argument("--in-flight", type=int, help="responses that carry generates at once, on each GPU")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a key of the spec")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="after which the run is ended")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-step"))
@@ -301,8 +302,11 @@ def main() -> None:
     spec = json.loads(json.dumps(SPEC)) | {"name": f"step{number}"}
     spec["rollout"]["schedule"] = arguments.schedule
     if arguments.in_flight:
-        spec["rollout"]["in_flight"] = arguments.in_flight
+        spec["rollout"]["in_flight"] = arguments.in_flight * arguments.gpus
     spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
+    spec["trainer"]["gpus_per_node"] = arguments.gpus
+    spec["data"]["train_batch_size"] = spec["actor"]["ppo_mini_batch_size"] = NUM_PROMPTS * arguments.gpus
+    phases = [Phase(**vars(phase) | {"rows": phase.rows * arguments.gpus}) for phase in phases]
     spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
     run(folder, spec, phases, arguments.set, arguments.limit_s, keep)
 
