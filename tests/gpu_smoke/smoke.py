@@ -46,6 +46,7 @@ from opd.config.pipeline import stages_of
 from opd.data.prepare_agent_data import TRAIN_FILE
 from opd.data.toy.task import write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
+from opd.runs.manifest import COMPLETE_FILE, step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
@@ -73,7 +74,7 @@ CHOICES = {
 PASS_RATES = "assets/pass_rates.parquet"
 # Killed with SIGKILL in a step after its first save, one rank's process alone, and started again.
 LOST_RANK = "lost-rank"
-SAVE_EVERY, KILL_AFTER = 4, 5
+SAVE_EVERY = 4
 SPECS |= dict.fromkeys((*CHOICES, LOST_RANK), SPECS["opd"])
 # The toy task by adapters alone, which vLLM gets merged into the weights at every step.
 LORA = ("model.lora.rank=8", "model.lora.alpha=16", "actor.learning_rate=3e-3")
@@ -166,10 +167,10 @@ def _title(process: psutil.Process) -> str:
 
 
 def lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
-    """SIGKILL to one process of the trainer's ranks, in the step after `KILL_AFTER`, and what came of it."""
+    """SIGKILL to one process of the trainer's ranks, in a step after the first save is sealed, and what came of it."""
     deadline = time.monotonic() + timeout_s
-    name = f"a rank killed in step {KILL_AFTER + 1} ends the start"
-    while sum("training/global_step" in row for row in metrics_of(run_dir)) < KILL_AFTER:
+    name = f"a rank killed after step {SAVE_EVERY} is sealed ends the start"
+    while not (run_dir / step_folder(SAVE_EVERY) / COMPLETE_FILE).exists():
         if process.poll() is not None or time.monotonic() > deadline:
             return Promise(name, "it ended or hung before", False)
         time.sleep(0.1)

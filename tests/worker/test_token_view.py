@@ -38,7 +38,8 @@ def test_half_precision_counts_like_single():
 def test_two_ranks_parts_of_a_row_become_one():
     def seen(entropy: list[float]) -> Seen:
         values = np.array(entropy, np.float32)
-        view = RowView(trained=np.ones(2, bool), kept=np.ones(2, bool), entropy=values, divergence=values.copy())
+        values.setflags(write=False)  # as Ray brings it from another process
+        view = RowView(trained=np.ones(2, bool), kept=np.ones(2, bool), entropy=values, divergence=values)
         return Seen(rows={7: view}, covers_all=entropy[0] == 1)
 
     whole = Seen.of_ranks([seen([1, math.nan]), seen([math.nan, 2])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -35,11 +35,19 @@ class RowView:
         return cls(trained=trained, kept=np.ones(num, bool), entropy=blank, divergence=blank.copy())
 
     def joined(self, other: RowView) -> RowView:
-        """This and another rank's view of the same row, which it shares by its tokens."""
-        for name in ("entropy", "divergence"):
-            mine = getattr(self, name)
-            np.copyto(mine, getattr(other, name), where=np.isnan(mine))
-        return self
+        """This and another rank's view of the same row, which it shares by its tokens.
+
+        Neither is changed: what Ray brings from another process can only be read.
+        """
+
+        def known(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
+            return np.where(np.isnan(mine), others, mine)
+
+        return replace(
+            self,
+            entropy=known(self.entropy, other.entropy),
+            divergence=known(self.divergence, other.divergence),
+        )
 
 
 @dataclass(kw_only=True)
