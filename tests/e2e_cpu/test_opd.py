@@ -90,8 +90,7 @@ TWO_RANKS = {
 }
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("mode", TWO_RANKS)
+@pytest.mark.parametrize("mode", [pytest.param("everything offloaded", marks=pytest.mark.matrix), "sequences shared"])
 def test_two_ranks_train_like_one(tmp_path, mode):
     one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
     two = run(
