@@ -35,18 +35,29 @@ def test_a_logger_whose_package_is_missing_is_refused_before_anything_starts(mon
     tracking.check_installed(["console", "file"])
 
 
-def test_the_run_id_is_wandb_s_unless_the_environment_says_otherwise(monkeypatch):
-    monkeypatch.setattr(os, "environ", environment := {})
+@pytest.fixture
+def no_wandb(monkeypatch):
+    """No variable of W&B in the environment, and none left in it; the environment itself stays, for libraries keep hold of it."""
+    for name in ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_TAGS"):
+        monkeypatch.setenv(name, "")  # so that the end of the test takes away what is set in between
+        monkeypatch.delenv(name)
+
+
+def wandb_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
+
+
+def test_the_run_id_is_wandb_s_unless_the_environment_says_otherwise(no_wandb):
+    others = wandb_environment()
     tracking.set_wandb_environment("my-run")
-    assert environment == {"WANDB_RUN_ID": "my-run", "WANDB_RESUME": "allow"}
+    assert wandb_environment() == others | {"WANDB_RUN_ID": "my-run", "WANDB_RESUME": "allow"}
     tracking.set_wandb_environment("other")
-    assert environment["WANDB_RUN_ID"] == "my-run"
+    assert os.environ["WANDB_RUN_ID"] == "my-run"
 
 
-def test_the_model_s_name_is_a_tag_in_wandb(monkeypatch):
-    monkeypatch.setattr(os, "environ", environment := {})
+def test_the_model_s_name_is_a_tag_in_wandb(no_wandb):
     tracking.set_wandb_environment("my-run", tags=("opd", "Qwen3, 8B" + "x" * 99))
-    assert environment["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]
+    assert os.environ["WANDB_TAGS"] == "opd," + ("Qwen3  8B" + "x" * 99)[:64]
 
 
 def test_the_model_s_name_is_a_tag_in_mlflow(mlflow, tmp_path):
