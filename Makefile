@@ -145,7 +145,7 @@ bench-gpu: setup ## fused divergence against its floor and its peers, chosen tok
 	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
-gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, fourteen runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
