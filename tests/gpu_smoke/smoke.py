@@ -170,16 +170,21 @@ def lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: floa
     """SIGKILL to one process of the trainer's ranks, in a step after the first save is sealed, and what came of it."""
     deadline = time.monotonic() + timeout_s
     name = f"a rank killed after step {SAVE_EVERY} is sealed ends the start"
+
+    def broken(observed: str) -> Promise:
+        wait(process, timeout_s=0)
+        return Promise(name, observed, False)
+
     while not (run_dir / step_folder(SAVE_EVERY) / COMPLETE_FILE).exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            return Promise(name, "it ended or hung before", False)
+            return broken("it ended or hung before")
         time.sleep(0.1)
     time.sleep(1.0)  # into the step
     ranks = [
         one for one in psutil.Process(process.pid).children(recursive=True) if _title(one).startswith("ray::WorkerDict")
     ]
     if not ranks:
-        return Promise(name, "no process of a rank was found", False)
+        return broken("no process of a rank was found")
     killed = time.monotonic()
     ranks[-1].kill()
     code = wait(process, min(120.0, timeout_s))
@@ -332,7 +337,14 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     names = arguments.only.split(",")
     if arguments.models:
-        (folder / "assets").symlink_to(arguments.models.absolute())
+        for role in ("student", "teacher"):
+            link = folder / "assets" / role
+            link.parent.mkdir(exist_ok=True)
+            if link.is_symlink() or not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(arguments.models.absolute() / role)
+            else:
+                parser.error(f"--models: {link} is a model that was made here; name another --folder")
     elif any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it

@@ -133,7 +133,7 @@ def test_the_steps_of_an_h200_are_told_within_a_tenth():
 
 
 def test_micro_batches_of_two_short_rows_take_as_long_as_the_host_launches_them():
-    # tests/benchmarks/gpu/last_plans.json: a 0.6B student on 256 rows of 526 tokens, two rows a micro-batch: 17.3 s.
+    # tests/benchmarks/gpu/NOTES.md, bench-plan: a 0.6B student on 256 rows of 526 tokens, two rows a micro-batch: 17.3 s.
     small = replace(
         MEASURED, student=_qwen3(1024, 28, 3072, 16, tied=True), row_tokens=526, response_tokens=512, rows_per_step=256,
         mini_rows=256, train_tokens=1052, activation_share=1.0,

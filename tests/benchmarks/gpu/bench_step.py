@@ -1,4 +1,4 @@
-"""`make bench-step`: whole training steps with vLLM on one GPU, Qwen3-8B's shape into 1.7B's, with and without log-probabilities.
+"""`make bench-step`: whole training steps with vLLM on one GPU or several, Qwen3-8B's shape into 1.7B's, with and without log-probabilities.
 
 Random weights, a tokenizer of 151,669 entries on heads of 151,936 rows. Every second step asks vLLM for the answers'
 log-probabilities (`rollout.logprobs_every: 2`), as every step once did, so both are measured by turns. One run of `opd.launch`,
@@ -80,10 +80,14 @@ END_S = 20.0
 
 
 class Busy:
-    """Samples of how busy the visible GPUs are, four a second, by nvidia-smi."""
+    """Samples of how busy the run's GPUs are, four a second and GPU, by nvidia-smi."""
+
+    def __init__(self, num_gpus: int) -> None:
+        self._num_gpus = num_gpus
 
     def __enter__(self) -> Busy:
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(self._num_gpus)))
+        gpus = ",".join(visible.split(",")[: self._num_gpus])
         words = ["nvidia-smi", "-i", gpus, "--query-gpu=timestamp,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"]  # fmt: skip
         self._samples: list[tuple[float, float]] = []
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -132,7 +136,7 @@ def run(
     own["VLLM_LOGGING_LEVEL"] = "INFO"  # verl's is WARN, and the times of vLLM's own start are not told
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     started, log_path = time.time(), folder / f"{name}.log"
-    with log_path.open("w") as log, Busy() as busy:
+    with log_path.open("w") as log, Busy(spec["trainer"]["gpus_per_node"]) as busy:
         process = subprocess.Popen(
             words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env=environment() | own | {"PYTHONPATH": path},
@@ -269,7 +273,7 @@ def main() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise SystemExit("bench-step: no CUDA device here; it measures whole steps with vLLM on one")
+        raise SystemExit("bench-step: no CUDA device here; it measures whole steps with vLLM")
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "teacher/tokenizer.json"
