@@ -3,7 +3,8 @@
 Neither the plan's formulas nor its rates were fitted to any of them. `--predict` writes `plans.json` without a GPU; the predictions of a
 measurement are committed before it. On a GPU each spec is a run of `opd.launch` with vLLM, as a user starts it, on random
 weights of the named model's shape and a tokenizer of its size: the first step, which compiles, is left out. The JSON file is written
-after each run, and a later call goes on with those that are not in it.
+after each run, and a later call goes on with those that are not in it. With `--only` and a folder and a JSON file of its own each, several calls
+may share a host of several GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,30 +230,23 @@ def off(said: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, float]:
     return {key: said[key] / seen[key] - 1 for key in MOST_OFF}
 
 
-def _models(folder: Path, number: int) -> None:
-    """Those of a case, made by a process of its own; those made here that no later case reads are deleted, for disks are small."""
-    case = CASES[number]
-    later = {name for one in CASES[number:] for name in (one.student, one.teacher)}
-    for name in MODELS:
-        if name not in later:
-            shutil.rmtree(folder / name, ignore_errors=True)
+def _models(folder: Path, numbers: Sequence[int]) -> None:
+    """Those of the first of these cases, made by a process of its own; those that none of them reads are deleted, for disks are small."""
+    case = CASES[numbers[0]]
+    for name in MODELS.keys() - _read_by(numbers):
+        shutil.rmtree(folder / name, ignore_errors=True)
     if any(not (folder / name / "tokenizer.json").exists() for name in (case.student, case.teacher)):
-        words = [
-            sys.executable,
-            "-m",
-            "tests.benchmarks.gpu.bench_plan",
-            "--folder",
-            str(folder),
-            "--models",
-            str(number),
-        ]
-        subprocess.run(words, cwd=ROOT, check=True)
+        words = [sys.executable, "-m", "tests.benchmarks.gpu.bench_plan", "--folder", str(folder), "--models"]
+        subprocess.run([*words, *map(str, numbers)], cwd=ROOT, check=True)
 
 
-def _make_models(folder: Path, number: int) -> None:
-    """All of the case's family that it or a later case reads, since starting torch takes longer than making one."""
-    family = MODELS[CASES[number].student].family
-    wanted = {name for case in CASES[number:] for name in (case.student, case.teacher)}
+def _read_by(numbers: Sequence[int]) -> set[str]:
+    return {name for number in numbers for name in (CASES[number].student, CASES[number].teacher)}
+
+
+def _make_models(folder: Path, numbers: Sequence[int]) -> None:
+    """All of the first case's family that one of these cases reads, since starting torch takes longer than making one."""
+    family, wanted = MODELS[CASES[numbers[0]].student].family, _read_by(numbers)
     configs = {
         name: model.config()
         for name, model in MODELS.items()
@@ -270,19 +264,20 @@ def _prompts(folder: Path, questions: int) -> None:
     write_files({path: rows}, {})
 
 
-def measure(folder: Path, path: Path, limit_s: float) -> None:
-    """Run the cases that the file has no measurement of."""
+def measure(folder: Path, path: Path, numbers: Sequence[int], limit_s: float) -> None:
+    """Run those of these cases that the file has no measurement of."""
     said = json.loads(PLANS.read_text())["predicted"]
     facts = machine("torch", "triton", "transformers", "verl", "vllm", "ray")
     print(facts, flush=True)
     if facts["device"] != GPU:
         raise SystemExit(f"bench-plan: the predictions are for {GPU}, and this is {facts['device']}")
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"measured": {}}
-    for number, case in enumerate(CASES):
+    for place, number in enumerate(numbers):
+        case = CASES[number]
         if case.name in known["measured"]:
             continue
         models = folder / "models"
-        _models(models, number)
+        _models(models, numbers[place:])
         _prompts(models, case.questions)
         tree = case.tree(number, models)
         shutil.rmtree(
@@ -313,7 +308,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/bench-plan"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-plan/plans.json"))
     parser.add_argument("--limit-s", type=float, default=600.0, help="after which a run is ended")
-    parser.add_argument("--models", type=int, metavar="CASE", help="make the models of a case and end")
+    every = range(len(CASES))
+    parser.add_argument(
+        "--only", type=int, nargs="+", choices=every, default=list(every), metavar="CASE", help="from 0"
+    )
+    parser.add_argument("--models", type=int, nargs="+", metavar="CASE", help="make the models of these cases and end")
     arguments = parser.parse_args()
     if arguments.predict:
         found = predict()
@@ -331,7 +330,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("bench-plan: no CUDA device here; --predict needs none")
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    measure(folder, arguments.json, arguments.limit_s)
+    measure(folder, arguments.json, arguments.only, arguments.limit_s)
 
 
 if __name__ == "__main__":
