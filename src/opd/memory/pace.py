@@ -129,7 +129,10 @@ def make_pace(
     heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
     student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)
-    num_micro_batches = math.ceil(tokens * job.sequence_ranks / num_ranks / plan.choice.train_tokens)
+    # No micro-batch has tokens of two updates: each update has at least one on every rank.
+    num_updates = math.ceil(job.rows_per_step / job.mini_rows)
+    update_tokens = tokens * job.sequence_ranks / num_ranks / num_updates
+    num_micro_batches = num_updates * math.ceil(update_tokens / plan.choice.train_tokens)
     host_s = num_micro_batches * _host_s(job.student, compiled=job.compiled, checkpointing=plan.choice.checkpointing)
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
