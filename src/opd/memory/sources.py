@@ -79,7 +79,7 @@ def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec, *, is_packed: bo
     if not is_packed:
         return job
     compiled = spec.actor.torch_compile
-    least = min(MOST_TRAIN_TOKENS, host_bound_tokens(job.student, compiled=compiled)) * job.sequence_ranks
+    least = min(MOST_TRAIN_TOKENS, host_bound_tokens(job, compiled=compiled)) * job.sequence_ranks
     wished = min(MOST_TRAIN_TOKENS * job.sequence_ranks, HOST_SHARE * least)
     return replace(job, train_tokens=_cut(job, wished), least_train_tokens=_cut(job, least))
 
