@@ -260,6 +260,13 @@ RULES = [
         "longest row",
         {"opd.read_tokens": 4096},
     ),
+    (
+        "opd",
+        {"model.attn_implementation": "sdpa", "actor.ppo_max_token_len_per_gpu": 4096},
+        "actor.ppo_max_token_len_per_gpu",
+        "longest row",
+        {"opd.train_tokens": 4096},
+    ),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
     ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
     (
@@ -884,10 +891,12 @@ def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(min
 
 
 def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
-    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 16_384}
+    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 4096}
     unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes
     assert [note.partition(":")[0] for note in unread] == list(sizes)
     assert all("opd.train_tokens" in note for note in unread)
     assert not parse_tree(tree_of(minimal, "opd")).notes
     padded = {"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_remove_padding": False}
     assert not parse_tree(tree_of(minimal, "opd", **padded)).notes
+    (note,) = parse_tree(tree_of(minimal, "opd", **padded, **{"opd.train_tokens": 4096})).notes
+    assert note.startswith("actor.ppo_micro_batch_size_per_gpu:")
