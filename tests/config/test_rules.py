@@ -260,6 +260,13 @@ RULES = [
         "longest row",
         {"opd.read_tokens": 4096},
     ),
+    (
+        "opd",
+        {"model.attn_implementation": "sdpa", "actor.ppo_max_token_len_per_gpu": 4096},
+        "actor.ppo_max_token_len_per_gpu",
+        "longest row",
+        {"opd.train_tokens": 4096},
+    ),
     ("opd", {"opd.max_length": 10239}, "opd.max_length", "10240", {"opd.max_length": 10240}),
     ("opd-agent", {"opd.max_length": 16384}, "opd.max_length", "28672", {"opd.max_length": 28672}),
     (
@@ -883,11 +890,30 @@ def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(min
     assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"opd.train_tokens": 16_384}, False),
+        ({"opd.importance.tokens.normalize": "global"}, False),
+        ({"opd.importance.tokens.score": "random"}, False),
+        ({"model.attn_implementation": "sdpa"}, False),
+    ],
+    ids=["as the GPU has room", "by the spec", "over the step", "without the student", "by rows"],
+)
+def test_a_choice_within_micro_batches_that_depends_on_the_gpu_is_noted(minimal, changes, is_told):
+    choice = {"opd.importance.tokens.score": "entropy", "opd.importance.tokens.normalize": "micro"}
+    found = parse_tree(tree_of(minimal, "opd", **choice | changes)).notes
+    assert any("normalize micro" in note and "opd.train_tokens" in note for note in found) is is_told
+
+
 def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
-    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 16_384}
+    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 4096}
     unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes
     assert [note.partition(":")[0] for note in unread] == list(sizes)
     assert all("opd.train_tokens" in note for note in unread)
     assert not parse_tree(tree_of(minimal, "opd")).notes
     padded = {"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_remove_padding": False}
     assert not parse_tree(tree_of(minimal, "opd", **padded)).notes
+    (note,) = parse_tree(tree_of(minimal, "opd", **padded, **{"opd.train_tokens": 4096})).notes
+    assert note.startswith("actor.ppo_micro_batch_size_per_gpu:")

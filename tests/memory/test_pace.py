@@ -148,6 +148,17 @@ def test_micro_batches_of_two_short_rows_take_as_long_as_the_host_launches_them(
     assert student_s(replace(small, train_tokens=32_768)) < 1.5
 
 
+def test_every_update_of_a_step_has_micro_batches_of_its_own():
+    fast = Rates(operations=1e18, read_bytes=1e18)
+
+    def student_s(**changes) -> float:
+        plan = make_plan(job(train_tokens=160, **changes))
+        return make_pace(plan, fast, [10] * 16, prompt_tokens=2, num_ranks=1).student
+
+    # 192 tokens of 16 rows: in one update two micro-batches; in eight updates, of 24 tokens each, eight.
+    assert student_s(mini_rows=2) == pytest.approx(4 * student_s(mini_rows=16))
+
+
 def test_the_memory_of_an_h200_is_told_within_a_twentieth():
     plan = make_plan(MEASURED)
     student = next(phase for phase in plan.phases if phase.name == "student")

@@ -94,6 +94,36 @@ def test_micro_batches_shrink_before_activations_are_given_up_and_to_rows_where_
     assert tight.checkpointing
 
 
+# Weights of 0.78 MB: more than shorter micro-batches or forwards save below, less than the activations of those that are wished for.
+HEAVY = replace(TEACHER, layers=150)
+
+
+def test_micro_batches_are_as_long_as_wished_where_what_was_given_up_later_makes_room_for_them():
+    facts = {
+        "teacher": HEAVY, "train_tokens": 2000, "least_train_tokens": 1000, "mini_rows": 400, "rows_per_step": 400, "cache_bytes": 0,
+    }  # fmt: skip
+    plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
+    assert plan.fits
+    assert plan.choice.offload_teacher
+    assert plan.choice.train_tokens == 2000
+
+
+def test_an_only_micro_batch_of_an_update_that_fits_after_all_sums_nothing():
+    facts = {"teacher": HEAVY, "train_tokens": 2000, "least_train_tokens": 1000, "mini_rows": 100, "cache_bytes": 0}
+    plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
+    assert plan.choice.train_tokens == 2000
+    assert not plan.choice.defer_sync
+    assert not plan.choice.keep_gathered
+
+
+def test_forwards_without_a_gradient_are_as_long_as_wished_where_an_offloaded_teacher_makes_room_for_them():
+    facts = {"teacher": HEAVY, "more_teachers": ((HEAVY, 2),) * 2, "score_tokens": 2000, "score_is_planned": True}
+    plan = make_plan(job(**facts, device_bytes=peak(job(**facts, offload_teacher=True))))
+    assert plan.fits
+    assert plan.choice.offload_teacher
+    assert plan.choice.score_tokens == 2000
+
+
 def test_a_short_forward_without_a_gradient_makes_room_in_the_teachers_phase():
     plan = make_plan(job(device_bytes=peak(job(score_tokens=500)), score_tokens=4000, score_is_planned=True))
     assert plan.fits

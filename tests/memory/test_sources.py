@@ -9,7 +9,7 @@ from tests.minimal import MINIMAL
 from opd.config import parse_tree
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape
-from opd.memory.sources import MOST_READ_TOKENS, job_from_spec
+from opd.memory.sources import MOST_READ_TOKENS, MOST_TRAIN_TOKENS, job_from_spec
 from opd.memory.table import render
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
@@ -35,26 +35,35 @@ QWEN3_1_7B = ModelShape(
 )  # fmt: skip
 
 
-def test_micro_batches_of_short_rows_keep_the_device_busy_and_may_shrink_to_what_the_host_launches_in_time():
-    # A layer's 50.3M entries compute 6 x 50.3e6 operations a token at 0.62 of 666e12 a second; the host takes 5 ms.
+# A layer's 50.3M entries compute 6 x 50.3e6 operations a token at 0.62 of 666e12 a second; the host takes 5 ms.
+BUSY = 0.62 * 666e12 * 5e-3 / (6 * QWEN3_1_7B.backbone_params / 28)
+
+
+def micro_batches(**more) -> tuple[int, int | None]:
+    """Tokens of a micro-batch that a plan wishes for, and those that it lowers them to, of 512 rows of 512 tokens."""
     data = {"max_prompt_length": 64, "max_response_length": 448, "train_batch_size": 512}
     tree = MINIMAL["opd"] | {
         "device": "cuda", "data": data, "actor": {"ppo_mini_batch_size": 512}, "trainer": {"gpus_per_node": 1},
     }  # fmt: skip
-    lora = {"model": MINIMAL["opd"]["model"] | {"lora": {"rank": 8}}}
-    busy = 0.62 * 666e12 * 5e-3 / (6 * QWEN3_1_7B.backbone_params / 28)
+    found = job_from_spec(parse_tree(tree | more).spec, QWEN3_1_7B, TEACHER, device_bytes=None)
+    return found.train_tokens, found.least_train_tokens
 
-    def sizes(**more) -> tuple[int, int | None]:
-        found = job_from_spec(parse_tree(tree | more).spec, QWEN3_1_7B, TEACHER, device_bytes=None)
-        return found.train_tokens, found.least_train_tokens
 
-    assert sizes() == (2 * math.ceil(busy), math.ceil(busy))
-    assert sizes(**lora) == (2 * math.ceil(2 * busy), math.ceil(2 * busy)), (
+def test_micro_batches_of_short_rows_keep_the_device_busy_and_may_shrink_to_what_the_host_launches_in_time():
+    eager = {"ppo_mini_batch_size": 512, "torch_compile": False}
+    assert micro_batches() == (2 * math.ceil(BUSY), math.ceil(BUSY))
+    assert micro_batches(actor=eager) == (2 * math.ceil(2 * BUSY), math.ceil(2 * BUSY)), (
         "layers that are not compiled take twice as long"
     )
-    assert sizes(opd={"train_tokens": 2048}) == (2048, None)
-    assert sizes(opd={"train_tokens": 1}) == (512, None), "a row is never cut"
-    assert sizes(actor={"ppo_mini_batch_size": 4}) == (4 * 512, 4 * 512), "all rows of an update"
+    assert micro_batches(opd={"train_tokens": 2048}) == (2048, None)
+    assert micro_batches(opd={"train_tokens": 1}) == (512, None), "a row is never cut"
+    assert micro_batches(actor={"ppo_mini_batch_size": 4}) == (4 * 512, 4 * 512), "all rows of an update"
+
+
+def test_micro_batches_of_a_model_whose_weights_have_no_gradients_are_longer():
+    # Two products a token where there are three; layers with adapters are not compiled either.
+    lora = {"model": MINIMAL["opd"]["model"] | {"lora": {"rank": 8}}}
+    assert micro_batches(**lora) == (MOST_TRAIN_TOKENS, math.ceil(3 * BUSY))
 
 
 def test_a_lora_students_adapters_are_counted_for_every_kind_that_has_a_plan():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
-from tests.worker.workers import NOT_COMPARED, Case, run_cases
+from tests.worker.workers import NOT_COMPARED, Case, row, run_cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,6 +38,8 @@ HEADS = [("untied", "untied"), ("tied", "untied"), ("untied", "tied"), ("tied", 
 
 # The untrained half is the longer one.
 HALF_MASKED = uneven_rows(2) + [r | {"mask": [0] * len(r["mask"])} for r in uneven_rows(3, seed=9)[1:]]
+# Of 40 tokens, where data.max_prompt_length and data.max_response_length are 16.
+LONG_ROW = [*uneven_rows()[:-1], row(list(range(1, 25)), list(range(25, 41)))]
 SHARED = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]  # chunks of six tokens, three from each rank
 
 
@@ -90,6 +92,9 @@ def one_rank(folders) -> dict[str, dict]:
         "left to the plan": _case(folders, rows=uneven_rows(), sets=[*LEFT_TO_THE_PLAN, "opd.activation_budget=0.5"]),
         "read by tokens": _case(folders, rows=uneven_rows(), sets=["opd.read_tokens=1"]),
         "trained by tokens": _case(folders, rows=uneven_rows(), sets=["opd.train_tokens=32"]),
+        "a row longer than planned": _case(
+            folders, rows=LONG_ROW, sets=["opd.max_length=64", "opd.train_tokens=32", "opd.read_tokens=32"]
+        ),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
         "first mini-batch alone": _case(folders, rows=uneven_rows()[:4], micro_batch=2),
         "second step": _case(folders, rows=uneven_rows(), num_steps=2),
@@ -441,6 +446,11 @@ def test_forwards_without_a_gradient_cut_by_tokens_read_the_same(one_rank):
 
 def test_micro_batches_cut_by_tokens_train_the_same(one_rank):
     _same(one_rank["trained by tokens"], one_rank["token budget"])
+
+
+def test_a_row_longer_than_a_micro_batch_is_one_alone(one_rank):
+    metrics = one_rank["a row longer than planned"]["metrics"]
+    assert metrics["opd/num_tokens"] == sum(sum(row["mask"]) for row in LONG_ROW)
 
 
 def test_the_teacher_cache_is_one_hidden_state_a_trained_token(one_rank):

@@ -58,10 +58,19 @@
   "rule" "varlen takes packed rows, and actor.use_remove_padding is false"
   "fix" "use sdpa, or actor.use_remove_padding: true") -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
 {{- if and (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
   "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
   "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if has $v.kind (list "opd" "opd-agent") -}}
+{{- if and (kindIs "invalid" ($v.opd).train_tokens) (not (and (eq (toString $v.device) "cuda") ($v.actor).use_remove_padding (has (toString ($v.model).attn_implementation) (list "varlen" "flash_attention_2")))) (not (kindIs "invalid" ($v.actor).ppo_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).ppo_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_max_token_len_per_gpu" "value" ($v.actor).ppo_max_token_len_per_gpu
+  "rule" (printf "a token budget (times ulysses_sequence_parallel_size %s) must hold the longest row: max_prompt_length + max_response_length = %s; verl asserts on it in mid-run" (include "opd.text" $v.num_sharing) (include "opd.text" $v.row_length))
+  "fix" (printf "use at least %s, or remove the key" (include "opd.text" (div (sub (add $v.row_length $v.num_sharing) 1) $v.num_sharing)))) -}}
+{{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "sft" "eval" "passrate") -}}
 {{- if and (not (kindIs "invalid" ($v.actor).log_prob_max_token_len_per_gpu)) (lt (float64 (mulf ($v.actor).log_prob_max_token_len_per_gpu $v.num_sharing)) (float64 $v.row_length)) -}}

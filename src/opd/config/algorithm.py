@@ -131,7 +131,7 @@ class TokenImportance(Section):
     normalize: Literal["global", "micro"] = Field(
         default="global",
         description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
-        "forward, which needs no such pass.",
+        "forward, which needs no such pass; on a GPU that is as long as there is room for unless opd.train_tokens is set.",
     )
     entropy_clip_q: Quantile = Field(
         default=0.98,

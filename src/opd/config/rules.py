@@ -9,7 +9,6 @@ from opd.config.algorithm import NEED_STUDENT
 from opd.config.base import KINDS
 from opd.config.defaults import ASKS, DEFAULTS, DISTILS, SAMPLES, TRAINS, Lookup
 from opd.config.errors import Problem
-from opd.config.expressions import evaluate, parse
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec, RunSpec
 from opd.config.rule import Rule, broken, with_named
 
@@ -39,10 +38,13 @@ PACKED_ATTENTION = ("varlen", "flash_attention_2")
 _OTHERS = ("grpo", "sft", *ASKS)
 _IS_PACKED = f'device == "cuda" and actor.use_remove_padding and model.attn_implementation in {PACKED_ATTENTION}'
 _READS_BY_ACTOR = f"opd.read_tokens is None and not ({_IS_PACKED})"
+_UPDATE_BY_ACTOR = f"opd.train_tokens is None and not ({_IS_PACKED})"
 _UPDATE_SIZES = ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu")
 _LOG_PROB_READ = ((_OTHERS, ""), (DISTILS, f"{_READS_BY_ACTOR} and "))
 """(kinds, condition) by which actor.log_prob_* say how long a forward without a gradient is; else a distillation's memory plan or
 opd.read_tokens does."""
+_UPDATE_READ = ((_OTHERS, ""), (DISTILS, f"{_UPDATE_BY_ACTOR} and "))
+"""The same of actor.ppo_*, a micro-batch of an update and opd.train_tokens."""
 
 _IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
 _BEFORE_FALL = 'opd.importance.tokens.mode == "before_fall"'
@@ -218,10 +220,11 @@ RULES = (
             fix="use at least {ceil_div(row_length, num_sharing)}, or remove the key",
             kinds=kinds,
         )
-        for key, kinds, only in (
-            ("actor.ppo_max_token_len_per_gpu", KINDS, ""),
-            *(("actor.log_prob_max_token_len_per_gpu", kinds, only) for kinds, only in _LOG_PROB_READ),
+        for key, read in (
+            ("actor.ppo_max_token_len_per_gpu", _UPDATE_READ),
+            ("actor.log_prob_max_token_len_per_gpu", _LOG_PROB_READ),
         )
+        for kinds, only in read
     ),
     Rule(
         key="model.lora",
@@ -268,27 +271,13 @@ RULES = (
             f"{{num_samples}} samples / {{num_groups}} data-parallel ranks = "
             f"{{{prompts} * num_samples // num_groups}})",
             fix=f"use a divisor of {{{prompts} * num_samples // num_groups}}, or use_dynamic_bsz: true",
-            kinds=kinds,
+            kinds=tuple(kind for kind in kinds if kind in TRAINS),
         )
-        for key, prompts, kinds, only in (
-            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size", ("grpo", "sft"), ""),
-            # A distillation's update is cut by tokens there.
-            (
-                "actor.ppo_micro_batch_size_per_gpu",
-                "actor.ppo_mini_batch_size",
-                DISTILS,
-                f"opd.train_tokens is None and not ({_IS_PACKED}) and ",
-            ),
-            *(
-                (
-                    "actor.log_prob_micro_batch_size_per_gpu",
-                    "data.train_batch_size",
-                    tuple(kind for kind in kinds if kind in TRAINS),
-                    only,
-                )
-                for kinds, only in _LOG_PROB_READ
-            ),
+        for key, prompts, read in (
+            ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_mini_batch_size", _UPDATE_READ),
+            ("actor.log_prob_micro_batch_size_per_gpu", "data.train_batch_size", _LOG_PROB_READ),
         )
+        for kinds, only in read
     ),
     *(
         Rule(
@@ -766,11 +755,16 @@ def carried_sizes(spec: RunSpec) -> tuple[int, int]:
     return int(named["in_flight"]), int(named["max_age"])
 
 
+def _holds(condition: str, spec: RunSpec) -> bool:
+    """Whether a rule's condition is true of a checked spec."""
+    return bool(with_named(spec.model_dump(mode="json"), {"holds": condition})["holds"])
+
+
 def _unread_sizes(spec: DistillationSpec) -> list[str]:
     """Keys of a micro-batch's size that are not their defaults although the update does not read them."""
-    look = Lookup(spec.kind, type(spec), spec.model_dump())
-    if not evaluate(parse(_IS_PACKED), look.typed):
+    if _holds(_UPDATE_BY_ACTOR, spec):
         return []
+    look = Lookup(spec.kind, type(spec), spec.model_dump())
     sizes = [default for default in DEFAULTS if default.path in _UPDATE_SIZES]
     return [default.path for default in sizes if default.value(look) != look.typed(default.path)]
 
@@ -801,10 +795,15 @@ def notes(spec: BaseSpec) -> list[str]:
                 "which are slower; the memory plan counts them, its times do not"
             )
         out += [
-            f"{key}: a distillation on packed rows of a GPU does not read it: opd.train_tokens says how its update is cut, or, where that is "
-            "unset, the memory plan"
+            f"{key}: this distillation does not read it: opd.train_tokens says how its update is cut, or, on packed rows of a GPU where "
+            "that is unset, the memory plan"
             for key in _unread_sizes(spec)
         ]
+        if _holds(f"{_IN_HEAD} and opd.train_tokens is None and {_IS_PACKED}", spec):
+            out.append(
+                "opd.importance.tokens.normalize micro: tokens are chosen micro-batch by micro-batch, which the memory plan makes as long "
+                "as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
+            )
         losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
         off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size
         if "sampled_reverse_kl" in losses and (spec.rollout.is_truncated or off_policy):

@@ -1,4 +1,4 @@
-"""Makes a running worker's memory plan from its own config and device: equal on every rank, printed by the first."""
+"""Makes a running worker's memory plan from its own config and device, equal on every rank, and says how rows are cut by it or without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opd.config import OpdAgentSpec, OpdSpec
 from opd.memory.job import GIB
 from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import Unplannable, read_shape
-from opd.memory.sources import job_from_spec
+from opd.memory.sources import job_from_spec, most_read_tokens, most_train_tokens
 from opd.memory.table import render
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,21 @@ def worker_plan(
     if first and job.device_bytes is not None:
         print(f"memory plan of one of {job.num_ranks} ranks\n{render(plan)}", flush=True)
     return plan
+
+
+def read_tokens(spec: OpdSpec | OpdAgentSpec, plan: Plan | None) -> int | None:
+    """Tokens of a forward without a gradient on one rank; None: it is cut as verl's keys say."""
+    if plan is None or not plan.job.score_is_planned:
+        return most_read_tokens(spec)
+    return -(-plan.choice.score_tokens // plan.job.sequence_ranks)
+
+
+def train_tokens(spec: OpdSpec | OpdAgentSpec, plan: Plan | None) -> int | None:
+    """Tokens of a micro-batch of the student on one rank; None: it is cut as verl's keys say."""
+    most = most_train_tokens(spec)
+    if plan is None or most is None:
+        return most
+    return -(-plan.choice.train_tokens // plan.job.sequence_ranks)
 
 
 def _device_bytes(declared_gib: float | None, device: torch.device) -> int | None:

@@ -106,6 +106,13 @@ class Job:
         """Entries of the student that are trained."""
         return self.student.num_params if self.adapter_params is None else self.adapter_params
 
+    @property
+    def num_products(self) -> int:
+        """Of each of the student's weights in a forward and backward: the output, the gradient of the input, and that of the weight,
+        which a frozen model has not.
+        """
+        return 3 if self.adapter_params is None else 2
+
     def num_micro_batches(self, train_tokens: int) -> int:
         """Micro-batches of one optimizer update, with every row at its longest."""
         return -(-self.mini_rows * self.row_tokens // train_tokens)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from opd.memory.job import Job
 from opd.memory.phases import moments_bytes, params_bytes, teacher_sizes
 from opd.memory.plan import Plan
 from opd.memory.shapes import ModelShape
@@ -58,12 +59,13 @@ PRODUCT_RATES: tuple[tuple[str, Rates], ...] = (
 )
 
 
-def host_bound_tokens(shape: ModelShape, *, compiled: bool) -> int:
+def host_bound_tokens(job: Job, *, compiled: bool) -> int:
     """Tokens of a micro-batch that a GPU such as those measured trains on while the host launches it."""
+    shape = job.student
     operations = (
         STUDENT_SHARES[0][1] * PRODUCT_RATES[0][1].operations * _host_s(shape, compiled=compiled, checkpointing=False)
     )
-    return math.ceil(operations / (6.0 * shape.backbone_params))
+    return math.ceil(operations / (2.0 * job.num_products * shape.backbone_params))
 
 
 def _host_s(shape: ModelShape, *, compiled: bool, checkpointing: bool) -> float:
@@ -124,12 +126,13 @@ def make_pace(
         2.0 * shape.backbone_params * tokens + _attention(shape, rows) for some in job.readers for shape, _ in some
     ) / len(job.readers)  # fmt: skip
     widest = max(sum(shape.hidden for shape, _ in some) for some in job.readers)
-    # Forward, gradient of the input, gradient of the weight: a frozen model has no third.
-    products = 3 if job.adapter_params is None else 2
-    heads = 2.0 * trained * job.student.vocab_rows * (widest + products * job.student.hidden)
-    student = 2.0 * products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
+    heads = 2.0 * trained * job.student.vocab_rows * (widest + job.num_products * job.student.hidden)
+    student = 2.0 * job.num_products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)
-    num_micro_batches = math.ceil(tokens * job.sequence_ranks / num_ranks / plan.choice.train_tokens)
+    # No micro-batch has tokens of two updates: each update has at least one on every rank.
+    num_updates = math.ceil(job.rows_per_step / job.mini_rows)
+    update_tokens = tokens * job.sequence_ranks / num_ranks / num_updates
+    num_micro_batches = num_updates * math.ceil(update_tokens / plan.choice.train_tokens)
     host_s = num_micro_batches * _host_s(job.student, compiled=job.compiled, checkpointing=plan.choice.checkpointing)
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),

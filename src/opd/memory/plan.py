@@ -146,22 +146,48 @@ def _pulled(job: Job, choice: Choice, lever: str, phases: tuple[Phase, ...]) -> 
 
 
 def _refilled(job: Job, choice: Choice) -> Choice:
-    """What there is room for after all: activations, then sums and weights, the next teacher beside one that reads, the cache."""
+    """What there is room for after all: activations, then sums and weights, the next teacher beside one that reads, the cache, longer
+    micro-batches and forwards.
+    """
     if job.checkpointing is None and job.activation_share is None and job.compiled and not job.student.num_experts:
         kept = (replace(choice, checkpointing=False, activation_share=share) for share in SHARES)
-        choice = next((better for better in kept if _fits(job, phases_of(job, better))), choice)
+        choice = _first_that_fits(job, kept) or choice
     for better in (replace(choice, defer_sync=True), replace(choice, defer_sync=True, keep_gathered=True)):
         if _sums_updates(job, choice.train_tokens) and _fits(job, phases_of(job, better)):
             choice = better
     ahead = replace(choice, load_ahead=choice.offload_teacher and bool(job.more_teachers))
-    if _fits(job, phases_of(job, ahead)):
-        choice = ahead
+    choice = _first_that_fits(job, [ahead]) or choice
     wanted = _wanted_cache(job)
-    if job.device_bytes is None or choice.cache_bytes >= wanted:
-        return choice
-    phases = phases_of(job, replace(choice, cache_bytes=0))
-    room = min(job.device_bytes - phase.total for phase in phases if phase.name in _WITH_CACHE)
-    return replace(choice, cache_bytes=max(0, min(wanted, room)))
+    if job.device_bytes is not None and choice.cache_bytes < wanted:
+        phases = phases_of(job, replace(choice, cache_bytes=0))
+        room = min(job.device_bytes - phase.total for phase in phases if phase.name in _WITH_CACHE)
+        choice = replace(choice, cache_bytes=max(0, min(wanted, room)))
+    longer = (_trained_by(job, choice, tokens) for tokens in _halved(job.train_tokens, choice.train_tokens))
+    choice = _first_that_fits(job, longer) or choice
+    forwards = (replace(choice, score_tokens=tokens) for tokens in _halved(job.score_tokens, choice.score_tokens))
+    return _first_that_fits(job, forwards) or choice
+
+
+def _trained_by(job: Job, choice: Choice, train_tokens: int) -> Choice:
+    """The choice with other micro-batches: of one an update nothing is summed."""
+    several = _sums_updates(job, train_tokens)
+    return replace(
+        choice,
+        train_tokens=train_tokens,
+        defer_sync=choice.defer_sync and several,
+        keep_gathered=choice.keep_gathered and several,
+    )
+
+
+def _halved(most: int, least: int) -> Iterator[int]:
+    """From `most` on, while it is above `least`."""
+    while most > least:
+        yield most
+        most //= 2
+
+
+def _first_that_fits(job: Job, choices: Iterable[Choice]) -> Choice | None:
+    return next((choice for choice in choices if _fits(job, phases_of(job, choice))), None)
 
 
 _WITH_CACHE = ("teacher", "student", "optimizer step")

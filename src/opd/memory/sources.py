@@ -43,7 +43,7 @@ def job_from_spec(
     teacher_row_tokens = max(prompts) + spec.data.max_response_length
     checkpointing = _wish(actor.gradient_checkpointing)
     job = _without_teacher(spec, student, num_samples=spec.rollout.num_samples, device_bytes=device_bytes)
-    job = _with_micro_batches(job, spec, is_packed=is_packed)
+    job = _with_micro_batches(job, spec)
     return replace(
         job,
         teacher=teacher_shapes[0],
@@ -71,17 +71,16 @@ def job_from_spec(
     )
 
 
-def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec, *, is_packed: bool) -> Job:
+def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec) -> Job:
     """By the spec's tokens, or as many as keep the device busy where work goes with the tokens; else by verl's keys."""
-    num_tokens = spec.opd.train_tokens
-    if num_tokens is not None:
-        return replace(job, train_tokens=_cut(job, num_tokens * job.sequence_ranks))
-    if not is_packed:
+    most = most_train_tokens(spec)
+    if most is None:
         return job
-    compiled = spec.actor.torch_compile
-    least = min(MOST_TRAIN_TOKENS, host_bound_tokens(job.student, compiled=compiled)) * job.sequence_ranks
-    wished = min(MOST_TRAIN_TOKENS * job.sequence_ranks, HOST_SHARE * least)
-    return replace(job, train_tokens=_cut(job, wished), least_train_tokens=_cut(job, least))
+    most *= job.sequence_ranks
+    if spec.opd.train_tokens is not None:
+        return replace(job, train_tokens=_cut(job, most))
+    least = min(most, host_bound_tokens(job, compiled=spec.actor.torch_compile) * job.sequence_ranks)
+    return replace(job, train_tokens=_cut(job, min(most, HOST_SHARE * least)), least_train_tokens=_cut(job, least))
 
 
 def _cut(job: Job, num_tokens: int) -> int:
@@ -140,14 +139,25 @@ def _is_packed(spec: OpdSpec | OpdAgentSpec) -> bool:
     )
 
 
+def most_read_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
+    """Tokens of one forward without a gradient on one rank, at most; None: it is cut as verl's keys say."""
+    return spec.opd.read_tokens or (MOST_READ_TOKENS if _is_packed(spec) else None)
+
+
+def most_train_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
+    """Tokens of one micro-batch of the student on one rank, at most; None: it is cut as verl's keys say."""
+    return spec.opd.train_tokens or (MOST_TRAIN_TOKENS if _is_packed(spec) else None)
+
+
 def _score_tokens(spec: OpdSpec | OpdAgentSpec, rows: int, row_tokens: int) -> int:
     """Tokens of the largest forward without a gradient, over the ranks that share a sequence."""
-    actor, opd = spec.actor, spec.opd
+    actor = spec.actor
     sequence_ranks = actor.ulysses_sequence_parallel_size
-    if opd.read_tokens is None and not _is_packed(spec):
+    most = most_read_tokens(spec)
+    if most is None:
         budget = actor.log_prob_max_token_len_per_gpu * sequence_ranks
         return _micro_batch(rows, row_tokens, actor.log_prob_micro_batch_size_per_gpu, actor.use_dynamic_bsz, budget)
-    budget = max((opd.read_tokens or MOST_READ_TOKENS) * sequence_ranks, row_tokens)
+    budget = max(most * sequence_ranks, row_tokens)
     return _micro_batch(rows, row_tokens, 0, True, budget)
 
 

@@ -26,7 +26,7 @@ from opd.importance import Schedule
 from opd.importance.counter import step_seed
 from opd.losses.vocab_parallel import vocab_shard
 from opd.memory import Plan
-from opd.memory.follow import worker_plan
+from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.rollout.seeds import SeededRank
 from opd.worker.backbone import keep_activations
@@ -289,8 +289,9 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             self.actor.set_loss_fn(DivergenceLoss(tasks.divergence, self._counts.count, over_rows=over_rows))
             weights = WatchedWeights(self.student_engine.module) if self.spec.trainer.monitor else None
             rate = float(self.student_engine.optimizer.param_groups[0]["lr"])
-            if self._train_tokens is not None:
-                tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=self._train_tokens)
+            if (num_tokens := train_tokens(self.spec, self.plan)) is not None:
+                num_tokens = self._reading.at_least_a_row(num_tokens, data)
+                tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=num_tokens)
             output = self.actor.train_mini_batch(data=data)
             moved = cache_counts(cache)
         finally:
@@ -332,22 +333,12 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
     @property
     def _reading(self) -> Reading:
-        """Forwards without a gradient: as long as the plan has them, or as the spec says."""
-        plan, num_tokens = self.plan, self.opd.read_tokens
-        if plan is not None and plan.job.score_is_planned:
-            num_tokens = -(-plan.choice.score_tokens // plan.job.sequence_ranks)
-        sharing = self.spec.actor.ulysses_sequence_parallel_size
-        return Reading(num_tokens=num_tokens, num_sharing=sharing, device=self.student_engine.device)
-
-    @property
-    def _train_tokens(self) -> int | None:
-        """Of a micro-batch on one rank: as the plan has them, or as the spec says; None: it is cut as verl's keys say."""
-        plan, num_tokens = self.plan, self.opd.train_tokens
-        if plan is not None and (num_tokens is not None or plan.job.least_train_tokens is not None):
-            return -(-plan.choice.train_tokens // plan.job.sequence_ranks)
-        if num_tokens is None:
-            return None
-        return max(num_tokens, -(-self.opd.max_length // self.spec.actor.ulysses_sequence_parallel_size))
+        """Forwards without a gradient."""
+        return Reading(
+            num_tokens=read_tokens(self.spec, self.plan),
+            num_sharing=self.spec.actor.ulysses_sequence_parallel_size,
+            device=self.student_engine.device,
+        )
 
     def _teacher_phase(
         self, data: TensorDict, rows: RolloutRows, own_rows: RolloutRows | None, states: TeacherStates

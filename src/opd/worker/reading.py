@@ -36,16 +36,20 @@ class Reading:
         by_tokens = config.use_dynamic_bsz or self.num_tokens is not None
         return 1 if by_tokens else int(config.infer_micro_batch_size_per_gpu)
 
+    def at_least_a_row(self, num_tokens: int, data: TensorDict) -> int:
+        """That many tokens on one rank, or the longest row's of any: a row is never cut, and verl takes one limit on all (a collective call)."""
+        longest = data["input_ids"].offsets().diff().max().to(self.device)
+        distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+        return max(num_tokens, -(-int(longest) // self.num_sharing))
+
     def inputs(self, data: TensorDict, worker: TrainingWorker) -> TensorDict:
         """The rows as an engine reads them, cut by tokens (a collective call), or as its inference settings say."""
         inputs = data.select(*READ)
         config, num_tokens = worker.engine_config, self.num_tokens
         if num_tokens is None and config.use_dynamic_bsz:
             num_tokens = config.infer_max_token_len_per_gpu
-        if num_tokens is not None:  # a row is never cut, and verl takes one limit on all ranks
-            longest = inputs["input_ids"].offsets().diff().max().to(self.device)
-            distributed.all_reduce(longest, distributed.ReduceOp.MAX)
-            num_tokens = max(num_tokens, -(-int(longest) // self.num_sharing))
+        if num_tokens is not None:
+            num_tokens = self.at_least_a_row(num_tokens, inputs)
         tu.assign_non_tensor(
             inputs,
             use_remove_padding=worker.model_config.use_remove_padding,
