@@ -82,6 +82,25 @@ def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
     assert "trainer.project_name='1:30'" in lines
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "uni"),
+        ({"trainer": {"nnodes": 2, "gpus_per_node": 4}}, "uni"),  # eight servers of one GPU
+        ({"rollout": {"tensor_parallel_size": 2}, "trainer": {"gpus_per_node": 2}}, None),
+        ({"rollout": {"engine_kwargs": {"distributed_executor_backend": "mp"}}}, "mp"),
+        ({"overrides": ["++actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]}, "mp"),
+        ({"device": "cpu"}, None),
+    ],
+)
+def test_a_vllm_server_of_one_gpu_has_its_worker_in_the_engines_process_unless_the_spec_says_otherwise(
+    changes, expected
+):
+    found = {key: value for key, value in overrides_of(OPD | changes).items() if "distributed_executor_backend" in key}
+    key = "++actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
+    assert found == ({} if expected is None else {key: expected})
+
+
 def test_the_cpu_profile_has_what_verl_needs_on_a_cpu():
     found = overrides_of(OPD | {"device": "cpu", "trainer": {"gpus_per_node": 2}})
     expected = {

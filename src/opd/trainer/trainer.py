@@ -17,7 +17,7 @@ from verl.utils.tracking import Tracking
 
 from opd.cluster import lost
 from opd.cluster.shutdown import GracefulStop
-from opd.compat import verl_trainer
+from opd.compat import verl_trainer, vllm_servers
 from opd.compat.plain_loads import plain_loads
 from opd.config import EvalSpec
 from opd.config.run_config import KEY, RunConfig
@@ -111,6 +111,7 @@ class OrderedTrainer(PPOTrainerSync):
                 patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
                 patches.enter_context(verl_trainer.rendezvous_at(port))
+            patches.enter_context(vllm_servers.begun_beside_models(self.config))
             patches.enter_context(verl_trainer.told(START.mark))
             super()._setup()
 

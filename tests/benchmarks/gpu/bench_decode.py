@@ -59,7 +59,7 @@ def make_engine(folder: Path, rows: list[int]) -> Any:
         enable_chunked_prefill=True,
         logprobs_mode="processed_logprobs",
         disable_log_stats=True,
-        distributed_executor_backend="mp",
+        distributed_executor_backend="uni",  # as the trainer has it on one GPU
         seed=1,
         compilation_config={"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": [1, *rows]},
     )

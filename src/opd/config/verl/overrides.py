@@ -106,6 +106,9 @@ def _engines(spec: AnyRunSpec) -> Pairs:
     if isinstance(spec, SftSpec):
         yield from _no_rollout()
         return
+    if spec.rollout.name == "vllm" and spec.rollout.tensor_parallel_size == 1:
+        # A server of one GPU needs no process for it beside the engine's, which would import vLLM once more; verl's own is "mp".
+        yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
     for key, value in _leaves(spec.rollout.engine_kwargs):
         yield f"++{ROLLOUT}.engine_kwargs.{spec.rollout.name}.{key}", value
 

@@ -1,0 +1,167 @@
+"""verl's vLLM servers begun while the models load: verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
+
+Begun is an actor's process, its imports and its constructor, which reads configs and the tokenizer; the device is taken by
+`launch_server`, which verl calls when it always did, with the models loaded and their memory given back. Both times verl's own
+loop names the actors, places them and says which devices they see; the second time it is handed those of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils.device import get_resource_name
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+ROLLOUT_NAME = "vllm"
+
+
+@contextlib.contextmanager
+def begun_beside_models(config: DictConfig) -> Iterator[None]:
+    """While `PPOTrainer._setup` runs: vLLM's servers are begun as soon as the ranks have been told to load their models.
+
+    Those that nobody has launched when it ends, as after models that could not be loaded, are ended. Nothing changes for
+    other rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != ROLLOUT_NAME or rollout.disaggregation.enabled:
+        yield
+        return
+    load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
+    servers = _Servers(config, load)
+    RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
+    trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers.begin)
+    try:
+        yield
+    finally:
+        trainer_base.RayWorkerGroup = make_group
+        RolloutReplicaRegistry.register(ROLLOUT_NAME, load)
+        servers.end()
+
+
+def _beginning(make_group: Callable[..., Any], begin: Callable[[Sequence[_Placed]], None], **arguments: Any) -> Any:
+    """verl's worker group, whose groups of the roles that sample call `begin` while their models load."""
+    group = make_group(**arguments)
+    spawn = group.spawn
+
+    def spawned(prefix_set: Any) -> dict[str, Any]:
+        groups: dict[str, Any] = spawn(prefix_set=prefix_set)
+        for role, of_role in groups.items():
+            if "rollout" in role:
+                of_role.init_model = functools.partial(_init_model, of_role, f"{role}_init_model", begin)
+        return groups
+
+    group.spawn = spawned
+    return group
+
+
+def _init_model(group: Any, method: str, begin: Callable[[Sequence[_Placed]], None]) -> None:
+    placed = [_Placed(worker) for worker in group.workers]
+    ray.get([rank.answer for rank in placed])  # before it is told to load: a rank takes calls in no order
+    loading = group.execute_all_async(method)
+    begin(placed)
+    ray.get(loading)
+
+
+class _Placed:
+    """A rank that was asked for its node and devices before it began to load, which takes all of its attention."""
+
+    def __init__(self, worker: Any):
+        self.worker = worker
+        # In verl's words, and as a lambda, which travels whole: by its name the rank would import this module first.
+        self.answer = worker.__ray_call__.remote(
+            lambda _: (
+                ray.get_runtime_context().get_node_id(),
+                ray.get_runtime_context().get_accelerator_ids()[get_resource_name()][0],
+            )
+        )
+        self.__ray_call__ = SimpleNamespace(remote=lambda _: self.answer)
+
+
+class _Servers:
+    """The servers that were begun, by the names of their actors, until verl asks for them."""
+
+    def __init__(self, config: DictConfig, load: Callable[[], type[Any]]):
+        self._role = config.actor_rollout_ref
+        self._load = load
+        self._begun: dict[str, Any] = {}
+
+    def begin(self, ranks: Sequence[_Placed]) -> None:
+        """Returns when Ray knows of the servers; they come up, or fail, by themselves."""
+        replica_class = self._load()  # imports vLLM, in this process too
+        rollout = self._role.rollout
+        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+        replicas = [
+            replica_class(
+                replica_rank=rank, config=rollout, model_config=self._role.model, gpus_per_node=rollout.n_gpus_per_node
+            )
+            for rank in range(len(ranks) // size)
+        ]
+
+        async def begin_all() -> None:
+            await asyncio.gather(*map(begin_one, replicas))
+
+        async def begin_one(replica: RolloutReplica) -> None:
+            replica.server_class = _ServerClass(functools.partial(self._make, replica.server_class))
+            with contextlib.suppress(_IsBegun):
+                await replica.init_hybrid(SimpleNamespace(workers=ranks))
+
+        asyncio.run(begin_all())
+
+    def _make(self, server_class: Any, options: dict[str, Any], arguments: dict[str, Any]) -> _Begun:
+        arguments |= {"workers": [rank.worker for rank in arguments["workers"]]}
+        self._begun[options["name"]] = server_class.options(**options).remote(**arguments)
+        return _Begun()
+
+    def replica_class(self) -> type[RolloutReplica]:
+        """verl's, which is handed the begun servers."""
+        begun = self._begun
+
+        class Replica(self._load()):  # type: ignore[misc] # a base that is known at run time
+            def __init__(self, *args: Any, **kwargs: Any):
+                super().__init__(*args, **kwargs)
+                make = self.server_class
+
+                def take(options: dict[str, Any], arguments: dict[str, Any]) -> Any:
+                    server = begun.pop(options["name"], None)
+                    return make.options(**options).remote(**arguments) if server is None else server
+
+                self.server_class: Any = _ServerClass(take)
+
+        return Replica
+
+    def end(self) -> None:
+        """End those that nobody asked for."""
+        for server in self._begun.values():
+            with contextlib.suppress(ray.exceptions.RayError):  # Ray itself may be gone
+                ray.kill(server)
+        self._begun.clear()
+
+
+class _ServerClass:
+    """In the place of a replica's Ray class: `options(...).remote(...)` asks `make` for the actor."""
+
+    def __init__(self, make: Callable[[dict[str, Any], dict[str, Any]], Any]):
+        self._make = make
+
+    def options(self, **options: Any) -> Any:
+        return SimpleNamespace(remote=lambda **arguments: self._make(options, arguments))
+
+
+class _IsBegun(Exception):
+    """verl's loop has made all servers of a replica, and turns to the first of them."""
+
+
+class _Begun:
+    """What verl's loop gets for a server that is to be begun only."""
+
+    @property
+    def get_master_address(self) -> Any:
+        raise _IsBegun
