@@ -21,6 +21,7 @@ from verl.workers.config import DistillationConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from opd.batch import TEACHER_PROMPTS, RolloutRows, build_opd_batch
+from opd.compat import vllm_ranks
 from opd.config.run_config import RunConfig
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
@@ -47,6 +48,8 @@ from opd.worker.token_choice import count_only, leave_out_beyond
 from opd.worker.token_view import Seen, TokenView
 from opd.worker.training_workers import student_worker, teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
+
+vllm_ranks.register()
 
 
 def vocab_group(size: int) -> ProcessGroup | None:

@@ -11,11 +11,14 @@ from verl.utils.profiler import DistProfiler
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, _with_routing_replay_flag
 
+from opd.compat import vllm_ranks
 from opd.rollout.seeds import SeededRank
 from opd.worker import engines
 from opd.worker.checkpointing import ShardUploads
 from opd.worker.device import NamedDevice
 from opd.worker.nonfinite import count_norms
+
+vllm_ranks.register()
 
 
 def _training_worker(config: TrainingWorkerConfig) -> TrainingWorker:

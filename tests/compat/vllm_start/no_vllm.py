@@ -1,5 +1,6 @@
 """A package `vllm` for a process that has none: every module and every class that verl's rollout server imports is there, and empty."""
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
@@ -8,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 VERSION = "0.24.0"
+ASKED: list[str] = []
+"""Modules and names in them, as `vllm:LLM`, in the order in which they were asked for."""
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -21,12 +24,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__version__ = VERSION  # type: ignore[attr-defined]
-        module.__getattr__ = _made  # type: ignore[method-assign]
+        module.__getattr__ = functools.partial(_made, module.__name__)  # type: ignore[method-assign]
 
 
-def _made(name: str) -> Any:
+def _made(module: str, name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    ASKED.append(f"{module}:{name}")
     return type(name, (), {})
 
 

@@ -1,0 +1,52 @@
+"""A rank's end of vLLM comes without vLLM's engine, which verl's own import of it brings along."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from tests.compat.vllm_start import no_vllm
+no_vllm.install()
+from verl.workers.rollout.base import get_rollout_class
+{more}
+adapter = get_rollout_class("vllm")
+asked_for = list(no_vllm.ASKED)
+import vllm
+from verl.workers.rollout.vllm_rollout import vllm_rollout
+print(json.dumps({{
+    "adapter": [adapter.__module__, adapter is vllm_rollout.ServerAdapter],
+    "sleep_level": vllm_rollout.VLLM_SLEEP_LEVEL,
+    "asked_for": asked_for,
+    "engine_afterwards": getattr(vllm.LLM, "__name__", None),
+}}))
+"""
+ADAPTER = ["verl.workers.rollout.vllm_rollout.vllm_rollout", True]
+
+pytestmark = pytest.mark.slow
+
+
+def play(more):
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM.format(more=more)], capture_output=True, text=True, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("worker", ["opd_worker", "policy_worker"])
+def test_a_rank_has_verl_s_adapter_without_vllm_s_engine(worker):
+    found = play(f"import opd.worker.{worker}")
+    assert found["adapter"] == ADAPTER
+    assert found["sleep_level"] == 2
+    assert not [name for name in found["asked_for"] if not name.startswith("vllm.distributed")]
+    assert found["engine_afterwards"] == "LLM"  # who asks for it then gets it
+
+
+def test_verl_still_imports_vllm_s_engine_for_it():
+    found = play("")
+    assert found["adapter"] == ADAPTER
+    assert found["sleep_level"] == 2
+    assert "vllm:LLM" in found["asked_for"]
