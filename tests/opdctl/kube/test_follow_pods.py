@@ -136,24 +136,9 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     state, api = cluster
     first = [f"step {number}/40" for number in range(20)]
     second = [f"step {number}/40 again" for number in range(15, 40)]
-    for number, lines in ((1, first), (2, second)):
-        folder = tmp_path / "r" / "attempts" / f"{number:04d}"
-        folder.mkdir(parents=True)
-        (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
-    printed: list[str] = []
-    follower = PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    )
-
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", "opd.pods.submit: hello", *first[:15])
-    following = threading.Thread(target=follower.follow)
-    following.start()
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: first, 2: second})
     until(lambda: first[14] in printed)
     del state.pods["s1"]  # with its last five lines: the store has them
     until(lambda: first[19] in printed)
@@ -167,37 +152,26 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     until(lambda: second[-1] in printed)
     state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
     state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
-    assert state.job is not None
-    state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+    end(state)
     following.join(60)
     assert not following.is_alive()
-    assert printed == [
+    assert (printed, errors) == ([
         "opd.pods.submit: hello", *first, "===== pod s2 =====", "opd.pods.submit: hello", *second,
         "opd.pods.submit: job r: SUCCEEDED",
-    ]  # fmt: skip
+    ], [])  # fmt: skip
     assert state.num_streams > 3, "streams were broken"
 
 
 def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
     state, api = cluster
-    folder = tmp_path / "r" / "attempts" / "0001"
-    folder.mkdir(parents=True)
-    (folder / "driver.log").write_text("one\ntwo\n")
     state.job = None
-    printed: list[str] = []
-    PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    ).follow()
-    assert printed == ["one", "two"]
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: ["one", "two"]})
+    following.join(60)
+    assert (printed, errors) == (["one", "two"], [])
 
 
 def following_of(
-    state: Cluster, api: KubeApi, folder: Path, *, silent_s: float, attempts: dict[int, list[str]]
+    state: Cluster, api: KubeApi, folder: Path, *, attempts: dict[int, list[str]], silent_s: float = 60.0
 ) -> tuple[threading.Thread, list[str], list[ToolError]]:
     """A thread that follows run r, what it prints, and what it ends with; the store has the attempts' lines."""
     for number, lines in attempts.items():
@@ -241,7 +215,7 @@ def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
     state, api = cluster
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", *FIRST[:2])
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=60.0, attempts={1: FIRST})
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
     until(lambda: state.num_refused > 2)
