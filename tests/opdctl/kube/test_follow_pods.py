@@ -21,10 +21,14 @@ from opd.errors import StoreUnavailable
 from opd.store.base import ObjectInfo, Store
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
+from opdctl.commands.logs import of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.podlogs import PodLog, find_log_pods, find_pod
+from opdctl.kube.run import ClusterRun
+from opdctl.kube.waiting import pod_lines
 from opdctl.logs.from_pods import PodFollower
+from opdctl.runs.locate import Found
 
 
 class Cluster:
@@ -525,6 +529,28 @@ def test_one_pod_is_followed_to_its_own_end_by_its_name_or_its_role(
     assert printed == lines, "the run goes on, the pod does not"
     del state.pods["w2"]
     assert [found.name for found in find_pod(api, "r", "worker", "ray")] == ["w1"]
+
+
+def no_such_pod(api: KubeApi, pods: list[dict[str, Any]]) -> ToolError:
+    run = ClusterRun(job=None, pods=pod_lines(pods, []))
+    found = Found(run_id="r", api=api, in_cluster=run, place=None)
+    with pytest.raises(ToolError, match="run r has no pod 'wroker' now") as refused:
+        of_pod(found, "wroker", None, follow=False, tail=None)
+    return refused.value
+
+
+def test_a_pod_that_is_not_there_is_answered_with_those_that_are_and_their_roles(
+    cluster: tuple[Cluster, KubeApi], pod: Callable
+) -> None:
+    error = no_such_pod(cluster[1], [pod("head", name="h"), pod("worker", name="w1")])
+    assert "h (head), w1 (worker)" in str(error)
+    assert "name one of them with --pod" in error.fix
+
+
+def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster, KubeApi]) -> None:
+    error = no_such_pod(cluster[1], [])
+    assert "nor any other" in str(error)
+    assert "leave out --pod" in error.fix
 
 
 def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(
