@@ -21,13 +21,14 @@ from opd.errors import StoreUnavailable
 from opd.store.base import ObjectInfo, Store
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.commands.logs import of_pod
+from opdctl.commands.logs import logs, of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.podlogs import PodLog, find_log_pods, find_pod
 from opdctl.kube.run import ClusterRun
 from opdctl.kube.waiting import pod_lines
 from opdctl.logs.from_pods import PodFollower
+from opdctl.runs import locate
 from opdctl.runs.locate import Found
 
 
@@ -74,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         elif "/rayjobs/" in url.path:
             self._json(self.cluster.job)
         else:
-            self._json({"items": list(self.cluster.pods.values()), "metadata": {}})
+            items = list(self.cluster.pods.values()) if url.path.endswith("/pods") else []
+            self._json({"items": items, "metadata": {}})
 
     def _json(self, tree: dict[str, Any] | None, *, status: int = 200) -> None:
         body = json.dumps(tree or {"reason": "NotFound", "message": "not found"}).encode()
@@ -529,6 +531,18 @@ def test_one_pod_is_followed_to_its_own_end_by_its_name_or_its_role(
     assert printed == lines, "the run goes on, the pod does not"
     del state.pods["w2"]
     assert [found.name for found in find_pod(api, "r", "worker", "ray")] == ["w1"]
+
+
+def test_a_store_in_which_nothing_lay_yet_when_following_began_has_the_lines_of_pods_that_went(
+    cluster: tuple[Cluster, KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    end(state)
+    monkeypatch.setattr(locate, "connect", lambda **_: api)
+    monkeypatch.setattr(locate, "is_configured", lambda: True)
+    keep(tmp_path, 1, FIRST)  # there is no run.json: for the tool the run has no place yet
+    logs("r", store=str(tmp_path), follow=True)
+    assert capsys.readouterr().out.splitlines() == FIRST
 
 
 def no_such_pod(api: KubeApi, pods: list[dict[str, Any]]) -> ToolError:

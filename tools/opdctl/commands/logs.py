@@ -101,7 +101,7 @@ def _from_pods(found: Found, job: JobState, *, follow: bool, tail: int | None) -
 
     assert found.api is not None
     api, run_id, mode = found.api, found.run_id, job.submission_mode
-    store = found.place.store if found.place is not None else None
+    store = found.place.store if found.place is not None else found.to_come
     pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, mode), store=store, tail=tail)
     if not (pods.follow() if follow else pods.print_now()):
         note("no log yet: `opdctl status` says what the run waits for")
