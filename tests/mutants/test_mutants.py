@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,27 @@ def test_the_table_counts_by_file_and_names_what_no_test_killed_with_its_reason(
     assert "| a.py | 1 | 0 | 0 | 1 |" in text
     assert f"- `{known}`: equivalent: {EQUIVALENT[known]}" in text
     assert "- `a.py: not run`: not judged" in text
+
+
+def trial_of(code: str) -> str:
+    """What a trial of one small file of tests ends with, in a process that forks; `code` runs before."""
+    script = f"""
+import hypothesis
+from tests.mutants import trial
+{code}
+try:
+    [(_, _, verdict)] = trial.run_trials([(None, ("tests/runs/test_identity.py",))], 1, lambda key: None)
+except RuntimeError as error:
+    verdict = error
+print(verdict)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_tests_run_though_a_library_with_a_plugin_for_pytest_is_loaded() -> None:
+    assert trial_of("") == f"{SURVIVED}\n"
+
+
+def test_a_trial_whose_pytest_does_not_come_to_its_end_says_why() -> None:
+    assert "ZeroDivisionError" in trial_of("trial.pytest.main = lambda *arguments, **more: 1 / 0")

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -90,7 +91,11 @@ def _run_tests(folder: Path, source: Path, tests: tuple[str, ...]) -> NoReturn:
         # The copy comes before the `pythonpath` of pyproject.toml, for the tests and for the processes that they start.
         os.environ["PYTHONPATH"] = str(source)
         options = ["-x", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={source} {ROOT / 'tools'} {ROOT}"]
-        code = int(pytest.main([*options, f"--basetemp={folder / 'tmp'}", *tests], plugins=[_FirstFailure(folder)]))
+        # pytest warns of plugins' modules that are loaded already, which is what the fork is for; warnings are errors here.
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--basetemp={folder / 'tmp'}"]
+        code = int(pytest.main([*options, *tests], plugins=[_FirstFailure(folder)]))
+    except BaseException:  # noqa: BLE001 - the parent says why
+        traceback.print_exc()
     finally:
         os._exit(code)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,9 @@ from opd.runs import shards
 from opd.runs.checkpoints import Checkpoints
 from opd.runs.manifest import DRIVER_RANK, FileEntry, Manifest
 from opd.runs.shards import fetch_shards, upload_shards
+from opd.store import transfer
+from opd.store.opening import open_store
+from opd.store.transfer import ListedFile, bring
 
 
 def test_without_a_checkpoint_the_run_starts_from_the_beginning(make_checkpoints: Callable) -> None:
@@ -329,6 +334,78 @@ def test_an_attempt_that_was_overtaken_and_its_successor_bring_the_same_files(
     answers.append(fetch_shards(step_dir=target, manifest=manifest, store_url=url))
     assert answers == [[], [], []]
     assert loaded_content(target) == saved_content(5)
+
+
+def test_a_file_that_the_other_attempt_has_moved_in_is_none_to_miss_while_the_rest_still_waits(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    save_step(make_checkpoints(), 5)
+    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
+    target = tmp_path / "other-machine/checkpoints/global_step_5"
+    whole = shards.bring
+
+    def bring(store, files, folder):
+        assert not whole(store, files, folder)
+        (target / MODEL).parent.mkdir(parents=True)
+        (folder / MODEL).rename(target / MODEL)  # as far as the other one has come
+        return whole(store, [], folder) | {file: "is missing" for file in files if file.path == MODEL}
+
+    monkeypatch.setattr(shards, "bring", bring)
+    assert fetch_shards(step_dir=target, manifest=manifest, store_url=str(tmp_path / "store")) == []
+    assert loaded_content(target) == saved_content(5)
+
+
+def test_a_file_that_is_moved_away_while_it_is_hashed_is_missing_and_says_nothing_of_the_store(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_step(make_checkpoints(), 5)
+    store = open_store(tmp_path / "store").child("checkpoints/global_step_5")
+    file = ListedFile(path="data.pt", size=store.info("data.pt").size, sha256="0")
+
+    def hash_file(path: Path) -> tuple[int, str]:
+        path.unlink()
+        return whole(path)
+
+    whole = transfer.hash_file
+    monkeypatch.setattr(transfer, "hash_file", hash_file)
+    assert bring(store, [file], tmp_path / "incoming") == {file: "data.pt is missing"}
+
+
+def test_a_folder_of_downloads_that_is_swept_away_while_it_is_made_ends_nobody(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_step(make_checkpoints(), 5)
+    incoming, whole = tmp_path / "incoming", os.mkdir
+
+    def mkdir(path: Path, *arguments: int) -> None:
+        try:
+            whole(path, *arguments)
+        except FileExistsError:
+            os.rmdir(path)
+            raise
+
+    incoming.mkdir()
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    file = ListedFile(path="data.pt", size=1, sha256=None)
+    problems = bring(open_store(tmp_path / "store").child("checkpoints/global_step_5"), [file], incoming)
+    assert problems == {file: f"{incoming} was swept away"}
+
+
+def test_a_step_that_the_successor_deletes_while_it_is_moved_in_is_missing(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_step(make_checkpoints(), 5)
+    manifest = Manifest.from_bytes((store_folder(tmp_path, 5) / "manifest.json").read_bytes())
+    target, whole = tmp_path / "other-machine/checkpoints/global_step_5", shards.fsync_names
+
+    def fsync_names(folder: Path, names: list[str]) -> None:
+        shutil.rmtree(folder)
+        whole(folder, names)
+
+    monkeypatch.setattr(shards, "fsync_names", fsync_names)
+    problems = fetch_shards(step_dir=target, manifest=manifest, store_url=str(tmp_path / "store"))
+    assert problems == [f"{entry.path} is missing" for entry in manifest.files]
 
 
 def test_a_newer_save_on_the_disk_replaces_an_earlier_attempts_copy_in_the_store(

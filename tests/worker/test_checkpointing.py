@@ -208,6 +208,25 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
         assert run.checkpoints.complete_steps() == [1, 4], "the step resumed from and the newest"
 
 
+def test_why_a_step_cannot_be_loaded_is_logged_whole_and_once(tmp_path, config, caplog):
+    ranks = Ranks(1)
+    with attempt(tmp_path) as run:
+        for step in (1, 2):
+            save(run, ranks, step)
+
+    def load():
+        if config.trainer.resume_from_path.endswith("_2"):
+            try:
+                raise KeyError("lm_head.weight")
+            except KeyError as error:
+                raise RuntimeError("keys of another model:\nmissing\nmore") from error
+
+    with attempt(tmp_path) as run:
+        checkpointing.resume(config, run, ranks, load)
+    for part in ("KeyError: 'lm_head.weight'", "RuntimeError: keys of another model:\nmissing\nmore"):
+        assert caplog.text.count(part) == 1
+
+
 def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
     ranks = Ranks(1)
     with attempt(tmp_path) as run:

@@ -23,7 +23,7 @@ from opd.runs.manifest import (
 from opd.store.base import DEFAULT_POLICY, RetryPolicy
 from opd.store.durable import fsync_names
 from opd.store.opening import open_store
-from opd.store.transfer import bring, find_problems, in_threads
+from opd.store.transfer import bring, find_problem, find_problems, in_threads
 
 logger = logging.getLogger(__name__)
 
@@ -106,14 +106,15 @@ def fetch_shards(
     if problems and store_url is not None:
         store = open_store(store_url, policy=policy).child(step_folder(manifest.step))
         # A folder of each rank's: those that share a disk bring their files at the same time. So may an attempt and the one that has
-        # overtaken it: whichever moves a file first has moved it for both, and what counts is that it lies there.
+        # overtaken it: whichever moves a file first has moved it for both, and what counts is that it lies there. A file that the
+        # other one has moved in is none to miss, though the rest of the same download still waits here for either of them.
         incoming = folder / INCOMING_FOLDER / ("all" if ranks is None else "-".join(map(str, ranks)))
         missing = list(problems)
-        problems = bring(store, missing, incoming)
+        problems = {
+            file: problem for file, problem in bring(store, missing, incoming).items() if find_problem(folder, file)
+        }
         if not problems:
             problems = find_problems(folder, _move_in(folder, incoming, missing))
-        elif not find_problems(folder, missing):
-            problems = {}
     if not problems:
         move_unlisted(folder, manifest)
     return list(problems.values())
@@ -129,7 +130,10 @@ def _move_in(folder: Path, incoming: Path, entries: Sequence[FileEntry]) -> list
             (incoming / entry.path).replace(target)
         except FileNotFoundError:
             gone.append(entry)
-    fsync_names(folder, [entry.path for entry in entries])
+    try:
+        fsync_names(folder, [entry.path for entry in entries])
+    except FileNotFoundError:  # the successor needs the step no more
+        return list(entries)
     shutil.rmtree(incoming, ignore_errors=True)
     return gone
 

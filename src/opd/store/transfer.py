@@ -42,12 +42,15 @@ def find_problem(folder: Path, file: ListedFile) -> str | None:
 def _compare(folder: Path, file: ListedFile) -> str | None:
     """As `find_problem`; raises OSError for a file that cannot be read."""
     path = folder / file.path
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return f"{file.path} is missing"
+        if (size := path.stat().st_size) != file.size:
+            return f"{file.path} has {size} bytes, the manifest says {file.size}"
+        if file.sha256 is not None and hash_file(path)[1] != file.sha256:
+            return f"{file.path} does not have the manifest's sha256"
+    except FileNotFoundError:  # another process on this disk has moved it in between
         return f"{file.path} is missing"
-    if path.stat().st_size != file.size:
-        return f"{file.path} has {path.stat().st_size} bytes, the manifest says {file.size}"
-    if file.sha256 is not None and hash_file(path)[1] != file.sha256:
-        return f"{file.path} does not have the manifest's sha256"
     return None
 
 
@@ -77,6 +80,10 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
             store.get_file(file.path, folder / file.path)
         except FileNotFoundError:
             return f"{file.path} is missing in {store.url}"
+        except (
+            FileExistsError
+        ):  # of `mkdir`: the folder was there, and another process swept it away before it was looked at
+            return f"{folder} was swept away"
         try:
             return _compare(folder, file)
         except OSError as error:

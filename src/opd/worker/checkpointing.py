@@ -215,11 +215,16 @@ def resume(config: DictConfig, run: Run, worker_group: WorkerGroup, load: Callab
                 -1
             ].strip()  # of a worker's error the last of its traceback
             cause = f"{type(error).__name__}: {line[:200]}"
-            if decision.step != failed_step:
-                failed_step, causes = decision.step, [cause]
-                logger.warning("%s cannot be loaded (%s): its files are verified once more", decision.path, cause)
+            is_first = decision.step != failed_step
+            if is_first:
+                failed_step, causes = decision.step, []
+            if cause not in causes:
+                causes.append(cause)
+                # Whole, for what is said of a step that is passed over names only the end of it; not again after a second try.
+                logger.warning("%s cannot be loaded", decision.path, exc_info=error)
+            if is_first:
+                logger.warning("%s: its files are verified once more", decision.path)
                 continue
-            causes += [cause] * (cause not in causes)
             run.checkpoints.pass_over(decision.step, f"it cannot be loaded: {', then '.join(causes)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -16,11 +17,19 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client
 
+from opd.errors import StoreUnavailable
+from opd.store.base import ObjectInfo, Store
+from opd.store.local import LocalStore
 from opd.store.opening import open_store
+from opdctl.commands.logs import logs, of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
-from opdctl.kube.podlogs import find_log_pods, find_pod
+from opdctl.kube.podlogs import PodLog, find_log_pods, find_pod
+from opdctl.kube.run import ClusterRun
+from opdctl.kube.waiting import pod_lines
 from opdctl.logs.from_pods import PodFollower
+from opdctl.runs import locate
+from opdctl.runs.locate import Found
 
 
 class Cluster:
@@ -66,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         elif "/rayjobs/" in url.path:
             self._json(self.cluster.job)
         else:
-            self._json({"items": list(self.cluster.pods.values()), "metadata": {}})
+            items = list(self.cluster.pods.values()) if url.path.endswith("/pods") else []
+            self._json({"items": items, "metadata": {}})
 
     def _json(self, tree: dict[str, Any] | None, *, status: int = 200) -> None:
         body = json.dumps(tree or {"reason": "NotFound", "message": "not found"}).encode()
@@ -77,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _log(self, pod: str, query: dict[str, str]) -> None:
         """From `sinceTime` on; a followed stream ends after a few new lines, every other time in the middle of one."""
-        if pod not in self.cluster.pods:
+        if pod not in self.cluster.pods or pod not in self.cluster.logs:
             self._json(None)
             return
         self.cluster.num_streams += 1
@@ -87,13 +97,14 @@ class Handler(BaseHTTPRequestHandler):
         if "follow" in query:
             self.cluster.num_shown[pod] = min(self.cluster.num_shown.get(pod, 0) + self.lines_per_stream, len(lines))
             lines = lines[: self.cluster.num_shown[pod]]
-        text = "".join(f"{line}\n" for line in lines if line.partition(" ")[0] >= since)
+        lines = [line for line in lines if line.partition(" ")[0] >= since][-int(query.get("tailLines", 0)) :]
+        body = "".join(f"{line}\n" for line in lines).encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if is_cut and "follow" in query:
-            text = text[:-3]  # less than promised
-        self.wfile.write(text.encode())
+            body = body[:-3]  # less than promised
+        self.wfile.write(body)
         self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
@@ -136,27 +147,13 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     state, api = cluster
     first = [f"step {number}/40" for number in range(20)]
     second = [f"step {number}/40 again" for number in range(15, 40)]
-    for number, lines in ((1, first), (2, second)):
-        folder = tmp_path / "r" / "attempts" / f"{number:04d}"
-        folder.mkdir(parents=True)
-        (folder / "driver.log").write_text("".join(f"{line}\n" for line in lines))
-    printed: list[str] = []
-    follower = PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    )
-
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", "opd.pods.submit: hello", *first[:15])
-    following = threading.Thread(target=follower.follow)
-    following.start()
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: first})
     until(lambda: first[14] in printed)
     del state.pods["s1"]  # with its last five lines: the store has them
     until(lambda: first[19] in printed)
+    keep(tmp_path, 2, second)
     state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
     state.add("s2", "opd.pods.submit: hello", *second[:10])
     until(lambda: second[9] in printed)
@@ -167,50 +164,60 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     until(lambda: second[-1] in printed)
     state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
     state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
-    assert state.job is not None
-    state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+    end(state)
     following.join(60)
     assert not following.is_alive()
-    assert printed == [
+    assert (printed, errors) == ([
         "opd.pods.submit: hello", *first, "===== pod s2 =====", "opd.pods.submit: hello", *second,
         "opd.pods.submit: job r: SUCCEEDED",
-    ]  # fmt: skip
+    ], [])  # fmt: skip
     assert state.num_streams > 3, "streams were broken"
 
 
 def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
     state, api = cluster
-    folder = tmp_path / "r" / "attempts" / "0001"
-    folder.mkdir(parents=True)
-    (folder / "driver.log").write_text("one\ntwo\n")
     state.job = None
-    printed: list[str] = []
-    PodFollower(
-        api,
-        "r",
-        lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(tmp_path / "r"),
-        poll_s=0.01,
-        out=printed.append,
-    ).follow()
-    assert printed == ["one", "two"]
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: ["one", "two"]})
+    following.join(60)
+    assert (printed, errors) == (["one", "two"], [])
+
+
+def keep(folder: Path, number: int, lines: list[str]) -> None:
+    """What the store of run r holds of an attempt: its log, and a claim of half a minute after the submitter of the same number."""
+    path = folder / "r" / "attempts" / f"{number:04d}"
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "owner.json").write_text("{}")
+    claimed_s = datetime(2026, 11, 21, 10, number, 30, tzinfo=UTC).timestamp()
+    os.utime(path / "owner.json", (claimed_s, claimed_s))
+    (path / "driver.log").write_text("".join(f"{line}\n" for line in lines))
+
+
+class Shaky(LocalStore):
+    """A store that goes away."""
+
+    is_away = False
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        if self.is_away:
+            raise StoreUnavailable("no route to host")
+        return super().list(prefix)
 
 
 def following_of(
-    state: Cluster, api: KubeApi, folder: Path, *, silent_s: float, attempts: dict[int, list[str]]
-) -> tuple[threading.Thread, list[str], list[ToolError]]:
-    """A thread that follows run r, what it prints, and what it ends with; the store has the attempts' lines."""
+    state: Cluster, api: KubeApi, folder: Path, *, attempts: dict[int, list[str]], silent_s: float = 60.0,
+    store: Store | None = None, tail: int | None = None,
+) -> tuple[threading.Thread, list[str], list[ToolError]]:  # fmt: skip
+    """A thread that follows run r, what it prints, and what it ends with; the store, if any, has the attempts' lines."""
     for number, lines in attempts.items():
-        path = folder / "r" / "attempts" / f"{number:04d}" / "driver.log"
-        path.parent.mkdir(parents=True)
-        path.write_text("".join(f"{line}\n" for line in lines))
+        keep(folder, number, lines)
     printed: list[str] = []
     errors: list[ToolError] = []
     follower = PodFollower(
         api,
         "r",
         lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=open_store(folder / "r") if attempts else None,
+        store=store or (open_store(folder / "r") if attempts else None),
+        tail=tail,
         poll_s=0.01,
         silent_s=silent_s,
         out=printed.append,
@@ -232,7 +239,7 @@ def end(state: Cluster) -> None:
     state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
 
 
-FIRST, SECOND = ([f"{name}{number}" for number in range(1, 5)] for name in "ab")
+FIRST, SECOND, THIRD = ([f"{name}{number}" for number in range(1, 5)] for name in "abc")
 
 
 def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
@@ -241,7 +248,7 @@ def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
     state, api = cluster
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
     state.add("s1", *FIRST[:2])
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=60.0, attempts={1: FIRST})
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
     until(lambda: state.num_refused > 2)
@@ -291,6 +298,209 @@ def test_a_pod_that_stays_silent_and_no_store_is_an_error_instead_of_an_end_that
     assert ["pod s1 cannot be read" in str(error) for error in errors] == [True]
 
 
+def test_the_lines_of_a_pod_that_was_silent_from_the_beginning_come_from_the_store_before_its_successor_claims(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.silent.add("s1")
+    state.add("s2", *SECOND)
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={1: FIRST})
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+
+
+def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from_the_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.silent.add("s1")
+    for number, lines in ((1, FIRST), (2, SECOND)):
+        state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number), []
+        state.add(f"s{number}", *lines)
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.5, attempts={1: FIRST, 2: SECOND})
+    until(lambda: state.num_refused > 0)
+    state.logs["s3"] = []
+    state.add("s3", *THIRD)
+    state.pods["s3"] = submitter("s3", 3)
+    del state.pods["s2"]
+    until(lambda: THIRD[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, *SECOND, "===== pod s3 =====", *THIRD], [])
+
+
+def test_an_equal_line_of_a_later_pods_attempt_is_not_taken_for_the_last_that_was_printed(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", "start")
+    attempts = {1: ["start", *FIRST], 2: ["start", *SECOND], 3: THIRD}
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts=attempts)
+    until(lambda: "start" in printed)
+    state.silent |= {"s1", "s2"}
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.logs["s3"] = []
+    state.add("s3", *THIRD)
+    state.pods["s3"] = submitter("s3", 3)
+    until(lambda: THIRD[-1] in printed)
+    end(state)
+    following.join(60)
+    shown = [line for line in printed if not line.startswith("=")]
+    assert (shown, errors) == (["start", *FIRST, "start", *SECOND, *THIRD], [])
+
+
+def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods_lines(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    store = Shaky(tmp_path / "r")
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST}, store=store)
+    until(lambda: FIRST[1] in printed)
+    store.is_away = True
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods = {"s2": submitter("s2", 2)}
+    said = ""
+    while "the store is away" not in said:
+        said += capsys.readouterr().err
+    assert printed == FIRST[:2]
+    store.is_away = False
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+    said += capsys.readouterr().err
+    assert (
+        said.count(
+            "the store is away, which has lines that no pod shows, following goes on when it is back: no route to host"
+        )
+        == 1
+    )
+    assert said.count("the store is back") == 1
+
+
+def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_next_pod(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:1])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST[:2]})
+    until(lambda: FIRST[0] in printed)
+    state.pods = {}
+    until(lambda: FIRST[1] in printed)
+    keep(tmp_path, 1, FIRST)
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods = {"s2": submitter("s2", 2)}
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+
+
+def test_the_lines_of_an_ended_pod_that_goes_between_the_look_at_it_and_its_reading_come_from_the_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods = {"s1": submitter("s1", 1, phase="Failed"), "s2": submitter("s2", 2)}
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND})
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+
+
+def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_from_the_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST)
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
+    until(lambda: FIRST[-1] in printed)
+    state.is_away = True
+    said = ""
+    while "the cluster is away" not in said:
+        said += capsys.readouterr().err
+    keep(tmp_path, 2, SECOND)
+    keep(tmp_path, 3, THIRD)
+    state.logs["s3"] = []
+    state.add("s3", *THIRD)
+    state.pods["s3"] = submitter("s3", 3)
+    state.is_away = False
+    until(lambda: THIRD[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, *SECOND, "===== pod s3 =====", *THIRD], [])
+
+
+def test_a_stored_line_ends_where_that_of_a_pod_does_whatever_a_model_wrote(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    lines = ["step 1", "answer: a\u2028b", "step 2"]
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *lines[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: lines})
+    until(lambda: len(printed) == 2)
+    state.pods = {}
+    end(state)
+    following.join(60)
+    assert (printed, errors) == (["step 1", r"answer: a\u2028b", "step 2"], [])
+
+
+def test_that_a_pods_last_lines_are_lost_is_said_where_there_is_no_store(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST)
+    following, printed, _ = following_of(state, api, tmp_path, attempts={})
+    until(lambda: FIRST[-1] in printed)
+    state.pods = {}
+    end(state)
+    following.join(60)
+    assert capsys.readouterr().err.count("a pod went before it was read to its end, and there is no store") == 1
+
+
+def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_whole(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST)
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST}, tail=2)
+    until(lambda: FIRST[-1] in printed)
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods["s2"] = submitter("s2", 2)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
+
+
+def test_a_tail_is_none_of_what_a_silent_container_prints_later(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
+    assert list(log.lines(follow=True)) == []
+    state.add("s1", *FIRST)
+    assert list(log.lines(follow=False)) == FIRST
+
+
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     with open(path, "w") as file:
@@ -321,6 +531,40 @@ def test_one_pod_is_followed_to_its_own_end_by_its_name_or_its_role(
     assert printed == lines, "the run goes on, the pod does not"
     del state.pods["w2"]
     assert [found.name for found in find_pod(api, "r", "worker", "ray")] == ["w1"]
+
+
+def test_a_store_in_which_nothing_lay_yet_when_following_began_has_the_lines_of_pods_that_went(
+    cluster: tuple[Cluster, KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    state, api = cluster
+    end(state)
+    monkeypatch.setattr(locate, "connect", lambda **_: api)
+    monkeypatch.setattr(locate, "is_configured", lambda: True)
+    keep(tmp_path, 1, FIRST)  # there is no run.json: for the tool the run has no place yet
+    logs("r", store=str(tmp_path), follow=True)
+    assert capsys.readouterr().out.splitlines() == FIRST
+
+
+def no_such_pod(api: KubeApi, pods: list[dict[str, Any]]) -> ToolError:
+    run = ClusterRun(job=None, pods=pod_lines(pods, []))
+    found = Found(run_id="r", api=api, in_cluster=run, place=None)
+    with pytest.raises(ToolError, match="run r has no pod 'wroker' now") as refused:
+        of_pod(found, "wroker", None, follow=False, tail=None)
+    return refused.value
+
+
+def test_a_pod_that_is_not_there_is_answered_with_those_that_are_and_their_roles(
+    cluster: tuple[Cluster, KubeApi], pod: Callable
+) -> None:
+    error = no_such_pod(cluster[1], [pod("head", name="h"), pod("worker", name="w1")])
+    assert "h (head), w1 (worker)" in str(error)
+    assert "name one of them with --pod" in error.fix
+
+
+def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster, KubeApi]) -> None:
+    error = no_such_pod(cluster[1], [])
+    assert "nor any other" in str(error)
+    assert "leave out --pod" in error.fix
 
 
 def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(

@@ -45,8 +45,8 @@ def test_a_log_is_read_again_from_whole_seconds_before_its_newest_line() -> None
     assert lines.reconnect() == f"2026-11-21T10:00:{30 - OVERLAP_S:02d}Z"
 
 
-def behind(printed: list[str], *attempts: list[str], is_final: bool = True) -> list[str]:
-    return list(missing(printed, attempts, is_final=is_final))
+def behind(printed: list[str], stored: list[str]) -> list[str]:
+    return list(missing(printed, stored))
 
 
 def test_what_lies_in_the_store_behind_the_last_printed_line_is_what_is_missing() -> None:
@@ -54,7 +54,7 @@ def test_what_lies_in_the_store_behind_the_last_printed_line_is_what_is_missing(
     assert behind(["opd.pods.submit: x", "start", "step 1", "opd.pods.submit: lost"], stored) == ["step 2", "step 3"]
     assert behind(stored, stored) == []
     assert behind(["only the submitter's"], stored) == stored
-    assert behind(["a"]) == []
+    assert behind(["a"], []) == []
 
 
 def test_of_equal_lines_the_one_with_the_same_lines_before_it_is_meant() -> None:
@@ -64,13 +64,6 @@ def test_of_equal_lines_the_one_with_the_same_lines_before_it_is_meant() -> None
 
 def test_a_store_that_lags_behind_the_pods_adds_nothing() -> None:
     assert behind(["step 1", "step 2", "step 3"], ["step 1", "step 2"]) == []
-
-
-def test_a_newer_attempt_is_left_to_the_pod_that_prints_it() -> None:
-    attempts = ["start", "step 1", "step 2"], ["start", "step 2 again"]
-    assert behind(["start", "step 1"], *attempts, is_final=False) == ["step 2"]
-    assert behind(["start", "step 1"], *attempts) == ["step 2", "start", "step 2 again"]
-    assert behind([], *attempts, is_final=False) == ["start", "step 1", "step 2"]
 
 
 def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callable) -> None:

@@ -81,7 +81,7 @@ def logs(
             and (found.place is None or (follow and job is not None and job.is_live))
         )
         if pod is not None:
-            _of_pod(found, pod, container, follow=follow, tail=tail)
+            of_pod(found, pod, container, follow=follow, tail=tail)
         elif wants_pods and job is not None:
             _from_pods(found, job, follow=follow, tail=tail)
         elif found.place is not None:
@@ -101,7 +101,7 @@ def _from_pods(found: Found, job: JobState, *, follow: bool, tail: int | None) -
 
     assert found.api is not None
     api, run_id, mode = found.api, found.run_id, job.submission_mode
-    store = found.place.store if found.place is not None else None
+    store = found.place.store if found.place is not None else found.to_come
     pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, mode), store=store, tail=tail)
     if not (pods.follow() if follow else pods.print_now()):
         note("no log yet: `opdctl status` says what the run waits for")
@@ -109,14 +109,24 @@ def _from_pods(found: Found, job: JobState, *, follow: bool, tail: int | None) -
     note(f"run {run_id}: {read_job(tree).describe() if tree is not None else 'its RayJob is gone'}")
 
 
-def _of_pod(found: Found, wanted: str, container: str | None, *, follow: bool, tail: int | None) -> None:
+def of_pod(found: Found, wanted: str, container: str | None, *, follow: bool, tail: int | None) -> None:
     from opdctl.kube.podlogs import find_pod
     from opdctl.logs.from_pods import PodFollower
 
     pods = found.in_cluster.pods if found.in_cluster is not None else []
-    if found.api is None or not (there := find_pod(found.api, found.run_id, wanted, container)):
-        names = ", ".join(pod.name for pod in pods) or "none"
-        raise ToolError(f"run {found.run_id} has no pod {wanted!r} now", fix=f"its pods: {names}")
+    if found.api is None:
+        raise ToolError(
+            f"run {found.run_id}: --pod is read from the cluster, and none was asked{': ' * bool(found.notes)}{'; '.join(found.notes)}",
+            fix="name the cluster with --namespace or --context, or leave out --pod",
+        )
+    if not (there := find_pod(found.api, found.run_id, wanted, container)):
+        names = ", ".join(f"{pod.name} ({pod.role})" for pod in pods)
+        raise ToolError(
+            f"run {found.run_id} has no pod {wanted!r} now, {'only ' + names if names else 'nor any other'}",
+            fix="name one of them with --pod, or its role where it is the only one; without --pod comes the run's log"
+            if names
+            else "leave out --pod for the run's log; `opdctl status` says what the run waits for",
+        )
     api, [chosen] = found.api, there
     follower = PodFollower(
         api,

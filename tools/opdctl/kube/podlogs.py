@@ -15,7 +15,7 @@ from typing import Any
 
 from opdctl.errors import usage_error
 from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi
-from opdctl.kube.errors import ClusterError
+from opdctl.kube.errors import ClusterError, StreamBroken
 from opdctl.kube.times import unix_s
 
 # (role of the pod, container) by submission mode, as the charts make them.
@@ -148,12 +148,22 @@ class PodLog:
         elif self.tail is not None:
             query["tailLines"] = self.tail
         path = self.api.path("pods", self.pod.name, "log")
-        for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
-            *whole, self._rest = (self._rest + chunk).split(b"\n")
-            for line in whole:
-                text = self._seen.take(line.decode(errors="replace"))
-                if text is not None:
-                    yield text
+        tail, self.tail = (
+            self.tail,
+            None,
+        )  # of the first stream only: what comes later is new, also where that one held no line
+        try:
+            for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
+                *whole, self._rest = (self._rest + chunk).split(b"\n")
+                for line in whole:
+                    text = self._seen.take(line.decode(errors="replace"))
+                    if text is not None:
+                        yield text
+        except StreamBroken:
+            raise
+        except ClusterError:
+            self.tail = tail  # there was no stream
+            raise
         if self._rest and not follow:  # an ended container's last words need no line end
             text = self._seen.take(self._rest.decode(errors="replace"))
             if text is not None:

@@ -1,17 +1,20 @@
 """Follows a run's log from its pods over reconnects, new pods and new Ray clusters, then from the store.
 
-A pod that went before it was read to its end leaves a gap that the store's copy of the driver's log fills: what lies
-there behind the last line that was printed.
+A pod that went before it was read to its end leaves a gap that the store's copy of the driver's log fills: what lies there
+behind the last line that was printed, of the attempts that were claimed before the next pod was made. What is claimed later
+is printed by that pod.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from opd.errors import StoreUnavailable
+from opd.runs.attempts import OWNER_FILE, attempt_prefix
 from opd.runs.driver_log import LOG_FILE
 from opd.store.base import Store
 from opdctl.console import note
@@ -55,7 +58,15 @@ class PodFollower:
     _done: set[str] = field(default_factory=set)
     _printed: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
     _silent_since: dict[str, float] = field(default_factory=dict)
-    _is_away: bool = False
+    _seen: dict[str, float] = field(default_factory=dict)
+    """When each pod that was ever there was made."""
+    _gone: set[float] = field(default_factory=set)
+    """When those were made of which lines may lie in the store only; until the next pod begins, for a driver outlives its submitter."""
+    _looked_up: set[float] = field(default_factory=set)
+    """Those of them for which the store was asked already."""
+    _printed_of_s: float = 0.0
+    """When the pod was made whose line was printed last."""
+    _away: set[str] = field(default_factory=set)
     num_lines: int = 0
 
     def print_now(self) -> int:
@@ -66,26 +77,36 @@ class PodFollower:
         return self.num_lines
 
     def follow(self) -> int:
-        """Prints until the RayJob has ended or is gone and its pods are read; also through an API server that is away."""
+        """Prints until the RayJob has ended or is gone and its pods are read; also through an API server or a store that is away."""
         while True:
             try:
                 job = self._job()
                 is_over = job is None or not job.is_live
                 is_quiet = self._follow_pods(is_over=is_over)
-                if self._is_away:
-                    note("the cluster is back")
-                    self._is_away = False
-                if is_quiet and (is_over or self.is_one_pod):
+                self.tail = None  # of the first look only: a later pod is read from its beginning
+                is_end = is_quiet and (is_over or self.is_one_pod)
+                if is_end:
                     self._catch_up(is_final=True)
+                for what in sorted(self._away):
+                    note(f"the {what} is back")
+                self._away.clear()
+                if is_end:
                     return self.num_lines
             except ClusterError as error:
                 if not error.is_passing:
                     raise
                 self._silent_since.clear()
-                if not self._is_away:
-                    note(f"the cluster is away, following goes on when it is back: {error}")
-                self._is_away = True
+                self._gone.add(max(self._seen.values(), default=0.0))  # pods may come and go meanwhile
+                self._wait_for("cluster", error)
+            except StoreUnavailable as error:
+                self._wait_for("store", error)
             time.sleep(self.poll_s)
+
+    def _wait_for(self, what: str, error: Exception) -> None:
+        if what not in self._away:
+            why = ", which has lines that no pod shows" if what == "store" else ""
+            note(f"the {what} is away{why}, following goes on when it is back: {error}")
+        self._away.add(what)
 
     def _job(self) -> JobState | None:
         tree = self.api.find(self.api.path("rayjobs", self.run_id))
@@ -98,20 +119,24 @@ class PodFollower:
             is_over: the run has ended, so nothing will be added, though HTTPMode's log container runs on with its head.
         """
         pods = self.find()
-        lost = set(self._logs) - self._done - {pod.name for pod in pods}
-        if lost:
-            self._done |= lost
-            self._catch_up(is_final=False)
+        lost = set(self._seen) - self._done - {pod.name for pod in pods}
+        self._done |= lost
+        self._gone |= {self._seen[name] for name in lost}
+        self._seen |= {pod.name: pod.created_s for pod in pods}
         for place, pod in enumerate(pods):
             if pod.name in self._done:
                 continue
+            if pod.name not in self._logs:
+                self._catch_up(pod.created_s, begins=pod.has_started)
             is_final = pod.is_over or is_over
             is_last = not any(later.has_started for later in pods[place + 1 :])
             if pod.has_started and not self._has_read(pod, follow=not is_final, is_last=is_last):
                 return False  # the lines of the next pod come behind its own
             if is_final:
                 self._done.add(pod.name)
-        return all(pod.name in self._done for pod in pods)
+        if is_quiet := all(pod.name in self._done for pod in pods):
+            self._catch_up()
+        return is_quiet
 
     def _has_read(self, pod: LogPod, *, follow: bool, is_last: bool) -> bool:
         """Prints a pod's new lines; False where it does not answer now, and may yet.
@@ -121,7 +146,8 @@ class PodFollower:
         log = self._log_of(pod)
         num_before, now = self.num_lines, time.monotonic()
         try:
-            self._read(log, follow=follow)
+            if not self._read(log, follow=follow) and not follow:
+                self._gone.add(pod.created_s)
         except ClusterError as error:
             if not error.is_passing:
                 raise
@@ -142,7 +168,7 @@ class PodFollower:
                 ) from error
             note(f"pod {pod.name} is given up after {self.silent_s:g} s: the rest of its lines comes from the store")
             self._done.add(pod.name)
-            self._catch_up(is_final=False)
+            self._gone.add(pod.created_s)
         self._silent_since.pop(pod.name, None)
         return True
 
@@ -153,8 +179,8 @@ class PodFollower:
             self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail)
         return self._logs[pod.name]
 
-    def _read(self, log: PodLog, *, follow: bool) -> None:
-        """Prints new lines; a pod that goes is the next look's business.
+    def _read(self, log: PodLog, *, follow: bool) -> bool:
+        """Prints new lines; False where there is no such log: a pod that goes is the next look's business.
 
         Raises:
             ClusterError: the stream broke off, or there is none.
@@ -162,55 +188,83 @@ class PodFollower:
         try:
             for line in log.lines(follow=follow):
                 self._printed.append(line)
+                self._printed_of_s = log.pod.created_s
                 self._emit(line)
         except ClusterError as error:
             if error.status != HTTP_NOT_FOUND and "is waiting to start" not in str(error):
                 raise
+            return False
+        return True
 
-    def _catch_up(self, *, is_final: bool) -> None:
-        """Prints what the store's copy holds behind the last line that came from a pod."""
-        if self.store is None:
-            return
-        try:
-            attempts = stored_lines(self.store)
-        except StoreUnavailable as error:
-            note(f"the store is away; lines that no pod showed may be missing here: {error}")
-            return
-        for line in missing(list(self._printed), attempts, is_final=is_final):
+    def _catch_up(self, before_s: float = math.inf, *, begins: bool = False, is_final: bool = False) -> None:
+        """Prints what pods did not show that are gone, from the store.
+
+        Args:
+            before_s: when the pod was made that comes next.
+            begins: it prints now, so that no line of theirs can come behind this.
+            is_final: no pod will print any more.
+
+        Raises:
+            StoreUnavailable: nothing was printed; ask again.
+        """
+        gone = {created_s for created_s in self._gone if created_s < before_s}
+        if is_final or gone - (set() if begins else self._looked_up):
+            if self.store is not None:
+                self._print_stored(self.store, before_s)
+            elif gone - self._looked_up and not self.is_one_pod:
+                note(
+                    "a pod went before it was read to its end, and there is no store that has its last lines: name it with --store"
+                )
+            self._looked_up |= gone
+        if begins:
+            self._gone -= gone
+
+    def _print_stored(self, store: Store, before_s: float) -> None:
+        attempts = stored_lines(store, before_s)
+        # No line of a later pod was printed yet: an equal one of its attempts is not the last that was.
+        next_s = min(
+            (created_s for created_s in self._seen.values() if created_s > self._printed_of_s), default=math.inf
+        )
+        reached = [line for claimed_s, lines in attempts if claimed_s < next_s for line in lines]
+        later = [line for claimed_s, lines in attempts if claimed_s >= next_s for line in lines]
+        for line in (found := [*missing(list(self._printed), reached), *later]):
             self._printed.append(line)
             self._emit(line)
+        if found:
+            self._printed_of_s = max(created_s for created_s in (0.0, *self._seen.values()) if created_s < before_s)
 
     def _emit(self, line: str) -> None:
         self.out(redact(line))
         self.num_lines += 1
 
 
-def stored_lines(store: Store) -> list[list[str]]:
-    """The driver's log of every attempt, ascending, as far as it lies in the store."""
+def stored_lines(store: Store, before_s: float) -> list[tuple[float, list[str]]]:
+    """When each attempt was claimed that was claimed before a time, by the store's clock, and its driver's log as far as it lies there.
+
+    A folder without a claim counts with the attempt before it.
+    """
     listing = Listing(store)
-    attempts = []
+    claimed_s, attempts = 0.0, []
     for attempt in listing.folders():
-        data = b"".join(store.get(key) for key in listing.parts(attempt, LOG_FILE))
-        attempts.append(data.decode(errors="replace").splitlines())
+        owner = listing.objects.get(f"{attempt_prefix(attempt)}/{OWNER_FILE}")
+        claimed_s = max(claimed_s, owner.modified_s if owner is not None else 0.0)
+        if claimed_s < before_s:
+            data = b"".join(store.get(key) for key in listing.parts(attempt, LOG_FILE))
+            # Only what ends a line of a pod's log, whatever a model wrote.
+            attempts.append((claimed_s, data.decode(errors="replace").removesuffix("\n").split("\n") if data else []))
     return attempts
 
 
-def missing(printed: Sequence[str], attempts: Sequence[Sequence[str]], *, is_final: bool) -> Sequence[str]:
+def missing(printed: Sequence[str], stored: Sequence[str]) -> Sequence[str]:
     """The stored lines after the last one that was printed; all where none was.
 
     A line may occur many times: of the places where it could be, the one with the most equal lines before it is meant.
     Lines that only the pod printed (the submitter's own) are passed over.
-
-    Args:
-        attempts: stored lines of every attempt.
-        is_final: no pod will print any more; else a newer attempt is left to the pod that prints it.
     """
-    stored = [line for lines in attempts for line in lines]
     known = set(stored)
     shared = [line for line in printed if line in known]
-    newest_from = len(stored) - len(attempts[-1]) if attempts else 0
     if not shared:
-        return stored if is_final else stored[:newest_from]
+        return stored
 
     def num_equal(index: int) -> int:
         count = 0
@@ -219,6 +273,4 @@ def missing(printed: Sequence[str], attempts: Sequence[Sequence[str]], *, is_fin
         return count
 
     places = [index for index, line in enumerate(stored) if line == shared[-1]]
-    best = max(places, key=lambda index: (num_equal(index), index))
-    is_in_newest = best >= newest_from
-    return stored[best + 1 :] if is_final or is_in_newest else stored[best + 1 : newest_from]
+    return stored[max(places, key=lambda index: (num_equal(index), index)) + 1 :]

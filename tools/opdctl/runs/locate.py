@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from opd.errors import StoreError
 from opd.runs.identity import RUN_FILE
 from opd.store.access import StoreAddress, address_of
+from opd.store.base import Store
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi, connect, is_configured
 from opdctl.kube.errors import ClusterError
@@ -26,6 +27,8 @@ class Found:
     place: RunPlace | None
     notes: list[str] = field(default_factory=list)
     """What could not be asked, and why."""
+    to_come: Store | None = None
+    """Where its results will lie, which answers and has none yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +91,13 @@ def locate(
                 raise
             api, run, away = None, None, error
             notes.append(f"the cluster was left out: {error}")
-    place = _place(target, store, run, notes, timeout_s)
+    place, to_come = _place(target, store, run, notes, timeout_s)
     if place is None and not (run is not None and (run.is_known or run.pods)) and not (may_be_unknown and api):
         if away is not None and not (store or os.environ.get(STORE_VARIABLE) or target.store):
             away.fix += ", or name the run's store with --store URL"
             raise away
         raise _unknown(target, api, store, notes)
-    return Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes)
+    return Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes, to_come=to_come)
 
 
 def in_cluster(
@@ -112,29 +115,30 @@ def in_cluster(
     if not run.is_known and not run.pods:
         raise _unknown(Target(run_id=target.run_id), api, None, [])
     notes: list[str] = []
-    place = _place(target, store, run, notes, timeout_s)
+    place, _ = _place(target, store, run, notes, timeout_s)
     return api, Found(run_id=target.run_id, api=api, in_cluster=run, place=place, notes=notes)
 
 
 def _place(
     target: Target, store: str | None, run: ClusterRun | None, notes: list[str], timeout_s: float
-) -> RunPlace | None:
-    """Where the run's results lie, None where there are none yet or they cannot be read from here."""
+) -> tuple[RunPlace | None, Store | None]:
+    """Where the run's results lie, None where there are none yet or they cannot be read from here; and where they will."""
     at = _store(target, store, run, notes)
     if at is None:
-        return None
+        return None, None
     try:
         place = open_place(at, timeout_s=timeout_s).child(target.run_id)
         if place.exists(RUN_FILE):
-            return RunPlace(run_id=target.run_id, store=place)
+            return RunPlace(run_id=target.run_id, store=place), None
     except StoreError as error:
         if run is None or not run.is_known:
             raise
         notes.append(f"the store was left out: {error}")
-        return None
+        return None, None
     if run is not None and run.is_known:
         notes.append(f"nothing in the store {place.url} yet: it appears with the first attempt")
-    return None
+        return None, place
+    return None, None
 
 
 def _store(target: Target, store: str | None, run: ClusterRun | None, notes: list[str]) -> str | StoreAddress | None:
