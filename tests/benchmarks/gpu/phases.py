@@ -55,17 +55,35 @@ def _own() -> list[Phase]:
     return [Phase(**phase) for phase in json.loads(os.environ[PHASES])]
 
 
-def _bound(module) -> None:
-    phases, original = _own(), module.RolloutWorker._trajectory
+def _bound(worker, given, max_tokens) -> None:
+    """Answers of this class of rollout workers have their phase's lengths."""
+    phases, original = _own(), worker._trajectory
 
     async def trajectory(self, prompt, sample, partition):
-        if module.GIVEN in prompt:  # carried, and complete
+        if given in prompt:  # carried, and complete
             return await original(self, prompt, sample, partition)
         step = int(prompt["global_steps"])
         tokens = phase_of(phases, step).length(int(prompt["index"]), sample)
-        return await original(self, prompt | {module.MAX_TOKENS: tokens}, sample, partition)
+        return await original(self, prompt | {max_tokens: tokens}, sample, partition)
 
-    module.RolloutWorker._trajectory = trajectory
+    worker._trajectory = trajectory
+
+
+def _in_process(module) -> None:
+    _bound(module.RolloutWorker, module.GIVEN, module.MAX_TOKENS)
+
+
+def _in_actors(module) -> None:
+    """An actor imports its own module first of all, too early for the change of it, so it gets a class that travels with the change."""
+    import ray
+
+    from opd.rollout.worker import GIVEN, MAX_TOKENS, RolloutActor
+
+    class Bound(RolloutActor.__ray_metadata__.modified_class):
+        pass
+
+    _bound(Bound, GIVEN, MAX_TOKENS)
+    module.RolloutActor = ray.remote(Bound)
 
 
 def _sized(module) -> None:
@@ -91,5 +109,10 @@ def _carried(module) -> None:
 
 if PHASES in os.environ:
     change_after_import(
-        {"opd.rollout.worker": _bound, "opd.trainer.distillation": _sized, "opd.rollout.carry": _carried}
+        {
+            "opd.rollout.worker": _in_process,
+            "opd.rollout.manager": _in_actors,
+            "opd.trainer.distillation": _sized,
+            "opd.rollout.carry": _carried,
+        }
     )
