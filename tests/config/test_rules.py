@@ -897,12 +897,13 @@ def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(min
         ({"opd.train_tokens": 16_384}, False),
         ({"opd.importance.tokens.normalize": "global"}, False),
         ({"opd.importance.tokens.score": "random"}, False),
+        ({"opd.importance.tokens.score": "entropy"}, False),
         ({"model.attn_implementation": "sdpa"}, False),
     ],
-    ids=["as the GPU has room", "by the spec", "over the step", "without the student", "by rows"],
+    ids=["as the GPU has room", "by the spec", "over the step", "without the student", "without a scale", "by rows"],
 )
 def test_a_choice_within_micro_batches_that_depends_on_the_gpu_is_noted(minimal, changes, is_told):
-    choice = {"opd.importance.tokens.score": "entropy", "opd.importance.tokens.normalize": "micro"}
+    choice = {"opd.importance.tokens.score": "soft_or", "opd.importance.tokens.normalize": "micro"}
     found = parse_tree(tree_of(minimal, "opd", **choice | changes)).notes
     assert any("normalize micro" in note and "opd.train_tokens" in note for note in found) is is_told
 

@@ -131,7 +131,8 @@ class TokenImportance(Section):
     normalize: Literal["global", "micro"] = Field(
         default="global",
         description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
-        "forward, which needs no such pass; on a GPU that is as long as there is room for unless opd.train_tokens is set.",
+        "forward, which needs no such pass; on a GPU it is as long as there is room for unless opd.train_tokens is set, and the scale of "
+        "`soft_or`, `q3` and `entropy_length` is its own.",
     )
     entropy_clip_q: Quantile = Field(
         default=0.98,
@@ -145,6 +146,11 @@ class TokenImportance(Section):
     def in_head(self) -> bool:
         """Whether the choice is made within each micro-batch, by the student's head."""
         return self.normalize == "micro" and self.needs_student
+
+    @property
+    def settles(self) -> bool:
+        """Whether a rollout's choice is final when its own tokens are scored: it shares no scale with others."""
+        return self.scope == "rollout" and self.score in ("entropy", "divergence")
 
     @property
     def needs_student(self) -> bool:

@@ -799,10 +799,11 @@ def notes(spec: BaseSpec) -> list[str]:
             "that is unset, the memory plan"
             for key in _unread_sizes(spec)
         ]
-        if _holds(f"{_IN_HEAD} and opd.train_tokens is None and {_IS_PACKED}", spec):
+        tokens = spec.opd.importance.tokens
+        if tokens.in_head and not tokens.settles and spec.opd.train_tokens is None and _holds(_IS_PACKED, spec):
             out.append(
-                "opd.importance.tokens.normalize micro: tokens are chosen micro-batch by micro-batch, which the memory plan makes as long "
-                "as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
+                f"opd.importance.tokens.normalize micro: the scale of {tokens.score} is that of a micro-batch, which the memory plan makes as "
+                "long as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
             )
         losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
         off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size

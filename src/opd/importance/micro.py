@@ -50,8 +50,7 @@ class MicroBatchChoice:
         self._place = _to(torch.arange(len(rows)) if self._is_one else place, self.device)
         """[T] as of `best_of_groups`, of all rollouts."""
         self._noise = sampling_noise(row_index, seed) if selection.mode == "sample" else None
-        self.settles = not self._is_one and selection.score in ("entropy", "divergence")
-        """Whether a rollout's choice is final when its own tokens are scored: it shares no scale with others."""
+        self.settles = selection.settles
 
     def __len__(self) -> int:
         return len(self.rows)
