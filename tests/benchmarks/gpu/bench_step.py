@@ -47,7 +47,7 @@ SPEC = {
         "train": ["toy://train"], "val": ["toy://heldout"], "max_prompt_length": 64, "max_response_length": 4096,
         "train_batch_size": NUM_PROMPTS, "num_workers": 0,
     },
-    "rollout": {"num_samples": 4, "gpu_memory_utilization": 0.6, "num_agent_workers": 0, "logprobs_every": 2},
+    "rollout": {"num_samples": 4, "gpu_memory_utilization": 0.6, "logprobs_every": 2},
     "actor": {
         "ppo_mini_batch_size": NUM_PROMPTS, "weight_decay": 0,
     },

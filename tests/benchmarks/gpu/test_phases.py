@@ -1,8 +1,13 @@
 """What a run of `bench_step` is made of, and what is read from its rows."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC, found
-from tests.benchmarks.gpu.phases import Phase, phase_of
+from tests.benchmarks.gpu.phases import PHASES as VARIABLE
+from tests.benchmarks.gpu.phases import Phase, as_text, phase_of
 from tests.gpu_smoke.promises import PEARSON
 
 from opd.config.load import parse_tree
@@ -33,6 +38,30 @@ def test_the_benchmarks_spec_is_one_and_its_batches_divide():
     for phase in ALL_PHASES.values():
         assert phase.rows % NUM_PROMPTS == 0
         assert phase.tokens <= spec.data.max_response_length
+
+
+SENT = """
+import sys
+import tests.benchmarks.gpu.phases
+from ray import cloudpickle
+from opd.rollout.manager import RolloutActor
+sys.stdout.buffer.write(cloudpickle.dumps(RolloutActor.__ray_metadata__.modified_class))
+"""
+RECEIVED = """
+import sys
+from ray import cloudpickle
+print(cloudpickle.load(sys.stdin.buffer)._trajectory.__qualname__)
+"""
+
+
+def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_lengths_too():
+    def run(code: str, given: bytes) -> bytes:
+        env = os.environ | {VARIABLE: as_text(PHASES), "VERL_USE_EXTERNAL_MODULES": "tests.benchmarks.gpu.phases"}
+        return subprocess.run(
+            [sys.executable, "-c", code], input=given, env=env, capture_output=True, check=True
+        ).stdout
+
+    assert run(RECEIVED, run(SENT, b"")).split()[-1] == b"_bound.<locals>.trajectory"
 
 
 def _row(step: int, seconds: float, **more: float) -> dict[str, float]:
