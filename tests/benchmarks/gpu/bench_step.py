@@ -31,6 +31,7 @@ from tests.gpu.facts import ROOT, machine
 from tests.gpu_smoke.promises import PARTS, PEARSON, start_parts, training_rows
 from tests.gpu_smoke.smoke import environment
 
+from opd.inputs.fetch import CACHE_VARIABLE
 from opd.runs.metrics import read_metrics
 from opd.store.local import LocalStore
 
@@ -132,7 +133,7 @@ def run(
     for item in sets:
         words += ["--set", item]
     words += ["--", IGNORE_EOS]
-    own = {PHASES: as_text(phases), "VERL_USE_EXTERNAL_MODULES": MODULE, "OPD_CACHE_DIR": str(folder / "cache")}
+    own = {PHASES: as_text(phases), "VERL_USE_EXTERNAL_MODULES": MODULE, CACHE_VARIABLE: str(_cache(folder))}
     own["VLLM_LOGGING_LEVEL"] = "INFO"  # verl's is WARN, and the times of vLLM's own start are not told
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     started, log_path = time.time(), folder / f"{name}.log"
@@ -152,6 +153,11 @@ def run(
                     keep(found(rows, phases, started, log_path.read_text(errors="replace")) | {"exit": code})
         finally:
             _end(process)
+
+
+def _cache(folder: Path) -> Path:
+    """Of what a start compiles for those after it: the caller's, or the folder's own."""
+    return Path(os.environ.get(CACHE_VARIABLE) or folder / "cache")
 
 
 def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
@@ -289,7 +295,7 @@ def main() -> None:
     print(facts, flush=True)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else {}
-    is_warm = (folder / "cache/compiled").exists()
+    is_warm = (_cache(folder) / "compiled").exists()
     number = len(list(folder.glob("step*.log")))
     name = f"{number}: {arguments.schedule}, {'warm' if is_warm else 'cold'} start"
     if arguments.schedule == "carry" and len(arguments.phases) > 1:

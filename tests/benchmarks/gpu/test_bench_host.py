@@ -1,0 +1,64 @@
+"""What `bench_host` starts and what it says of it; the runs themselves need several GPUs."""
+
+import sys
+
+import pytest
+from tests.benchmarks.gpu.bench_host import KILLED, ONE, SMOKE, Run, play, report, waves
+from tests.gpu_smoke.promises import PEARSON
+from tests.gpu_smoke.smoke import SPECS
+
+from opd.config.load import load_spec
+
+
+@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+def test_every_run_of_the_smoke_test_is_a_spec(num_gpus):
+    runs = [run for wave in waves(num_gpus) for run in wave]
+    assert len({run.name for run in runs}) == len(runs)
+    for run in runs:
+        if run.program == SMOKE:
+            _, only, *sets = run.arguments
+            spec = load_spec(str(SPECS[only]), env={}, sets=sets[1::2], overrides=[]).spec
+            assert spec.trainer.gpus_per_node == run.num_gpus
+
+
+def test_runs_that_are_made_side_by_side_have_places_of_their_own_until_they_end(tmp_path, monkeypatch):
+    code = "import os, sys, time; time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES']); sys.exit(int(sys.argv[1]))"
+    monkeypatch.setattr(Run, "words", lambda run, *_: [sys.executable, "-c", code, *run.arguments])
+    wave = [Run(name=f"run {i}", num_gpus=1, program=SMOKE, arguments=(str(i),)) for i in range(3)]
+    ended = {run.name: code for run, code in play(wave, tmp_path, limit_s=60, at_once=2)}
+    assert ended == {"run 0": 0, "run 1": 1, "run 2": 2}
+    assert {(tmp_path / f"run_{i}/log").read_text() for i in range(2)} == {"0\n", "1\n"}
+    assert (tmp_path / "run_2/log").read_text() in ("0\n", "1\n")
+
+
+def test_a_run_that_outlasts_its_limit_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.benchmarks.gpu.bench_host.END_S", 0.5)
+    monkeypatch.setattr(Run, "words", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    [(_, code)] = play([Run(name="run", num_gpus=1, program=SMOKE, arguments=())], tmp_path, limit_s=0.5, at_once=1)
+    assert code is None
+
+
+def _step(step: int, tokens: float, divergence: float) -> dict[str, float]:
+    return {
+        "step": step,
+        "opd/num_tokens": tokens,
+        "timing/step_s": 10.0,
+        "opd/divergence": divergence,
+        PEARSON: 0.9995,
+    }
+
+
+def test_the_report_counts_tokens_of_each_gpu_without_the_first_step_and_sets_divergences_side_by_side():
+    runs = {
+        f"strict, {ONE}": {"rows": [_step(1, 5.0, 1.0), _step(2, 100.0, 1.0)]},
+        "strict, 4 GPUs": {"rows": [_step(1, 5.0, 1.0), _step(2, 320.0, 1.0)]},
+        f"divergence, {ONE}": {"rows": [_step(1, 1.0, 1.0), _step(2, 1.0, 0.5)]},
+        "divergence, data-parallel": {"rows": [_step(1, 1.0, 1.00001), _step(2, 1.0, 0.5002)]},
+        KILLED: {"rows": [_step(1, 1.0, 1.0)], "promises": [{"name": "goes on", "observed": "did not", "kept": False}]},
+    }
+    assert list(report(runs, 4)) == [
+        f"strict, {ONE}: 10 trained tokens a second and GPU; a step 10.0 s",
+        "strict, 4 GPUs: 8 trained tokens a second and GPU, 0.80 of one GPU's; a step 10.0 s",
+        "divergence, data-parallel: 2 steps, apart at most 2.0e-04 (first 1.0e-05), Pearson at least 0.99950",
+        f"{KILLED}: BROKEN: goes on: did not",
+    ]
