@@ -42,6 +42,11 @@ def test_a_frozen_models_weight_gradients_are_not_made():
     assert full - lora == pytest.approx(less / CHECKPOINTING_SHARE)
 
 
+def test_the_student_alone_sees_a_steps_rows_once_for_each_epoch():
+    once, twice = (make_pace(make_plan(job(epochs=num)), UNIT, [10, 6], prompt_tokens=2, num_ranks=1) for num in (1, 2))
+    assert twice == replace(once, student=2 * once.student)
+
+
 def test_a_rollout_is_its_longest_response_alone_and_what_every_row_adds():
     plan, weights = make_plan(job()), 2 * 2120
     pace = make_pace(plan, UNIT, [10, 6], prompt_tokens=2, num_ranks=1)

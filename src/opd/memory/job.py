@@ -32,6 +32,7 @@ class Job:
             before it gives up what costs time, and to a row where nothing else helps.
         score_tokens: tokens of one forward without a gradient, at most; `score_is_planned`: the plan may lower it.
         mini_rows: rows of one optimizer update on one data-parallel rank.
+        epochs: times that a step's rows are trained on (`actor.ppo_epochs`).
         checkpointing: activations are recomputed in the backward, layer by layer: asked for, asked against, or left to the
             plan.
         activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`); None: left
@@ -67,6 +68,7 @@ class Job:
     score_tokens: int
     score_is_planned: bool = False
     mini_rows: int
+    epochs: int = 1
     checkpointing: Wish
     activation_share: float | None = 1.0
     compiled: bool = False

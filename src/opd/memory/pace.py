@@ -130,14 +130,14 @@ def make_pace(
     student = 2.0 * job.num_products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)
     # No micro-batch has tokens of two updates: each update has at least one on every rank.
-    num_updates = math.ceil(job.rows_per_step / job.mini_rows)
+    num_updates = math.ceil(job.rows_per_step / job.mini_rows)  # of an epoch
     update_tokens = tokens * job.sequence_ranks / num_ranks / num_updates
-    num_micro_batches = num_updates * math.ceil(update_tokens / plan.choice.train_tokens)
+    num_micro_batches = job.epochs * num_updates * math.ceil(update_tokens / plan.choice.train_tokens)
     host_s = num_micro_batches * _host_s(job.student, compiled=job.compiled, checkpointing=plan.choice.checkpointing)
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
         teacher=teacher_s,
-        student=max(host_s, student / (_student_share(plan) * rates.operations * num_ranks)),
+        student=max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
         moving=_moving(plan, teacher_s),
     )
