@@ -1,11 +1,14 @@
 """A rank's end of vLLM comes without vLLM's engine, which verl's own import of it brings along."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 from tests.compat.vllm_start import no_vllm
@@ -29,9 +32,11 @@ pytestmark = pytest.mark.slow
 
 
 def play(more):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM.format(more=more)], capture_output=True, text=True, timeout=200
-    )
+        [sys.executable, "-W", "ignore", "-c", PROGRAM.format(more=more)],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-4000:]
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import verl
 from omegaconf import OmegaConf
+from tests.processes import end_marked
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
@@ -27,18 +27,19 @@ TIMEOUT_S = 300.0
 
 
 def play(how: str, num_ranks: int) -> dict[str, Any]:
-    """What the program found."""
+    """What the program found; nothing that it started is left."""
+    mark = f"{os.getpid()}-vllm-start-{how}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": "src:."}
-    process = subprocess.Popen(
+    environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled", "OPD_TEST_MARK": mark}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.compat.vllm_start.program", how, str(num_ranks)],
-        env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, errors = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            out, errors = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            end_marked(mark)
     lines = [line for line in out.splitlines() if line.startswith("{")]
     assert len(lines) == 1, (out[-3000:], errors[-6000:])
     found: dict[str, Any] = json.loads(lines[0])

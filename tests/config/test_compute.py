@@ -90,6 +90,9 @@ def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
         ({"rollout": {"tensor_parallel_size": 2}, "trainer": {"gpus_per_node": 2}}, None),
         ({"rollout": {"engine_kwargs": {"distributed_executor_backend": "mp"}}}, "mp"),
         ({"overrides": ["++actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]}, "mp"),
+        # Servers of two GPUs, by keys that the spec does not have: verl's own "mp".
+        ({"overrides": ["++actor_rollout_ref.rollout.pipeline_model_parallel_size=2"]}, None),
+        ({"overrides": ["actor_rollout_ref.rollout.data_parallel_size=2"]}, None),
         ({"device": "cpu"}, None),
     ],
 )

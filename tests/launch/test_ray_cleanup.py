@@ -1,5 +1,6 @@
 """An embedded Ray goes with the run: its daemons and workers end on Ctrl-C, and when the driver is killed outright."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from tests.processes import marked
 
 DRIVER = """
 import os, sys, time
@@ -39,15 +41,12 @@ sys.exit(supervised(run, grace_s=20))
 
 
 def living(mark):
-    """Processes whose environment carries the mark: what the run started, and what those started."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("OPD_TEST_MARK") == mark:
-                found.append(process.name())
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    """Names of the processes that the run started and of those that these started."""
+    names = []
+    for process in marked(mark):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.append(process.name())
+    return names
 
 
 @pytest.mark.slow

@@ -1,15 +1,26 @@
 """The job of a spec whose teachers read prompts of their own."""
 
+import itertools
 import math
+from typing import get_args
 
 import pytest
 from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.config import parse_tree
+from opd.config.rules import _IS_PACKED, _READS_BY_ACTOR, _UPDATE_BY_ACTOR, _holds
+from opd.config.sections import Attention
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape
-from opd.memory.sources import MOST_READ_TOKENS, MOST_TRAIN_TOKENS, job_from_spec
+from opd.memory.sources import (
+    MOST_READ_TOKENS,
+    MOST_TRAIN_TOKENS,
+    _is_packed,
+    job_from_spec,
+    most_read_tokens,
+    most_train_tokens,
+)
 from opd.memory.table import render
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
@@ -92,6 +103,25 @@ def test_padded_rows_and_attention_by_a_matrix_keep_their_micro_batches_and_are_
     assert (packed.score_is_planned, packed.checkpointing) == (True, None)
     assert (other.score_is_planned, other.checkpointing) == (False, True)
     assert (packed.score_tokens, other.score_tokens) == (MOST_READ_TOKENS, 4 * ROW)
+
+
+@pytest.mark.parametrize("attention", get_args(Attention))
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention):
+    # The charts have the rules' words alone. Specs that other rules refuse are among these.
+    spec = parse_tree(MINIMAL["opd"]).spec
+    for without_padding, read, train in itertools.product([True, False], [None, 2048], [None, 4096]):
+        changes = {
+            "device": device,
+            "actor": spec.actor.model_copy(update={"use_remove_padding": without_padding}),
+            "model": spec.model.model_copy(update={"attn_implementation": attention}),
+            "opd": spec.opd.model_copy(update={"read_tokens": read, "train_tokens": train}),
+        }
+        one = spec.model_copy(update=changes)
+        case = (without_padding, read, train)
+        assert _holds(_IS_PACKED, one) == _is_packed(one), case
+        assert _holds(_READS_BY_ACTOR, one) == (most_read_tokens(one) is None), case
+        assert _holds(_UPDATE_BY_ACTOR, one) == (most_train_tokens(one) is None), case
 
 
 @pytest.mark.parametrize(

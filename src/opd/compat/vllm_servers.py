@@ -71,7 +71,7 @@ def _init_model(group: Any, method: str, begin: Callable[[Sequence[_Placed]], No
 
 
 class _Placed:
-    """A rank that was asked for its node and devices before it began to load, which takes all of its attention."""
+    """A rank that was asked for its node and devices before it began to load: it answers no call while it loads."""
 
     def __init__(self, worker: Any):
         self.worker = worker

@@ -131,8 +131,8 @@ class TokenImportance(Section):
     normalize: Literal["global", "micro"] = Field(
         default="global",
         description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
-        "forward, which needs no such pass; on a GPU it is as long as there is room for unless opd.train_tokens is set, and the scale of "
-        "`soft_or`, `q3` and `entropy_length` is its own.",
+        "forward, which needs no such pass. A micro-batch's scale of `soft_or`, `q3` and `entropy_length` is its own. On packed rows "
+        "of a GPU the memory plan sets its length unless opd.train_tokens does.",
     )
     entropy_clip_q: Quantile = Field(
         default=0.98,

@@ -1,4 +1,4 @@
-"""Bodies of a start's actors: servers that say what they were told, and how a rank sees them. No verl, so that they come up fast."""
+"""Bodies of a start's actors: servers that say what they were told, and how a rank sees them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 
 
 class Server:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opd.agent.settings import AGENT_LOOP, CACHE_WAITS_S, SINGLE_TURN
@@ -27,6 +27,8 @@ CONVERSIONS = "conversions"
 """Folder of a run with what its reports were converted to."""
 # Keys that may be left to the memory plan: verl's own switch then stands where it costs no memory.
 _PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
+# A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
+_MORE_GPUS = {f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size"}
 _ROLLOUT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 Pairs = Iterator[tuple[str, Any]]
@@ -41,7 +43,7 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
     reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec, run)
-    groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec), _seeds(spec), _data(spec), _kind(spec), reward,
+    groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
     for group in groups:
@@ -88,7 +90,7 @@ def _fixed(spec: AnyRunSpec) -> Pairs:
     yield "trainer.v1.trainer_mode", "sync"
 
 
-def _engines(spec: AnyRunSpec) -> Pairs:
+def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     """FSDP2 for actor and ref in one precision; master weights and reductions in fp32."""
     precision = spec.actor.dtype
     yield f"++{MODEL}.override_config.attn_implementation", spec.model.attn_implementation
@@ -106,7 +108,7 @@ def _engines(spec: AnyRunSpec) -> Pairs:
     if isinstance(spec, SftSpec):
         yield from _no_rollout()
         return
-    if spec.rollout.name == "vllm" and spec.rollout.tensor_parallel_size == 1:
+    if spec.rollout.name == "vllm" and spec.rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS:
         # A server of one GPU needs no process for it beside the engine's, which would import vLLM once more; verl's own is "mp".
         yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
     for key, value in _leaves(spec.rollout.engine_kwargs):
