@@ -203,6 +203,14 @@ class Shaky(LocalStore):
         return super().list(prefix)
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What following notes on stderr. `capsys` may not be read meanwhile: it loses what another thread prints at that moment."""
+    notes: list[str] = []
+    monkeypatch.setattr("opdctl.logs.from_pods.note", notes.append)
+    return notes
+
+
 def following_of(
     state: Cluster, api: KubeApi, folder: Path, *, attempts: dict[int, list[str]], silent_s: float = 60.0,
     store: Store | None = None, tail: int | None = None,
@@ -321,7 +329,7 @@ def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from
     for number, lines in ((1, FIRST), (2, SECOND)):
         state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number), []
         state.add(f"s{number}", *lines)
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.5, attempts={1: FIRST, 2: SECOND})
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=3, attempts={1: FIRST, 2: SECOND})
     until(lambda: state.num_refused > 0)
     state.logs["s3"] = []
     state.add("s3", *THIRD)
@@ -355,7 +363,7 @@ def test_an_equal_line_of_a_later_pods_attempt_is_not_taken_for_the_last_that_wa
 
 
 def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods_lines(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
     store = Shaky(tmp_path / "r")
@@ -367,23 +375,17 @@ def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods
     state.logs["s2"] = []
     state.add("s2", *SECOND)
     state.pods = {"s2": submitter("s2", 2)}
-    said = ""
-    while "the store is away" not in said:
-        said += capsys.readouterr().err
+    until(lambda: any("the store is away" in line for line in said))
     assert printed == FIRST[:2]
     store.is_away = False
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
-    said += capsys.readouterr().err
-    assert (
-        said.count(
-            "the store is away, which has lines that no pod shows, following goes on when it is back: no route to host"
-        )
-        == 1
-    )
-    assert said.count("the store is back") == 1
+    assert said == [
+        "the store is away, which has lines that no pod shows, following goes on when it is back: no route to host",
+        "the store is back",
+    ]
 
 
 def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_next_pod(
@@ -421,7 +423,7 @@ def test_the_lines_of_an_ended_pod_that_goes_between_the_look_at_it_and_its_read
 
 
 def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_from_the_store(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
@@ -429,9 +431,7 @@ def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_f
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[-1] in printed)
     state.is_away = True
-    said = ""
-    while "the cluster is away" not in said:
-        said += capsys.readouterr().err
+    until(lambda: any("the cluster is away" in line for line in said))
     keep(tmp_path, 2, SECOND)
     keep(tmp_path, 3, THIRD)
     state.logs["s3"] = []
