@@ -383,9 +383,73 @@ def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods
     following.join(60)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
     assert said == [
-        "the store is away, which has lines that no pod shows, following goes on when it is back: no route to host",
+        "the store is away, which has lines that no pod shows, following goes on when it is back, or after 60 s: no route to host",
         "the store is back",
     ]
+
+
+def test_a_store_that_stays_away_at_the_end_is_given_up_as_a_pod_is(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    store = Shaky(tmp_path / "r")
+    store.is_away = True
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Succeeded"), []
+    state.add("s1", *FIRST)
+    end(state)
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts={1: FIRST}, store=store)
+    following.join(60)
+    assert not following.is_alive()
+    assert (printed, errors) == (FIRST, [])
+    assert said == [
+        "the store is away, following goes on when it is back, or after 1 s: no route to host",
+        "the store is away for 1 s: lines that no pod showed may be missing: no route to host",
+    ]
+
+
+def test_a_store_that_stays_away_keeps_the_next_pods_lines_for_a_while_only_and_is_asked_again_later(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    store = Shaky(tmp_path / "r")
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    attempts = {1: FIRST, 2: [*SECOND, *THIRD]}
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts=attempts, store=store)
+    until(lambda: FIRST[1] in printed)
+    store.is_away = True
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods = {"s2": submitter("s2", 2)}
+    until(lambda: SECOND[-1] in printed)
+    assert printed == [*FIRST[:2], "===== pod s2 =====", *SECOND]
+    store.is_away = False
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND, *THIRD], [])
+    assert said == [
+        "the store is away, which has lines that no pod shows, following goes on when it is back, or after 1 s: no route to host",
+        "the store is away for 1 s: lines that no pod showed may be missing: no route to host",
+        "the store is back",
+    ]
+
+
+def test_what_a_driver_prints_after_its_submitter_was_read_to_its_end_comes_before_the_lines_of_the_next_pod(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST[:3]})
+    until(lambda: FIRST[2] in printed)
+    keep(tmp_path, 1, FIRST)
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods["s2"] = submitter("s2", 2)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors, said) == ([*FIRST, "===== pod s2 =====", *SECOND], [], [])
 
 
 def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_next_pod(
@@ -471,6 +535,64 @@ def test_that_a_pods_last_lines_are_lost_is_said_where_there_is_no_store(
     end(state)
     following.join(60)
     assert capsys.readouterr().err.count("a pod went before it was read to its end, and there is no store") == 1
+
+
+def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={})
+    until(lambda: FIRST[1] in printed)
+    state.is_away = True
+    until(lambda: any("the cluster is away" in line for line in said))
+    state.is_away = False
+    state.add("s1", *FIRST[2:])
+    until(lambda: FIRST[-1] in printed)
+    state.pods["s1"] = submitter("s1", 1, phase="Failed")
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods["s2"] = submitter("s2", 2)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+    assert [line for line in said if "the cluster is" not in line] == []
+
+
+def test_a_store_that_has_nothing_of_the_run_is_none_for_the_lines_of_a_pod_that_stays_silent(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    store = LocalStore(tmp_path / "other" / "r")
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    end(state)
+    following.join(60)
+    assert not following.is_alive()
+    assert printed == FIRST[:2]
+    assert ["pod s1 cannot be read, and there is no store that has its last lines" in str(e) for e in errors] == [True]
+
+
+def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one_is_waited_for(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.silent.add("s1")
+    for number, lines in ((1, FIRST), (2, SECOND)):
+        state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number, phase="Failed"), []
+        state.add(f"s{number}", *lines)
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
+    until(lambda: state.num_refused > 2)
+    state.silent.clear()
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([FIRST[-1], "===== pod s2 =====", SECOND[-1]], [])
 
 
 def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_whole(
