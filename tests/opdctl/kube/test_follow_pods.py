@@ -24,6 +24,7 @@ from opd.store.opening import open_store
 from opdctl.commands.logs import logs, of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
+from opdctl.kube.errors import StreamBroken
 from opdctl.kube.podlogs import PodLog, find_log_pods, find_pod
 from opdctl.kube.run import ClusterRun
 from opdctl.kube.waiting import pod_lines
@@ -612,6 +613,30 @@ def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_w
     assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
 
 
+def test_a_tail_of_a_submitters_own_lines_does_not_bring_the_whole_log_of_its_attempt(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST, own := "opd.pods.submit: job r: FAILED")
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
+    until(lambda: own in printed)
+    state.add("s2", *SECOND)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert ([line for line in printed if not line.startswith("=")], errors) == ([own, *SECOND], [])
+
+
+def test_the_tail_is_that_of_the_store_where_no_pod_is_left(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
+    state, api = cluster
+    state.job = None
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=2)
+    following.join(60)
+    assert (printed, errors) == (SECOND[2:], [])
+
+
 def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
@@ -621,6 +646,37 @@ def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     assert list(log.lines(follow=True)) == []
     state.add("s1", *FIRST)
     assert list(log.lines(follow=False)) == FIRST
+
+
+def test_lines_just_before_the_tail_do_not_come_when_its_stream_is_opened_again(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST)
+    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
+    assert list(log.lines(follow=True)) == FIRST[2:]
+    state.add("s1", *SECOND)
+    assert list(log.lines(follow=False)) == SECOND
+
+
+@pytest.mark.parametrize("num_bytes", [5, 31], ids=["in its stamp", "in its text"])
+def test_a_tail_whose_stream_breaks_within_its_first_line_stays_a_tail(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, monkeypatch: pytest.MonkeyPatch, num_bytes: int
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST)
+    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
+
+    def broken(*_: object, **__: object) -> Iterator[bytes]:
+        yield state.logs["s1"][2].encode()[:num_bytes]
+        raise StreamBroken("the stream broke off")
+
+    with monkeypatch.context() as patched, pytest.raises(StreamBroken):
+        patched.setattr(api, "stream", broken)
+        list(log.lines(follow=True))
+    assert list(log.lines(follow=False)) == FIRST[2:]
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,14 @@ class PodFollower:
         )
         reached = [line for claimed_s, lines in attempts if claimed_s < next_s for line in lines]
         later = [line for claimed_s, lines in attempts if claimed_s >= next_s for line in lines]
-        for line in (found := [*missing(list(self._printed), reached), *later]):
+        behind = missing(list(self._printed), reached)
+        is_tail_placed = self.tail is None or len(behind) < len(reached)
+        if not is_tail_placed and self._printed and not any(created_s < before_s for created_s in self._gone):
+            behind = []  # the tail holds a submitter's own lines only, and what lies before them was not asked for
+        found = [*behind, *later]
+        if self.tail is not None and not self._printed:
+            found = found[-self.tail :]
+        for line in found:
             self._printed.append(line)
             self._emit(line)
         if found:
