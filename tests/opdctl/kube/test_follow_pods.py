@@ -673,9 +673,10 @@ def test_a_tail_whose_stream_breaks_within_its_first_line_stays_a_tail(
         yield state.logs["s1"][2].encode()[:num_bytes]
         raise StreamBroken("the stream broke off")
 
-    with monkeypatch.context() as patched, pytest.raises(StreamBroken):
+    with monkeypatch.context() as patched:
         patched.setattr(api, "stream", broken)
-        list(log.lines(follow=True))
+        with pytest.raises(StreamBroken):
+            list(log.lines(follow=True))
     assert list(log.lines(follow=False)) == FIRST[2:]
 
 
@@ -743,6 +744,24 @@ def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster,
     error = no_such_pod(cluster[1], [])
     assert "nor any other" in str(error)
     assert "leave out --pod" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("notes", "why", "fix"),
+    [
+        (["the cluster was left out: timeout"], "and the cluster was left out: timeout", "ask again"),
+        ([], "and none was asked", "name the cluster"),
+    ],
+    ids=["away", "none"],
+)
+def test_a_pod_without_a_cluster_is_an_error_that_says_whether_one_was_asked(
+    notes: list[str], why: str, fix: str
+) -> None:
+    found = Found(run_id="r", api=None, in_cluster=None, place=None, notes=notes)
+    with pytest.raises(ToolError) as refused:
+        of_pod(found, "s1", None, follow=False, tail=None)
+    assert str(refused.value).startswith(f"run r: --pod is read from the cluster, {why}")
+    assert refused.value.fix.startswith(fix)
 
 
 def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(

@@ -202,9 +202,7 @@ class PodFollower:
         if pod.name not in self._logs:
             if self._logs:
                 self._emit(f"===== pod {pod.name} =====")
-            self._logs[pod.name] = PodLog(
-                self.api, pod, tail=self.tail if pod.name in (self._tailed or ()) else None
-            )
+            self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail if pod.name in (self._tailed or ()) else None)
         return self._logs[pod.name]
 
     def _read(self, log: PodLog, *, follow: bool) -> bool:
