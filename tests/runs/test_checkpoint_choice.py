@@ -392,6 +392,13 @@ def test_a_folder_of_downloads_that_is_swept_away_while_it_is_made_ends_nobody(
     assert problems == {file: f"{incoming} was swept away"}
 
 
+def test_a_file_in_the_place_of_a_folder_of_downloads_is_not_called_swept_away(tmp_path: Path) -> None:
+    incoming = tmp_path / "incoming"
+    incoming.touch()
+    file = ListedFile(path="data.pt", size=1, sha256=None)
+    assert bring(open_store(tmp_path / "store"), [file], incoming) == {file: f"{incoming} is no folder"}
+
+
 def test_a_step_that_the_successor_deletes_while_it_is_moved_in_is_missing(
     make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

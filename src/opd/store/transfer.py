@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,10 +81,9 @@ def bring(store: Store, files: Sequence[F], folder: Path, *, on_done: OnDone = l
             store.get_file(file.path, folder / file.path)
         except FileNotFoundError:
             return f"{file.path} is missing in {store.url}"
-        except (
-            FileExistsError
-        ):  # of `mkdir`: the folder was there, and another process swept it away before it was looked at
-            return f"{folder} was swept away"
+        except FileExistsError as error:
+            # Of `mkdir`: a file lies there, or the folder was there and another process swept it away before it was looked at.
+            return f"{error.filename} is no folder" if os.path.exists(error.filename) else f"{folder} was swept away"
         try:
             return _compare(folder, file)
         except OSError as error:

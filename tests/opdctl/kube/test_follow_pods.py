@@ -24,6 +24,7 @@ from opd.store.opening import open_store
 from opdctl.commands.logs import logs, of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
+from opdctl.kube.errors import StreamBroken
 from opdctl.kube.podlogs import PodLog, find_log_pods, find_pod
 from opdctl.kube.run import ClusterRun
 from opdctl.kube.waiting import pod_lines
@@ -203,6 +204,14 @@ class Shaky(LocalStore):
         return super().list(prefix)
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What following notes on stderr. `capsys` may not be read meanwhile: it loses what another thread prints at that moment."""
+    notes: list[str] = []
+    monkeypatch.setattr("opdctl.logs.from_pods.note", notes.append)
+    return notes
+
+
 def following_of(
     state: Cluster, api: KubeApi, folder: Path, *, attempts: dict[int, list[str]], silent_s: float = 60.0,
     store: Store | None = None, tail: int | None = None,
@@ -321,7 +330,7 @@ def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from
     for number, lines in ((1, FIRST), (2, SECOND)):
         state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number), []
         state.add(f"s{number}", *lines)
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.5, attempts={1: FIRST, 2: SECOND})
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=3, attempts={1: FIRST, 2: SECOND})
     until(lambda: state.num_refused > 0)
     state.logs["s3"] = []
     state.add("s3", *THIRD)
@@ -355,7 +364,7 @@ def test_an_equal_line_of_a_later_pods_attempt_is_not_taken_for_the_last_that_wa
 
 
 def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods_lines(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
     store = Shaky(tmp_path / "r")
@@ -367,23 +376,81 @@ def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods
     state.logs["s2"] = []
     state.add("s2", *SECOND)
     state.pods = {"s2": submitter("s2", 2)}
-    said = ""
-    while "the store is away" not in said:
-        said += capsys.readouterr().err
+    until(lambda: any("the store is away" in line for line in said))
     assert printed == FIRST[:2]
     store.is_away = False
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
-    said += capsys.readouterr().err
-    assert (
-        said.count(
-            "the store is away, which has lines that no pod shows, following goes on when it is back: no route to host"
-        )
-        == 1
-    )
-    assert said.count("the store is back") == 1
+    assert said == [
+        "the store is away, which has lines that no pod shows, following goes on when it is back, or after 60 s: no route to host",
+        "the store is back",
+    ]
+
+
+def test_a_store_that_stays_away_at_the_end_is_given_up_as_a_pod_is(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    store = Shaky(tmp_path / "r")
+    store.is_away = True
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Succeeded"), []
+    state.add("s1", *FIRST)
+    end(state)
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts={1: FIRST}, store=store)
+    following.join(60)
+    assert not following.is_alive()
+    assert (printed, errors) == (FIRST, [])
+    assert said == [
+        "the store is away, following goes on when it is back, or after 1 s: no route to host",
+        "the store is away for 1 s: lines that no pod showed may be missing: no route to host",
+    ]
+
+
+def test_a_store_that_stays_away_keeps_the_next_pods_lines_for_a_while_only_and_is_asked_again_later(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    store = Shaky(tmp_path / "r")
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    attempts = {1: FIRST, 2: [*SECOND, *THIRD]}
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts=attempts, store=store)
+    until(lambda: FIRST[1] in printed)
+    store.is_away = True
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods = {"s2": submitter("s2", 2)}
+    until(lambda: SECOND[-1] in printed)
+    assert printed == [*FIRST[:2], "===== pod s2 =====", *SECOND]
+    store.is_away = False
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND, *THIRD], [])
+    assert said == [
+        "the store is away, which has lines that no pod shows, following goes on when it is back, or after 1 s: no route to host",
+        "the store is away for 1 s: lines that no pod showed may be missing: no route to host",
+        "the store is back",
+    ]
+
+
+def test_what_a_driver_prints_after_its_submitter_was_read_to_its_end_comes_before_the_lines_of_the_next_pod(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST[:3]})
+    until(lambda: FIRST[2] in printed)
+    keep(tmp_path, 1, FIRST)
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods["s2"] = submitter("s2", 2)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors, said) == ([*FIRST, "===== pod s2 =====", *SECOND], [], [])
 
 
 def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_next_pod(
@@ -421,7 +488,7 @@ def test_the_lines_of_an_ended_pod_that_goes_between_the_look_at_it_and_its_read
 
 
 def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_from_the_store(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
     state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
@@ -429,9 +496,7 @@ def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_f
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[-1] in printed)
     state.is_away = True
-    said = ""
-    while "the cluster is away" not in said:
-        said += capsys.readouterr().err
+    until(lambda: any("the cluster is away" in line for line in said))
     keep(tmp_path, 2, SECOND)
     keep(tmp_path, 3, THIRD)
     state.logs["s3"] = []
@@ -473,6 +538,64 @@ def test_that_a_pods_last_lines_are_lost_is_said_where_there_is_no_store(
     assert capsys.readouterr().err.count("a pod went before it was read to its end, and there is no store") == 1
 
 
+def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    following, printed, errors = following_of(state, api, tmp_path, attempts={})
+    until(lambda: FIRST[1] in printed)
+    state.is_away = True
+    until(lambda: any("the cluster is away" in line for line in said))
+    state.is_away = False
+    state.add("s1", *FIRST[2:])
+    until(lambda: FIRST[-1] in printed)
+    state.pods["s1"] = submitter("s1", 1, phase="Failed")
+    state.logs["s2"] = []
+    state.add("s2", *SECOND)
+    state.pods["s2"] = submitter("s2", 2)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+    assert [line for line in said if "the cluster is" not in line] == []
+
+
+def test_a_store_that_has_nothing_of_the_run_is_none_for_the_lines_of_a_pod_that_stays_silent(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST[:2])
+    store = LocalStore(tmp_path / "other" / "r")
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    end(state)
+    following.join(60)
+    assert not following.is_alive()
+    assert printed == FIRST[:2]
+    assert ["pod s1 cannot be read, and there is no store that has its last lines" in str(e) for e in errors] == [True]
+
+
+def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one_is_waited_for(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.silent.add("s1")
+    for number, lines in ((1, FIRST), (2, SECOND)):
+        state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number, phase="Failed"), []
+        state.add(f"s{number}", *lines)
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
+    until(lambda: state.num_refused > 2)
+    state.silent.clear()
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert (printed, errors) == ([FIRST[-1], "===== pod s2 =====", SECOND[-1]], [])
+
+
 def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_whole(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
@@ -490,6 +613,30 @@ def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_w
     assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
 
 
+def test_a_tail_of_a_submitters_own_lines_does_not_bring_the_whole_log_of_its_attempt(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
+    state.add("s1", *FIRST, own := "opd.pods.submit: job r: FAILED")
+    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
+    until(lambda: own in printed)
+    state.add("s2", *SECOND)
+    until(lambda: SECOND[-1] in printed)
+    end(state)
+    following.join(60)
+    assert ([line for line in printed if not line.startswith("=")], errors) == ([own, *SECOND], [])
+
+
+def test_the_tail_is_that_of_the_store_where_no_pod_is_left(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
+    state, api = cluster
+    state.job = None
+    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=2)
+    following.join(60)
+    assert (printed, errors) == (SECOND[2:], [])
+
+
 def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
@@ -499,6 +646,38 @@ def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     assert list(log.lines(follow=True)) == []
     state.add("s1", *FIRST)
     assert list(log.lines(follow=False)) == FIRST
+
+
+def test_lines_just_before_the_tail_do_not_come_when_its_stream_is_opened_again(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST)
+    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
+    assert list(log.lines(follow=True)) == FIRST[2:]
+    state.add("s1", *SECOND)
+    assert list(log.lines(follow=False)) == SECOND
+
+
+@pytest.mark.parametrize("num_bytes", [5, 31], ids=["in its stamp", "in its text"])
+def test_a_tail_whose_stream_breaks_within_its_first_line_stays_a_tail(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, monkeypatch: pytest.MonkeyPatch, num_bytes: int
+) -> None:
+    state, api = cluster
+    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.add("s1", *FIRST)
+    log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
+
+    def broken(*_: object, **__: object) -> Iterator[bytes]:
+        yield state.logs["s1"][2].encode()[:num_bytes]
+        raise StreamBroken("the stream broke off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api, "stream", broken)
+        with pytest.raises(StreamBroken):
+            list(log.lines(follow=True))
+    assert list(log.lines(follow=False)) == FIRST[2:]
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,6 +744,24 @@ def test_where_no_pod_is_there_the_run_s_log_is_proposed(cluster: tuple[Cluster,
     error = no_such_pod(cluster[1], [])
     assert "nor any other" in str(error)
     assert "leave out --pod" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("notes", "why", "fix"),
+    [
+        (["the cluster was left out: timeout"], "and the cluster was left out: timeout", "ask again"),
+        ([], "and none was asked", "name the cluster"),
+    ],
+    ids=["away", "none"],
+)
+def test_a_pod_without_a_cluster_is_an_error_that_says_whether_one_was_asked(
+    notes: list[str], why: str, fix: str
+) -> None:
+    found = Found(run_id="r", api=None, in_cluster=None, place=None, notes=notes)
+    with pytest.raises(ToolError) as refused:
+        of_pod(found, "s1", None, follow=False, tail=None)
+    assert str(refused.value).startswith(f"run r: --pod is read from the cluster, {why}")
+    assert refused.value.fix.startswith(fix)
 
 
 def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(

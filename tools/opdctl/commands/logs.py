@@ -116,8 +116,10 @@ def of_pod(found: Found, wanted: str, container: str | None, *, follow: bool, ta
     pods = found.in_cluster.pods if found.in_cluster is not None else []
     if found.api is None:
         raise ToolError(
-            f"run {found.run_id}: --pod is read from the cluster, and none was asked{': ' * bool(found.notes)}{'; '.join(found.notes)}",
-            fix="name the cluster with --namespace or --context, or leave out --pod",
+            f"run {found.run_id}: --pod is read from the cluster, and {'; '.join(found.notes) or 'none was asked'}",
+            fix="ask again when it answers, or leave out --pod"
+            if found.notes
+            else "name the cluster with --namespace or --context, or leave out --pod",
         )
     if not (there := find_pod(found.api, found.run_id, wanted, container)):
         names = ", ".join(f"{pod.name} ({pod.role})" for pod in pods)

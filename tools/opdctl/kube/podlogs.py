@@ -99,22 +99,35 @@ class StampedLines:
         self._recent: deque[tuple[float, str]] = deque()
         self._newest_s = 0.0
         self._to_skip: Counter[str] = Counter()
+        self._first = ""
+        self._first_s = 0.0
+        self._is_before = False
+
+    def begin(self, line: str) -> None:
+        """Nothing before this line will be given out, which is the first of a tail, or the part of it that has come."""
+        self._first, self._first_s = line, unix_s(line.partition(" ")[0])
 
     def reconnect(self) -> str:
         """Called before the stream is opened again; returns from when to read (RFC 3339), empty at the beginning."""
-        if not self._newest_s:
+        if not (newest_s := self._newest_s or self._first_s):
             return ""
-        since_s = math.floor(self._newest_s) - OVERLAP_S
+        self._is_before = bool(self._first)
+        since_s = math.floor(newest_s) - OVERLAP_S
         self._to_skip = Counter(line for stamp_s, line in self._recent if stamp_s >= since_s)
         return datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def take(self, line: str) -> str | None:
-        """The line without its stamp, None if it was given out before."""
+        """The line without its stamp, None if it was given out before, or lies before the tail."""
         if self._to_skip.get(line):
             self._to_skip[line] -= 1
+            self._is_before = False
             return None
         stamp, _, text = line.partition(" ")
         stamp_s = unix_s(stamp)
+        if self._is_before:
+            if stamp_s <= self._first_s and not line.startswith(self._first):
+                return None
+            self._is_before = False
         self._recent.append((stamp_s, line))
         self._newest_s = max(self._newest_s, stamp_s)
         while self._recent and self._recent[0][0] < self._newest_s - 2 * OVERLAP_S:
@@ -152,14 +165,21 @@ class PodLog:
             self.tail,
             None,
         )  # of the first stream only: what comes later is new, also where that one held no line
+        begins = tail is not None
         try:
             for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
                 *whole, self._rest = (self._rest + chunk).split(b"\n")
+                if begins and (whole or b" " in self._rest):
+                    # A half line may end within a character.
+                    self._seen.begin([*whole, self._rest][0].decode(errors="replace").rstrip("\ufffd"))
+                    begins = False
                 for line in whole:
                     text = self._seen.take(line.decode(errors="replace"))
                     if text is not None:
                         yield text
         except StreamBroken:
+            if begins and self._rest:
+                self.tail = tail  # not even a stamp has come
             raise
         except ClusterError:
             self.tail = tail  # there was no stream

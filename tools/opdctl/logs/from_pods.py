@@ -2,7 +2,9 @@
 
 A pod that went before it was read to its end leaves a gap that the store's copy of the driver's log fills: what lies there
 behind the last line that was printed, of the attempts that were claimed before the next pod was made. What is claimed later
-is printed by that pod.
+is printed by that pod. The two times are of two clocks, the API server's (`creationTimestamp`) and the store's (when
+`owner.json` was written): where these are further apart than a pod is older than its driver's claim, a line may come on the
+wrong side of a pod.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from opdctl.redact import redact
 from opdctl.runs.listing import Listing
 
 POLL_S = 2.0
-# A kubelet that is restarted is back within seconds. A pod that has ended and cannot be read for so long is given up.
+# A kubelet that is restarted is back within seconds. A pod that has ended and cannot be read for so long is given up, and so
+# is a store for the lines that others wait for.
 SILENT_S = 60.0
 # Enough to find the place again where a pod's last lines lie in the store's copy.
 NUM_REMEMBERED = 2000
@@ -36,6 +39,15 @@ NUM_CONTEXT = 50
 def print_at_once(line: str) -> None:
     """Also into a pipe or a file: who follows waits for the line, not for a full buffer."""
     print(line, flush=True)
+
+
+@dataclass
+class Outage:
+    """A store that does not answer: since when, when it was last asked, and whether it was said that lines may be missing."""
+
+    since_s: float
+    asked_s: float
+    is_said: bool = False
 
 
 @dataclass
@@ -54,6 +66,8 @@ class PodFollower:
     poll_s: float = POLL_S
     silent_s: float = SILENT_S
     out: Callable[[str], None] = print_at_once
+    _tailed: set[str] | None = None
+    """The pods of the first look, of which `tail` is: a later one is read from its beginning."""
     _logs: dict[str, PodLog] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _printed: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
@@ -61,9 +75,14 @@ class PodFollower:
     _seen: dict[str, float] = field(default_factory=dict)
     """When each pod that was ever there was made."""
     _gone: set[float] = field(default_factory=set)
-    """When those were made of which lines may lie in the store only; until the next pod begins, for a driver outlives its submitter."""
+    """When those were made that went before they were read to their end; until the next pod begins, for a driver outlives its submitter."""
+    _unsure: set[float] = field(default_factory=set)
+    """When those were made that were read as far as they went, though lines may have come behind theirs; until the next pod begins."""
     _looked_up: set[float] = field(default_factory=set)
-    """Those of them for which the store was asked already."""
+    """Those of both for which the store was asked already."""
+    _given_up: ClusterError | None = None
+    """Of the last pod whose lines are to come from the store."""
+    _store_away: Outage | None = None
     _printed_of_s: float = 0.0
     """When the pod was made whose line was printed last."""
     _away: set[str] = field(default_factory=set)
@@ -71,7 +90,7 @@ class PodFollower:
 
     def print_now(self) -> int:
         """Prints what the pods hold now; returns the number of lines."""
-        for pod in self.find():
+        for pod in self._find():
             if pod.has_started:
                 self._read(self._log_of(pod), follow=False)
         return self.num_lines
@@ -83,29 +102,30 @@ class PodFollower:
                 job = self._job()
                 is_over = job is None or not job.is_live
                 is_quiet = self._follow_pods(is_over=is_over)
-                self.tail = None  # of the first look only: a later pod is read from its beginning
                 is_end = is_quiet and (is_over or self.is_one_pod)
-                if is_end:
-                    self._catch_up(is_final=True)
-                for what in sorted(self._away):
+                if is_quiet:
+                    self._catch_up(is_final=is_end)
+                still_away = {"store"} if self._store_away is not None else set()
+                for what in sorted(self._away - still_away):
                     note(f"the {what} is back")
-                self._away.clear()
+                self._away &= still_away
                 if is_end:
                     return self.num_lines
             except ClusterError as error:
                 if not error.is_passing:
                     raise
                 self._silent_since.clear()
-                self._gone.add(max(self._seen.values(), default=0.0))  # pods may come and go meanwhile
-                self._wait_for("cluster", error)
+                self._unsure.add(max(self._seen.values(), default=0.0))  # pods may come and go meanwhile
+                self._wait_for("cluster", f"is away, following goes on when it is back: {error}")
             except StoreUnavailable as error:
-                self._wait_for("store", error)
+                why = ", which has lines that no pod shows" if self._gone else ""
+                until = f"when it is back, or after {self.silent_s:g} s"
+                self._wait_for("store", f"is away{why}, following goes on {until}: {error}")
             time.sleep(self.poll_s)
 
-    def _wait_for(self, what: str, error: Exception) -> None:
+    def _wait_for(self, what: str, why: str) -> None:
         if what not in self._away:
-            why = ", which has lines that no pod shows" if what == "store" else ""
-            note(f"the {what} is away{why}, following goes on when it is back: {error}")
+            note(f"the {what} {why}")
         self._away.add(what)
 
     def _job(self) -> JobState | None:
@@ -118,7 +138,7 @@ class PodFollower:
         Args:
             is_over: the run has ended, so nothing will be added, though HTTPMode's log container runs on with its head.
         """
-        pods = self.find()
+        pods = self._find()
         lost = set(self._seen) - self._done - {pod.name for pod in pods}
         self._done |= lost
         self._gone |= {self._seen[name] for name in lost}
@@ -134,9 +154,8 @@ class PodFollower:
                 return False  # the lines of the next pod come behind its own
             if is_final:
                 self._done.add(pod.name)
-        if is_quiet := all(pod.name in self._done for pod in pods):
-            self._catch_up()
-        return is_quiet
+                self._unsure.add(pod.created_s)  # its driver may outlive it
+        return all(pod.name in self._done for pod in pods)
 
     def _has_read(self, pod: LogPod, *, follow: bool, is_last: bool) -> bool:
         """Prints a pod's new lines; False where it does not answer now, and may yet.
@@ -161,22 +180,29 @@ class PodFollower:
             since = self._silent_since[pod.name] = now if is_live else self._silent_since.get(pod.name, now)
             if time.monotonic() - since < self.silent_s:
                 return False
+            self._given_up = ClusterError(
+                f"pod {pod.name} cannot be read, and there is no store that has its last lines: {error}",
+                fix="name the store with --store, or ask again when the pod's node is back",
+            )
             if self.store is None:
-                raise ClusterError(
-                    f"pod {pod.name} cannot be read, and there is no store that has its last lines: {error}",
-                    fix="name the store with --store, or ask again when the pod's node is back",
-                ) from error
+                raise self._given_up from error
             note(f"pod {pod.name} is given up after {self.silent_s:g} s: the rest of its lines comes from the store")
             self._done.add(pod.name)
             self._gone.add(pod.created_s)
         self._silent_since.pop(pod.name, None)
         return True
 
+    def _find(self) -> list[LogPod]:
+        pods = self.find()
+        if self._tailed is None:
+            self._tailed = {pod.name for pod in pods}
+        return pods
+
     def _log_of(self, pod: LogPod) -> PodLog:
         if pod.name not in self._logs:
             if self._logs:
                 self._emit(f"===== pod {pod.name} =====")
-            self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail)
+            self._logs[pod.name] = PodLog(self.api, pod, tail=self.tail if pod.name in (self._tailed or ()) else None)
         return self._logs[pod.name]
 
     def _read(self, log: PodLog, *, follow: bool) -> bool:
@@ -205,21 +231,45 @@ class PodFollower:
             is_final: no pod will print any more.
 
         Raises:
-            StoreUnavailable: nothing was printed; ask again.
+            StoreUnavailable: nothing was printed; ask again. After a while the store is given up.
+            ClusterError: a pod was given up, and at the end the store has nothing of the run.
         """
-        gone = {created_s for created_s in self._gone if created_s < before_s}
+        gone = {created_s for created_s in self._gone | self._unsure if created_s < before_s}
         if is_final or gone - (set() if begins else self._looked_up):
             if self.store is not None:
-                self._print_stored(self.store, before_s)
-            elif gone - self._looked_up and not self.is_one_pod:
+                if not self._has_answered(self.store, before_s, is_final=is_final):
+                    gone = gone if begins else set()  # else the next look asks again
+            elif (self._gone & gone) - self._looked_up and not self.is_one_pod:
                 note(
                     "a pod went before it was read to its end, and there is no store that has its last lines: name it with --store"
                 )
             self._looked_up |= gone
         if begins:
             self._gone -= gone
+            self._unsure -= gone
 
-    def _print_stored(self, store: Store, before_s: float) -> None:
+    def _has_answered(self, store: Store, before_s: float, *, is_final: bool) -> bool:
+        """Whether the store's lines are printed; False where they are given up."""
+        asked_s = time.monotonic()
+        try:
+            num_attempts = self._print_stored(store, before_s)
+        except StoreUnavailable as error:
+            if (away := self._store_away) is None or asked_s - away.asked_s > SILENT_S:  # of an earlier time
+                away = self._store_away = Outage(asked_s, asked_s)
+            away.asked_s = time.monotonic()
+            if away.asked_s - away.since_s < self.silent_s:
+                raise
+            if not away.is_said:
+                note(f"the store is away for {self.silent_s:g} s: lines that no pod showed may be missing: {error}")
+            away.is_said = True
+            return False
+        self._store_away = None
+        if is_final and self._given_up is not None and not num_attempts:
+            raise self._given_up
+        return True
+
+    def _print_stored(self, store: Store, before_s: float) -> int:
+        """Returns of how many attempts the store knows."""
         attempts = stored_lines(store, before_s)
         # No line of a later pod was printed yet: an equal one of its attempts is not the last that was.
         next_s = min(
@@ -227,11 +277,19 @@ class PodFollower:
         )
         reached = [line for claimed_s, lines in attempts if claimed_s < next_s for line in lines]
         later = [line for claimed_s, lines in attempts if claimed_s >= next_s for line in lines]
-        for line in (found := [*missing(list(self._printed), reached), *later]):
+        behind = missing(list(self._printed), reached)
+        is_tail_placed = self.tail is None or len(behind) < len(reached)
+        if not is_tail_placed and self._printed and not any(created_s < before_s for created_s in self._gone):
+            behind = []  # the tail holds a submitter's own lines only, and what lies before them was not asked for
+        found = [*behind, *later]
+        if self.tail is not None and not self._printed:
+            found = found[-self.tail :]
+        for line in found:
             self._printed.append(line)
             self._emit(line)
         if found:
             self._printed_of_s = max(created_s for created_s in (0.0, *self._seen.values()) if created_s < before_s)
+        return len(attempts)
 
     def _emit(self, line: str) -> None:
         self.out(redact(line))
