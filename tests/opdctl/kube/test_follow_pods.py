@@ -47,6 +47,13 @@ class Cluster:
         self.num_refused = 0
         self._clock_s = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC).timestamp()
 
+    def begin(self, pod: dict[str, Any], *texts: str) -> None:
+        """A pod with the first lines of its log, which is there before the pod: a look may come in between."""
+        name = pod["metadata"]["name"]
+        self.logs[name] = []
+        self.add(name, *texts)
+        self.pods[name] = pod
+
     def add(self, pod: str, *texts: str) -> None:
         """Lines a fifth of a second apart, some sharing a stamp, so that streams overlap."""
         for number, text in enumerate(texts):
@@ -148,15 +155,13 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     state, api = cluster
     first = [f"step {number}/40" for number in range(20)]
     second = [f"step {number}/40 again" for number in range(15, 40)]
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", "opd.pods.submit: hello", *first[:15])
+    state.begin(submitter("s1", 1), "opd.pods.submit: hello", *first[:15])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: first})
     until(lambda: first[14] in printed)
     del state.pods["s1"]  # with its last five lines: the store has them
     until(lambda: first[19] in printed)
     keep(tmp_path, 2, second)
-    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
-    state.add("s2", "opd.pods.submit: hello", *second[:10])
+    state.begin(submitter("s2", 2), "opd.pods.submit: hello", *second[:10])
     until(lambda: second[9] in printed)
     state.is_away = True
     time.sleep(0.1)
@@ -255,8 +260,7 @@ def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
@@ -276,13 +280,11 @@ def test_the_lines_of_a_pod_that_is_given_up_come_from_the_store_before_those_of
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={1: FIRST, 2: SECOND})
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
-    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
-    state.add("s2", *SECOND)
+    state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
@@ -295,8 +297,7 @@ def test_a_pod_that_stays_silent_and_no_store_is_an_error_instead_of_an_end_that
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={})
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
@@ -311,8 +312,8 @@ def test_the_lines_of_a_pod_that_was_silent_from_the_beginning_come_from_the_sto
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.begin(submitter("s1", 1))
+    state.begin(submitter("s2", 2))
     state.silent.add("s1")
     state.add("s2", *SECOND)
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={1: FIRST})
@@ -328,13 +329,10 @@ def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from
     state, api = cluster
     state.silent.add("s1")
     for number, lines in ((1, FIRST), (2, SECOND)):
-        state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number), []
-        state.add(f"s{number}", *lines)
+        state.begin(submitter(f"s{number}", number), *lines)
     following, printed, errors = following_of(state, api, tmp_path, silent_s=3, attempts={1: FIRST, 2: SECOND})
     until(lambda: state.num_refused > 0)
-    state.logs["s3"] = []
-    state.add("s3", *THIRD)
-    state.pods["s3"] = submitter("s3", 3)
+    state.begin(submitter("s3", 3), *THIRD)
     del state.pods["s2"]
     until(lambda: THIRD[-1] in printed)
     end(state)
@@ -346,16 +344,13 @@ def test_an_equal_line_of_a_later_pods_attempt_is_not_taken_for_the_last_that_wa
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", "start")
+    state.begin(submitter("s1", 1), "start")
     attempts = {1: ["start", *FIRST], 2: ["start", *SECOND], 3: THIRD}
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts=attempts)
     until(lambda: "start" in printed)
     state.silent |= {"s1", "s2"}
-    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
-    state.logs["s3"] = []
-    state.add("s3", *THIRD)
-    state.pods["s3"] = submitter("s3", 3)
+    state.begin(submitter("s2", 2))
+    state.begin(submitter("s3", 3), *THIRD)
     until(lambda: THIRD[-1] in printed)
     end(state)
     following.join(60)
@@ -368,8 +363,7 @@ def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods
 ) -> None:
     state, api = cluster
     store = Shaky(tmp_path / "r")
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST}, store=store)
     until(lambda: FIRST[1] in printed)
     store.is_away = True
@@ -395,8 +389,7 @@ def test_a_store_that_stays_away_at_the_end_is_given_up_as_a_pod_is(
     state, api = cluster
     store = Shaky(tmp_path / "r")
     store.is_away = True
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Succeeded"), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1, phase="Succeeded"), *FIRST)
     end(state)
     following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts={1: FIRST}, store=store)
     following.join(60)
@@ -413,8 +406,7 @@ def test_a_store_that_stays_away_keeps_the_next_pods_lines_for_a_while_only_and_
 ) -> None:
     state, api = cluster
     store = Shaky(tmp_path / "r")
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     attempts = {1: FIRST, 2: [*SECOND, *THIRD]}
     following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts=attempts, store=store)
     until(lambda: FIRST[1] in printed)
@@ -439,14 +431,11 @@ def test_what_a_driver_prints_after_its_submitter_was_read_to_its_end_comes_befo
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1, phase="Failed"), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST[:3]})
     until(lambda: FIRST[2] in printed)
     keep(tmp_path, 1, FIRST)
-    state.logs["s2"] = []
-    state.add("s2", *SECOND)
-    state.pods["s2"] = submitter("s2", 2)
+    state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
@@ -457,8 +446,7 @@ def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_n
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:1])
+    state.begin(submitter("s1", 1), *FIRST[:1])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST[:2]})
     until(lambda: FIRST[0] in printed)
     state.pods = {}
@@ -491,17 +479,14 @@ def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_f
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1, phase="Failed"), *FIRST)
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
     until(lambda: FIRST[-1] in printed)
     state.is_away = True
     until(lambda: any("the cluster is away" in line for line in said))
     keep(tmp_path, 2, SECOND)
     keep(tmp_path, 3, THIRD)
-    state.logs["s3"] = []
-    state.add("s3", *THIRD)
-    state.pods["s3"] = submitter("s3", 3)
+    state.begin(submitter("s3", 3), *THIRD)
     state.is_away = False
     until(lambda: THIRD[-1] in printed)
     end(state)
@@ -514,8 +499,7 @@ def test_a_stored_line_ends_where_that_of_a_pod_does_whatever_a_model_wrote(
 ) -> None:
     state, api = cluster
     lines = ["step 1", "answer: a\u2028b", "step 2"]
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *lines[:2])
+    state.begin(submitter("s1", 1), *lines[:2])
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: lines})
     until(lambda: len(printed) == 2)
     state.pods = {}
@@ -528,8 +512,7 @@ def test_that_a_pods_last_lines_are_lost_is_said_where_there_is_no_store(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1), *FIRST)
     following, printed, _ = following_of(state, api, tmp_path, attempts={})
     until(lambda: FIRST[-1] in printed)
     state.pods = {}
@@ -542,8 +525,7 @@ def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, said: list[str]
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     following, printed, errors = following_of(state, api, tmp_path, attempts={})
     until(lambda: FIRST[1] in printed)
     state.is_away = True
@@ -552,9 +534,7 @@ def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away
     state.add("s1", *FIRST[2:])
     until(lambda: FIRST[-1] in printed)
     state.pods["s1"] = submitter("s1", 1, phase="Failed")
-    state.logs["s2"] = []
-    state.add("s2", *SECOND)
-    state.pods["s2"] = submitter("s2", 2)
+    state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
@@ -566,8 +546,7 @@ def test_a_store_that_has_nothing_of_the_run_is_none_for_the_lines_of_a_pod_that
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST[:2])
+    state.begin(submitter("s1", 1), *FIRST[:2])
     store = LocalStore(tmp_path / "other" / "r")
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
     until(lambda: FIRST[1] in printed)
@@ -585,8 +564,7 @@ def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one
     state, api = cluster
     state.silent.add("s1")
     for number, lines in ((1, FIRST), (2, SECOND)):
-        state.pods[f"s{number}"], state.logs[f"s{number}"] = submitter(f"s{number}", number, phase="Failed"), []
-        state.add(f"s{number}", *lines)
+        state.begin(submitter(f"s{number}", number, phase="Failed"), *lines)
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
     until(lambda: state.num_refused > 2)
     state.silent.clear()
@@ -600,13 +578,10 @@ def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_w
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1, phase="Failed"), *FIRST)
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST}, tail=2)
     until(lambda: FIRST[-1] in printed)
-    state.logs["s2"] = []
-    state.add("s2", *SECOND)
-    state.pods["s2"] = submitter("s2", 2)
+    state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
     end(state)
     following.join(60)
@@ -617,9 +592,8 @@ def test_a_tail_of_a_submitters_own_lines_does_not_bring_the_whole_log_of_its_at
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1, phase="Failed"), []
-    state.add("s1", *FIRST, own := "opd.pods.submit: job r: FAILED")
-    state.pods["s2"], state.logs["s2"] = submitter("s2", 2), []
+    state.begin(submitter("s1", 1, phase="Failed"), *FIRST, own := "opd.pods.submit: job r: FAILED")
+    state.begin(submitter("s2", 2))
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
     until(lambda: own in printed)
     state.add("s2", *SECOND)
@@ -641,7 +615,7 @@ def test_a_tail_is_none_of_what_a_silent_container_prints_later(
     cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
+    state.begin(submitter("s1", 1))
     log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
     assert list(log.lines(follow=True)) == []
     state.add("s1", *FIRST)
@@ -652,8 +626,7 @@ def test_lines_just_before_the_tail_do_not_come_when_its_stream_is_opened_again(
     cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1), *FIRST)
     log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
     assert list(log.lines(follow=True)) == FIRST[2:]
     state.add("s1", *SECOND)
@@ -665,8 +638,7 @@ def test_a_tail_whose_stream_breaks_within_its_first_line_stays_a_tail(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, monkeypatch: pytest.MonkeyPatch, num_bytes: int
 ) -> None:
     state, api = cluster
-    state.pods["s1"], state.logs["s1"] = submitter("s1", 1), []
-    state.add("s1", *FIRST)
+    state.begin(submitter("s1", 1), *FIRST)
     log = PodLog(api, find_log_pods(api, "r", "K8sJobMode")[0], tail=2)
 
     def broken(*_: object, **__: object) -> Iterator[bytes]:
