@@ -324,6 +324,7 @@ def main() -> int:
         help="a folder with `student` and `teacher` for the runs of two random models, in place of made ones",
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it has started ends with it
     missing = [name for name in ("torch", "vllm") if importlib.util.find_spec(name) is None]
     if missing:
         raise SystemExit(

@@ -65,6 +65,14 @@ def save(run: Run, ranks: Ranks, step: int, keep_last: int | None = None) -> Non
     checkpointing.seal(run, ranks, step, Checkpoint(keep_last=keep_last))
 
 
+def saved(folder: Path, ranks: Ranks, *steps: int) -> Ranks:
+    """The ranks of a run that has saved these steps and ended."""
+    with attempt(folder) as run:
+        for step in steps:
+            save(run, ranks, step)
+    return ranks
+
+
 def write(folder: Path, ranks: Ranks, step: int) -> None:
     """What verl's save leaves."""
     (folder / "actor").mkdir(parents=True, exist_ok=True)
@@ -190,10 +198,7 @@ def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, co
 
 
 def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path, config, capsys):
-    ranks = Ranks(2)
-    with attempt(tmp_path) as run:
-        for step in (1, 2):
-            save(run, ranks, step)
+    ranks = saved(tmp_path, Ranks(2), 1, 2)
 
     def load():
         if config.trainer.resume_from_path.endswith("_2"):
@@ -209,10 +214,7 @@ def test_a_step_that_cannot_be_loaded_is_passed_over_for_the_one_before(tmp_path
 
 
 def test_why_a_step_cannot_be_loaded_is_logged_whole_and_once(tmp_path, config, caplog):
-    ranks = Ranks(1)
-    with attempt(tmp_path) as run:
-        for step in (1, 2):
-            save(run, ranks, step)
+    ranks = saved(tmp_path, Ranks(1), 1, 2)
 
     def load():
         if config.trainer.resume_from_path.endswith("_2"):
@@ -228,9 +230,7 @@ def test_why_a_step_cannot_be_loaded_is_logged_whole_and_once(tmp_path, config, 
 
 
 def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loaded_weights(tmp_path, config):
-    ranks = Ranks(1)
-    with attempt(tmp_path) as run:
-        save(run, ranks, 1)
+    ranks = saved(tmp_path, Ranks(1), 1)
     loads = []
 
     def load():
@@ -244,10 +244,7 @@ def test_where_no_step_can_be_loaded_the_run_ends_instead_of_training_half_loade
 
 
 def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_step_is_given_up(tmp_path, config):
-    ranks = Ranks(1)
-    with attempt(tmp_path) as run:
-        for step in (1, 2):
-            save(run, ranks, step)
+    ranks = saved(tmp_path, Ranks(1), 1, 2)
     goes_bad = [tmp_path / "out" / "r" / step_folder(2) / "data.pt"]
 
     def load():
@@ -262,10 +259,7 @@ def test_a_file_that_goes_bad_after_its_hash_is_brought_from_the_store_before_a_
 
 @pytest.mark.parametrize("fault", [RayActorError(), OSError(errno.EIO, "Input/output error")], ids=["worker", "disk"])
 def test_a_dead_worker_or_a_failing_disk_is_no_fault_of_the_checkpoint(tmp_path, config, fault):
-    ranks = Ranks(1)
-    with attempt(tmp_path) as run:
-        for step in (1, 2):
-            save(run, ranks, step)
+    ranks = saved(tmp_path, Ranks(1), 1, 2)
     loads = []
 
     def load():

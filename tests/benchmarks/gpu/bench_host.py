@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.gpu.bench_step import end
 from tests.gpu.facts import ROOT, machine
 from tests.gpu_smoke.promises import PEARSON
 
@@ -137,13 +138,13 @@ def play(wave: Sequence[Run], folder: Path, limit_s: float, at_once: int) -> Ite
                 if process.poll() is None and not is_late:
                     continue
                 code = process.poll()
-                _end(process)
+                end(process, END_S)
                 del running[run]
                 free.append(place)
                 yield run, code
     finally:
         for process, *_ in running.values():
-            _end(process)
+            end(process, END_S)
 
 
 def _start(run: Run, folder: Path, limit_s: float, place: int) -> subprocess.Popen[bytes]:
@@ -161,16 +162,6 @@ def _start(run: Run, folder: Path, limit_s: float, place: int) -> subprocess.Pop
         return subprocess.Popen(
             run.words(own, models, limit_s), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )  # fmt: skip
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)  # both programs end what they have started where they are interrupted
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def found(run: Run, folder: Path) -> dict[str, Any] | None:
@@ -228,6 +219,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/bench-host"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-host/host.json"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the runs that it has started end with it
     import torch
 
     num_gpus = arguments.gpus or torch.cuda.device_count()

@@ -152,7 +152,7 @@ def run(
                     num_seen = len(rows)
                     keep(found(rows, phases, started, log_path.read_text(errors="replace")) | {"exit": code})
         finally:
-            _end(process)
+            end(process)
 
 
 def _cache(folder: Path) -> Path:
@@ -167,12 +167,13 @@ def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
     return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes], wait_s: float = END_S) -> None:
+    """End a process that ends what it has started, and that leads a group of its own; hard where it takes longer."""
     if process.poll() is not None:
         return
-    process.terminate()  # the launcher ends what it has started
+    process.terminate()
     try:
-        process.wait(END_S)
+        process.wait(wait_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -276,6 +277,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("build/bench-step/step.json"))
     parser.add_argument("--models-only", action="store_true", help="make the models and end")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it has started ends with it
     import torch
 
     if not torch.cuda.is_available():

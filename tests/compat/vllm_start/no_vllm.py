@@ -23,8 +23,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__version__ = VERSION  # type: ignore[attr-defined]
-        module.__getattr__ = functools.partial(_made, module.__name__)  # type: ignore[method-assign]
+        vars(module).update(__version__=VERSION, __getattr__=functools.partial(_made, module.__name__))
 
 
 def _made(module: str, name: str) -> Any:

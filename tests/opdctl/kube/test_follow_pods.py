@@ -170,9 +170,7 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
     until(lambda: second[-1] in printed)
     state.add("s2", "opd.pods.submit: job r: SUCCEEDED")
     state.pods["s2"] = submitter("s2", 2, phase="Succeeded")
-    end(state)
-    following.join(60)
-    assert not following.is_alive()
+    end(state, following)
     assert (printed, errors) == ([
         "opd.pods.submit: hello", *first, "===== pod s2 =====", "opd.pods.submit: hello", *second,
         "opd.pods.submit: job r: SUCCEEDED",
@@ -184,7 +182,7 @@ def test_a_run_whose_pods_are_gone_is_read_from_the_store(cluster: tuple[Cluster
     state, api = cluster
     state.job = None
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: ["one", "two"]})
-    following.join(60)
+    wait_for(following)
     assert (printed, errors) == (["one", "two"], [])
 
 
@@ -248,9 +246,20 @@ def following_of(
     return thread, printed, errors
 
 
-def end(state: Cluster) -> None:
+def wait_for(following: threading.Thread) -> None:
+    following.join(60)
+    assert not following.is_alive(), "it goes on"
+
+
+def succeed(state: Cluster) -> None:
     assert state.job is not None
     state.job["status"] = {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+
+
+def end(state: Cluster, following: threading.Thread) -> None:
+    """The run succeeds, and following comes to its end."""
+    succeed(state)
+    wait_for(following)
 
 
 FIRST, SECOND, THIRD = ([f"{name}{number}" for number in range(1, 5)] for name in "abc")
@@ -265,13 +274,12 @@ def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
     until(lambda: state.num_refused > 2)
-    end(state)
+    succeed(state)
     state.add("s1", *FIRST[2:], "opd.pods.submit: job r: SUCCEEDED")  # which the store has not
     num_refused = state.num_refused
     until(lambda: state.num_refused > num_refused + 2)
     state.silent.clear()
-    following.join(60)
-    assert not following.is_alive()
+    wait_for(following)
     assert (printed, errors) == ([*FIRST, "opd.pods.submit: job r: SUCCEEDED"], [])
     assert capsys.readouterr().err.count("pod s1 cannot be read, following goes on when it can") == 1
 
@@ -286,26 +294,24 @@ def test_the_lines_of_a_pod_that_is_given_up_come_from_the_store_before_those_of
     state.silent.add("s1")
     state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
-    assert not following.is_alive()
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
     assert "pod s1 is given up" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("has_store", [False, True], ids=["no store", "a store that has nothing of the run"])
 def test_a_pod_that_stays_silent_and_no_store_is_an_error_instead_of_an_end_that_looks_whole(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+    has_store: bool, cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:
     state, api = cluster
     state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={})
+    store = LocalStore(tmp_path / "other" / "r") if has_store else None
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
-    end(state)
-    following.join(60)
-    assert not following.is_alive()
+    end(state, following)
     assert printed == FIRST[:2]
-    assert ["pod s1 cannot be read" in str(error) for error in errors] == [True]
+    assert ["pod s1 cannot be read, and there is no store that has its last lines" in str(e) for e in errors] == [True]
 
 
 def test_the_lines_of_a_pod_that_was_silent_from_the_beginning_come_from_the_store_before_its_successor_claims(
@@ -318,8 +324,7 @@ def test_the_lines_of_a_pod_that_was_silent_from_the_beginning_come_from_the_sto
     state.add("s2", *SECOND)
     following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={1: FIRST})
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
 
 
@@ -335,8 +340,7 @@ def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from
     state.begin(submitter("s3", 3), *THIRD)
     del state.pods["s2"]
     until(lambda: THIRD[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, *SECOND, "===== pod s3 =====", *THIRD], [])
 
 
@@ -352,8 +356,7 @@ def test_an_equal_line_of_a_later_pods_attempt_is_not_taken_for_the_last_that_wa
     state.begin(submitter("s2", 2))
     state.begin(submitter("s3", 3), *THIRD)
     until(lambda: THIRD[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     shown = [line for line in printed if not line.startswith("=")]
     assert (shown, errors) == (["start", *FIRST, "start", *SECOND, *THIRD], [])
 
@@ -374,8 +377,7 @@ def test_a_store_that_is_away_is_waited_for_with_the_reason_before_the_next_pods
     assert printed == FIRST[:2]
     store.is_away = False
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
     assert said == [
         "the store is away, which has lines that no pod shows, following goes on when it is back, or after 60 s: no route to host",
@@ -390,10 +392,9 @@ def test_a_store_that_stays_away_at_the_end_is_given_up_as_a_pod_is(
     store = Shaky(tmp_path / "r")
     store.is_away = True
     state.begin(submitter("s1", 1, phase="Succeeded"), *FIRST)
-    end(state)
+    succeed(state)
     following, printed, errors = following_of(state, api, tmp_path, silent_s=1, attempts={1: FIRST}, store=store)
-    following.join(60)
-    assert not following.is_alive()
+    wait_for(following)
     assert (printed, errors) == (FIRST, [])
     assert said == [
         "the store is away, following goes on when it is back, or after 1 s: no route to host",
@@ -417,8 +418,7 @@ def test_a_store_that_stays_away_keeps_the_next_pods_lines_for_a_while_only_and_
     until(lambda: SECOND[-1] in printed)
     assert printed == [*FIRST[:2], "===== pod s2 =====", *SECOND]
     store.is_away = False
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND, *THIRD], [])
     assert said == [
         "the store is away, which has lines that no pod shows, following goes on when it is back, or after 1 s: no route to host",
@@ -437,8 +437,7 @@ def test_what_a_driver_prints_after_its_submitter_was_read_to_its_end_comes_befo
     keep(tmp_path, 1, FIRST)
     state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors, said) == ([*FIRST, "===== pod s2 =====", *SECOND], [], [])
 
 
@@ -456,8 +455,7 @@ def test_what_a_driver_prints_after_its_pod_went_comes_before_the_lines_of_the_n
     state.add("s2", *SECOND)
     state.pods = {"s2": submitter("s2", 2)}
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
 
 
@@ -470,8 +468,7 @@ def test_the_lines_of_an_ended_pod_that_goes_between_the_look_at_it_and_its_read
     state.pods = {"s1": submitter("s1", 1, phase="Failed"), "s2": submitter("s2", 2)}
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND})
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
 
 
@@ -489,8 +486,7 @@ def test_the_lines_of_a_pod_that_came_and_went_while_the_cluster_was_away_come_f
     state.begin(submitter("s3", 3), *THIRD)
     state.is_away = False
     until(lambda: THIRD[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, *SECOND, "===== pod s3 =====", *THIRD], [])
 
 
@@ -503,8 +499,7 @@ def test_a_stored_line_ends_where_that_of_a_pod_does_whatever_a_model_wrote(
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: lines})
     until(lambda: len(printed) == 2)
     state.pods = {}
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == (["step 1", r"answer: a\u2028b", "step 2"], [])
 
 
@@ -516,8 +511,7 @@ def test_that_a_pods_last_lines_are_lost_is_said_where_there_is_no_store(
     following, printed, _ = following_of(state, api, tmp_path, attempts={})
     until(lambda: FIRST[-1] in printed)
     state.pods = {}
-    end(state)
-    following.join(60)
+    end(state, following)
     assert capsys.readouterr().err.count("a pod went before it was read to its end, and there is no store") == 1
 
 
@@ -536,26 +530,9 @@ def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away
     state.pods["s1"] = submitter("s1", 1, phase="Failed")
     state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
     assert [line for line in said if "the cluster is" not in line] == []
-
-
-def test_a_store_that_has_nothing_of_the_run_is_none_for_the_lines_of_a_pod_that_stays_silent(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1), *FIRST[:2])
-    store = LocalStore(tmp_path / "other" / "r")
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
-    until(lambda: FIRST[1] in printed)
-    state.silent.add("s1")
-    end(state)
-    following.join(60)
-    assert not following.is_alive()
-    assert printed == FIRST[:2]
-    assert ["pod s1 cannot be read, and there is no store that has its last lines" in str(e) for e in errors] == [True]
 
 
 def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one_is_waited_for(
@@ -569,8 +546,7 @@ def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one
     until(lambda: state.num_refused > 2)
     state.silent.clear()
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([FIRST[-1], "===== pod s2 =====", SECOND[-1]], [])
 
 
@@ -583,8 +559,7 @@ def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_w
     until(lambda: FIRST[-1] in printed)
     state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
 
 
@@ -598,8 +573,7 @@ def test_a_tail_of_a_submitters_own_lines_does_not_bring_the_whole_log_of_its_at
     until(lambda: own in printed)
     state.add("s2", *SECOND)
     until(lambda: SECOND[-1] in printed)
-    end(state)
-    following.join(60)
+    end(state, following)
     assert ([line for line in printed if not line.startswith("=")], errors) == ([own, *SECOND], [])
 
 
@@ -607,7 +581,7 @@ def test_the_tail_is_that_of_the_store_where_no_pod_is_left(cluster: tuple[Clust
     state, api = cluster
     state.job = None
     following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=2)
-    following.join(60)
+    wait_for(following)
     assert (printed, errors) == (SECOND[2:], [])
 
 
@@ -688,7 +662,7 @@ def test_a_store_in_which_nothing_lay_yet_when_following_began_has_the_lines_of_
     cluster: tuple[Cluster, KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     state, api = cluster
-    end(state)
+    succeed(state)
     monkeypatch.setattr(locate, "connect", lambda **_: api)
     monkeypatch.setattr(locate, "is_configured", lambda: True)
     keep(tmp_path, 1, FIRST)  # there is no run.json: for the tool the run has no place yet
@@ -744,6 +718,5 @@ def test_a_pod_that_was_evicted_before_it_started_does_not_keep_who_follows_it(
     follower = PodFollower(api, "r", lambda: find_pod(api, "r", "w1", None), is_one_pod=True, poll_s=0.01)
     following = threading.Thread(target=follower.follow, daemon=True)
     following.start()
-    following.join(60)
-    assert not following.is_alive()
+    wait_for(following)
     assert follower.num_lines == 0

@@ -161,10 +161,8 @@ class PodLog:
         elif self.tail is not None:
             query["tailLines"] = self.tail
         path = self.api.path("pods", self.pod.name, "log")
-        tail, self.tail = (
-            self.tail,
-            None,
-        )  # of the first stream only: what comes later is new, also where that one held no line
+        # Of the first stream only: what comes later is new, also where that one held no line.
+        tail, self.tail = self.tail, None
         begins = tail is not None
         try:
             for chunk in self.api.stream(path, read_timeout_s=READ_TIMEOUT_S, **query):
