@@ -180,6 +180,14 @@ def test_a_rollout_with_carried_responses_decodes_a_full_batch_and_reads_those_o
     assert pace.rollout == pytest.approx(alone + products + read)
 
 
+def test_half_as_long_entries_of_the_servers_cache_take_half_the_bytes():
+    whole, half = (
+        make_pace(make_plan(job(key_value_bytes=num)), UNIT, [10, 6], prompt_tokens=2, num_ranks=1).rollout
+        for num in (2, 1)
+    )
+    assert whole - half == pytest.approx(1 * 2 * 8 * 2 * (10 * (2 + 5) + 6 * (2 + 3)))
+
+
 def test_no_update_waits_for_the_longest_response_where_unfinished_ones_are_carried():
     lengths = response_lengths(128, longest=4096, mean=700)
     plan, h200 = make_plan(job()), product_rates("H200")

@@ -136,6 +136,14 @@ def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
     assert not plain.fused
 
 
+@pytest.mark.parametrize(
+    ("engine_kwargs", "num_bytes"), [({}, 2), ({"kv_cache_dtype": "auto"}, 2), ({"kv_cache_dtype": "fp8_e4m3"}, 1)]
+)
+def test_the_servers_cache_has_entries_of_the_format_that_vllm_is_given(engine_kwargs, num_bytes):
+    tree = MINIMAL["opd"] | {"rollout": {"engine_kwargs": engine_kwargs}}
+    assert job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None).key_value_bytes == num_bytes
+
+
 def test_a_plan_knows_which_teachers_read_a_row_together():
     tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
     tree["teachers"] = {"b": {"path": "t"}, "a": {"path": "u"}, "c": {"path": "v"}}

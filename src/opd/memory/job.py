@@ -43,6 +43,7 @@ class Job:
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
         rollout_sleeps: it gives that memory back while training.
         rollout_ranks: ranks that share the server's weights.
+        key_value_bytes: of an entry of the server's cache.
         cache_bytes: what hidden states may take on the device; None: what is left.
         device_bytes: the device's memory; None: not known.
         copies_checkpoints: a save copies the rank's part to host memory and goes on (`checkpoint.overlap`).
@@ -78,6 +79,7 @@ class Job:
     rollout_share: float = 0.0
     rollout_sleeps: bool = True
     rollout_ranks: int = 1
+    key_value_bytes: int = 2
     cache_bytes: int | None = None
     device_bytes: int | None = None
     copies_checkpoints: bool = False

@@ -38,7 +38,6 @@ REST_S = 0.5
 """Everything else: 0.3 s of a rollout's start and end, 0.2 s of the driver's own."""
 SIGMA = 0.8
 """Of the logarithm of a response's length, where only the mean is given."""
-KEY_VALUE_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +164,7 @@ def _rollout(
         read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
     alone = steps * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
     products = 2.0 * shape.num_params * (sum(lengths) + read_again) / (DECODE_SHARE * rates.operations)
-    key_values = KEY_VALUE_BYTES * 2 * shape.key_width * shape.layers
+    key_values = plan.job.key_value_bytes * 2 * shape.key_width * shape.layers
     read = key_values * sum(length * (prompt_tokens + length / 2) for length in lengths)
     on_host = steps * HOST_STEP_S + sum(lengths) / servers * HOST_ROW_S
     return max(on_host, alone + (products + read / rates.read_bytes) / (servers * ranks))

@@ -66,9 +66,15 @@ def job_from_spec(
         rollout_share=spec.rollout.gpu_memory_utilization if on_gpu else 0.0,
         rollout_sleeps=spec.rollout.free_cache_engine,
         rollout_ranks=spec.rollout.tensor_parallel_size,
+        key_value_bytes=_key_value_bytes(spec),
         cache_bytes=_bytes(spec.opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload),
     )
+
+
+def _key_value_bytes(spec: OpdSpec | OpdAgentSpec) -> int:
+    """vLLM's `kv_cache_dtype`: one of its fp8 formats, or 16 bits."""
+    return 1 if str(spec.rollout.engine_kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else 2
 
 
 def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec) -> Job:

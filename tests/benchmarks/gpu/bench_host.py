@@ -3,7 +3,7 @@
 Speed: `bench_step` by strict and by carry with the same rows for each GPU, on one GPU and on all. Numbers: `gpu_smoke` with the
 learning rate that a student of this size gets, data-parallel, vocab-parallel and sequence-parallel in pairs and over all GPUs, beside one
 GPU; two teachers; a rank's process killed. Runs that need one GPU are made side by side, one on each; so are those on all GPUs whose times
-say nothing, as many as the memory holds. The JSON file is written after every run, and a later call makes those that it lacks.
+say nothing, as many as the memory holds. The JSON file is written after every run, and a later call makes those that it lacks or that were cut short.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PHASE = "128 rows, log-normal"
 IN_FLIGHT = 256
 SHARE_GIB = 18
 """GiB of a GPU that the memory plan of a run beside others may count on."""
-ROOM_GIB = SHARE_GIB + 2
-"""With what CUDA takes in its processes."""
+ROOM_GIB = SHARE_GIB + 6
+"""With the rollout server and what CUDA takes in their processes."""
 SHARED = (
     f"opd.gpu_memory_gib={SHARE_GIB}", "rollout.gpu_memory_utilization=0.1",
-    "rollout.engine_kwargs.kv_cache_memory_bytes=3000000000",
+    "rollout.engine_kwargs.kv_cache_memory_bytes=3000000000", "rollout.free_cache_engine=false",
 )  # fmt: skip
-"""vLLM else measures what is free while others take and give back."""
+"""vLLM else measures what is free while others take and give back, and fails: as it starts, and as it goes to sleep."""
 ONE, KILLED = "one GPU", "a rank killed"
 PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray")
 ROW = (
@@ -121,6 +121,12 @@ def waves(num_gpus: int) -> list[list[Run]]:
             _smoke(KILLED, num_gpus, "lost-rank", *SHARED),
         ],
     ]
+
+
+def wanting(wave: Sequence[Run], known: Mapping[str, Any], only: Sequence[str]) -> list[Run]:
+    """The runs of a wave that are named and have not ended as they should yet."""
+    ended = {name for name, run in known.items() if run["exit"] == 0}
+    return [run for run in wave if run.name not in ended and any(text in run.name for text in only)]
 
 
 def play(wave: Sequence[Run], folder: Path, limit_s: float, at_once: int) -> Iterator[tuple[Run, int | None]]:
@@ -235,9 +241,7 @@ def main() -> None:
         words = [sys.executable, "-m", STEP, "--models-only", "--folder", str(folder / "models")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
     for wave in waves(num_gpus):
-        wanted = [
-            run for run in wave if run.name not in known["runs"] and any(text in run.name for text in arguments.only)
-        ]
+        wanted = wanting(wave, known["runs"], arguments.only)
         at_once = num_gpus if wave[0].num_gpus == 1 else max(1, int(memory_gib // ROOM_GIB)) if len(wave) > 1 else 1
         for run, code in play(wanted, folder, arguments.limit_s, at_once):
             seen = found(run, folder)

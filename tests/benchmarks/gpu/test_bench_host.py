@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from tests.benchmarks.gpu.bench_host import KILLED, ONE, SMOKE, Run, play, report, waves
+from tests.benchmarks.gpu.bench_host import KILLED, ONE, SMOKE, Run, play, report, wanting, waves
 from tests.gpu_smoke.promises import PEARSON
 from tests.gpu_smoke.smoke import SPECS
 
@@ -19,6 +19,13 @@ def test_every_run_of_the_smoke_test_is_a_spec(num_gpus):
             _, only, *sets = run.arguments
             spec = load_spec(str(SPECS[only]), env={}, sets=sets[1::2], overrides=[]).spec
             assert spec.trainer.gpus_per_node == run.num_gpus
+
+
+def test_a_later_call_makes_the_runs_that_are_not_known_or_were_cut_short():
+    wave = [Run(name=name, num_gpus=1, program=SMOKE, arguments=()) for name in ("one", "two", "three", "four")]
+    known = {"one": {"exit": 0}, "two": {"exit": 1}, "three": {"exit": None}}
+    assert [run.name for run in wanting(wave, known, [""])] == ["two", "three", "four"]
+    assert [run.name for run in wanting(wave, known, ["fo"])] == ["four"]
 
 
 def test_runs_that_are_made_side_by_side_have_places_of_their_own_until_they_end(tmp_path, monkeypatch):
