@@ -14,7 +14,7 @@ import yaml
 from hypothesis import Phase, given, settings
 from tests.charts.helm import CHARTS, EXAMPLE_OF, EXPERIMENTS, IMAGE, RUN, helm, kind_of, one, parsed
 from tests.charts.mutations import ERRORS, TREES, edit, mutated
-from tests.config.test_rules import RULES as RULES_OF_THE_SPEC
+from tests.config.broken_rules import RULES as RULES_OF_THE_SPEC
 from tests.minimal import MINIMAL
 
 from chartgen.chart import charts
@@ -27,7 +27,8 @@ from opd.config.defaults import fill_defaults
 from opd.config.expressions import FUNCTIONS, parse, parse_message
 from opd.config.kinds import SPEC_CLASSES
 from opd.config.rule import broken, with_named
-from opd.config.rules import RULES, SIZES
+from opd.config.rules import RULES
+from opd.config.rules.terms import SIZES
 from opd.config.verl import RunFacts, compute_overrides
 
 # 200 together: hypothesis is asked for each class by itself, since it does not spread evenly over choices.

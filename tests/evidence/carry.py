@@ -33,7 +33,7 @@ from transformers import Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
 from opd.config import OpdSpec, parse_tree
-from opd.config.rules import carried_sizes
+from opd.config.rules.terms import carried_sizes
 from opd.rollout.carry import CarriedRow, Carry, Growth, Slot, Update
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ServerConfig

@@ -9,7 +9,7 @@ from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.config import parse_tree
-from opd.config.rules import _IS_PACKED, _READS_BY_ACTOR, _UPDATE_BY_ACTOR, _holds
+from opd.config.rules.terms import IS_PACKED, READS_BY_ACTOR, UPDATE_BY_ACTOR, holds
 from opd.config.sections import Attention
 from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape
@@ -119,9 +119,9 @@ def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention
         }
         one = spec.model_copy(update=changes)
         case = (without_padding, read, train)
-        assert _holds(_IS_PACKED, one) == _is_packed(one), case
-        assert _holds(_READS_BY_ACTOR, one) == (most_read_tokens(one) is None), case
-        assert _holds(_UPDATE_BY_ACTOR, one) == (most_train_tokens(one) is None), case
+        assert holds(IS_PACKED, one) == _is_packed(one), case
+        assert holds(READS_BY_ACTOR, one) == (most_read_tokens(one) is None), case
+        assert holds(UPDATE_BY_ACTOR, one) == (most_train_tokens(one) is None), case
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.keys import cluster_keys, spec_keys
 from opd.config.reader import read_text
 from opd.config.rule import keys_read
-from opd.config.rules import RULES, SIZES
+from opd.config.rules import RULES
+from opd.config.rules.terms import SIZES
 from opdctl.chart.explain import example, explain, overview
 from opdctl.errors import ToolError
 

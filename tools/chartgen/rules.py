@@ -11,7 +11,8 @@ from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.defaults import DEFAULTS, RUNS, SAMPLES, Default
 from opd.config.expressions import parse, parse_message
 from opd.config.rule import Rule
-from opd.config.rules import RULES, SIZES
+from opd.config.rules import RULES
+from opd.config.rules.terms import SIZES
 
 TEXT = """\
 {{- /* Generated from opd.config by `make schema`: do not edit. */ -}}

@@ -13,10 +13,11 @@ from opd.config.base import Kind, Section
 from opd.config.defaults import fill_defaults
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.kinds import SPEC_CLASSES, FileSpec
+from opd.config.notes import notes
 from opd.config.raw import fold
 from opd.config.reader import read_text
 from opd.config.refusals import redact, refused_key, secrets
-from opd.config.rules import check, notes
+from opd.config.rules import check
 from opd.config.tree import MISSING, field_at, leaf_paths, section_of
 
 CHART_KEYS = ("cluster", "global")  # the charts' part of a values file; the trainer carries it along unread

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.rules import carried_sizes
+from opd.config.rules.terms import carried_sizes
 from opd.memory.device import declared_bytes, local_bytes, product_name
 from opd.memory.pace import Rates, make_pace, product_rates, render_pace, response_lengths
 from opd.memory.plan import Plan, make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.rules import PACKED_ATTENTION
+from opd.config.rules.terms import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.pace import host_bound_tokens
 from opd.memory.shapes import ModelShape

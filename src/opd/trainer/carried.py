@@ -15,7 +15,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
-from opd.config.rules import carried_sizes
+from opd.config.rules.terms import carried_sizes
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import GIVEN, PROMPT_IDS

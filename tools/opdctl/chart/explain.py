@@ -15,7 +15,8 @@ from opd.config.defaults import DEFAULTS
 from opd.config.errors import nearest
 from opd.config.keys import Key, cluster_keys, spec_keys
 from opd.config.rule import Rule, keys_read
-from opd.config.rules import RULES, SIZES
+from opd.config.rules import RULES
+from opd.config.rules.terms import SIZES
 from opd.config.tree import field_at
 from opd.config.verl_keys import VERL_KEYS
 from opdctl.errors import usage_error

@@ -1,0 +1,79 @@
+"""What a spec may say but probably does not mean is told, and nothing else."""
+
+import pytest
+from tests.config.broken_rules import SEVERAL
+from tests.config.trees import tree_of
+
+from opd.config import parse_tree
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("opd", {"reward.function": "math_dapo"}, "use math_reward or math_verify"),
+        ("eval", {"eval.instruction_variant": "dapo", "reward.function": "math_reward"}, "use math_dapo"),
+    ],
+)
+def test_a_reward_that_cannot_match_the_instruction_is_remarked(kind, changes, words, minimal):
+    notes = parse_tree(tree_of(minimal, kind, **changes)).notes
+    assert len(notes) == 1
+    assert words in notes[0]
+
+
+def test_a_teacher_that_no_value_leads_to_is_remarked(minimal):
+    (note,) = parse_tree(tree_of(minimal, "opd", **(SEVERAL | {"route.to": {"x": "a"}}))).notes
+    assert note.startswith("teachers.b: no value in route.to")
+
+
+@pytest.mark.parametrize(
+    ("opd", "words"),
+    [
+        ({"policy": {"weight": 0.5}}, "no policy gradient"),
+        ({"stages": [{"loss_type": "sampled_reverse_kl"}]}, "no sampled_reverse_kl"),
+    ],
+)
+def test_a_loss_without_cuda_kernels_is_told_and_on_a_cpu_it_is_not(minimal, opd, words):
+    for device, num in (("cuda", 1), ("cpu", 0)):
+        notes = parse_tree(tree_of(minimal, "opd", device=device, opd=opd, rollout__num_samples=2)).notes
+        assert sum("fused CUDA kernels" in note and words in note for note in notes) == num
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [({}, False), ({"rollout.top_p": 0.8}, True), ({"actor.ppo_epochs": 2}, True)],
+    ids=["plain", "truncated sampling", "several updates"],
+)
+def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(minimal, changes, is_told):
+    batch = {"data.train_batch_size": 64, "opd.loss_type": "sampled_reverse_kl"}
+    loaded = parse_tree(tree_of(minimal, "opd", **batch, **changes))
+    assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"opd.train_tokens": 16_384}, False),
+        ({"opd.importance.tokens.normalize": "global"}, False),
+        ({"opd.importance.tokens.score": "random"}, False),
+        ({"opd.importance.tokens.score": "entropy"}, False),
+        ({"model.attn_implementation": "sdpa"}, False),
+    ],
+    ids=["as the GPU has room", "by the spec", "over the step", "without the student", "without a scale", "by rows"],
+)
+def test_a_choice_within_micro_batches_that_depends_on_the_gpu_is_noted(minimal, changes, is_told):
+    choice = {"opd.importance.tokens.score": "soft_or", "opd.importance.tokens.normalize": "micro"}
+    found = parse_tree(tree_of(minimal, "opd", **choice | changes)).notes
+    assert any("normalize micro" in note and "opd.train_tokens" in note for note in found) is is_told
+
+
+def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
+    sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 4096}
+    unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes
+    assert [note.partition(":")[0] for note in unread] == list(sizes)
+    assert all("opd.train_tokens" in note for note in unread)
+    assert not parse_tree(tree_of(minimal, "opd")).notes
+    padded = {"actor.ppo_micro_batch_size_per_gpu": 2, "actor.use_remove_padding": False}
+    assert not parse_tree(tree_of(minimal, "opd", **padded)).notes
+    (note,) = parse_tree(tree_of(minimal, "opd", **padded, **{"opd.train_tokens": 4096})).notes
+    assert note.startswith("actor.ppo_micro_batch_size_per_gpu:")
