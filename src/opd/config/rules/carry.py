@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from opd.config.defaults import ASKS, SAMPLES
 from opd.config.rule import Rule
-from opd.config.rules.run_and_stages import where_loss_is, where_rewarded
+from opd.config.rules.run_and_stages import of_each_stage, where_loss_is, where_rewarded
 
 _CARRIES = 'rollout.schedule == "carry"'
 
@@ -42,11 +42,9 @@ def _where_carried() -> Iterator[Rule]:
                 rule="it estimates the reverse KL from tokens of the student as it is, and rollout.schedule carry trains on earlier weights' tokens",
                 fix=f"{strict}, or reverse_kl, which is exact whoever wrote the tokens",
             ),
-            Rule(
-                each="opd.stages",
-                key="opd.stages.{index}.rollouts",
-                value="item.rollouts",
-                when=f'{_CARRIES} and item.rollouts == "teacher"',
+            of_each_stage(
+                "rollouts",
+                f'{_CARRIES} and item.rollouts == "teacher"',
                 rule="answers that are read from a file are complete: there is nothing to carry over an update",
                 fix=f"{strict}, or rollouts: student",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opd.config.defaults import DISTILS
 from opd.config.rule import Rule
-from opd.config.rules.run_and_stages import where_loss_is, where_rewarded
+from opd.config.rules.run_and_stages import of_each_stage, where_loss_is, where_rewarded
 
 _STAGE_POLICY = "(opd.policy.weight if item.policy_weight is None else item.policy_weight)"
 _STAGE_DIVERGENCE = "(opd.divergence_weight if item.divergence_weight is None else item.divergence_weight)"
@@ -75,31 +75,22 @@ LOSS = (
         fix="set opd.divergence_weight: 1, or opd.policy.weight above 0",
         kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.divergence_weight",
-        value="item.divergence_weight",
-        when=f"{_STAGE_DIVERGENCE} == 0 and {_STAGE_POLICY} == 0",
+    of_each_stage(
+        "divergence_weight",
+        f"{_STAGE_DIVERGENCE} == 0 and {_STAGE_POLICY} == 0",
         rule="both parts of the stage's loss have weight 0",
         fix="give the stage a divergence_weight or a policy_weight above 0",
-        kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.rollouts",
-        value="item.rollouts",
-        when=f'item.rollouts == "teacher" and ({_STAGE_POLICY} > 0 or item.weight_schedule == "linear")',
+    of_each_stage(
+        "rollouts",
+        f'item.rollouts == "teacher" and ({_STAGE_POLICY} > 0 or item.weight_schedule == "linear")',
         rule="a policy gradient is of answers that the student has sampled",
         fix="use rollouts: student, or policy_weight: 0 and weight_schedule: constant",
-        kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.rollouts",
-        value="item.rollouts",
-        when=f'item.rollouts == "teacher" and {_STAGE_LOSS} == "sampled_reverse_kl"',
+    of_each_stage(
+        "rollouts",
+        f'item.rollouts == "teacher" and {_STAGE_LOSS} == "sampled_reverse_kl"',
         rule="the log ratio of a sampled token estimates the reverse KL where the student has sampled it",
         fix="use rollouts: student, or loss_type: reverse_kl",
-        kinds=DISTILS,
     ),
 )

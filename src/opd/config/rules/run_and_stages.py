@@ -1,11 +1,19 @@
-"""Rules about a value that a run has and that each of its stages may have of its own."""
+"""Rules about a value of each stage, and about one that a run has and that a stage may have of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opd.config.base import Kind
 from opd.config.defaults import DISTILS
 from opd.config.rule import Rule
+
+
+def of_each_stage(key: str, when: str, *, rule: str, fix: str, kinds: tuple[Kind, ...] = DISTILS) -> Rule:
+    """A rule about a key of every stage, `item` in `when`."""
+    return Rule(
+        each="opd.stages", key=f"opd.stages.{{index}}.{key}", value=f"item.{key}", when=when, rule=rule, fix=fix, kinds=kinds
+    )  # fmt: skip
 
 
 def of_run_and_stages(key: str, stage_key: str, holds: str, when: str, *, rule: str, fix: str) -> Iterator[Rule]:
@@ -17,15 +25,7 @@ def of_run_and_stages(key: str, stage_key: str, holds: str, when: str, *, rule: 
     """
     yield Rule(key=key, when=f"{key} {holds} and {when}", rule=rule, fix=fix, kinds=DISTILS)
     own = f"item.{stage_key}"
-    yield Rule(
-        each="opd.stages",
-        key=f"opd.stages.{{index}}.{stage_key}",
-        value=own,
-        when=f"{own} is not None and {own} {holds} and {when}",
-        rule=rule,
-        fix=fix,
-        kinds=DISTILS,
-    )
+    yield of_each_stage(stage_key, f"{own} is not None and {own} {holds} and {when}", rule=rule, fix=fix)
 
 
 def where_rewarded(when: str, *, rule: str, fix: str) -> Iterator[Rule]:

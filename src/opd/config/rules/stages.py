@@ -4,49 +4,37 @@ from __future__ import annotations
 
 from opd.config.defaults import DISTILS
 from opd.config.rule import Rule
+from opd.config.rules.run_and_stages import of_each_stage
 
 STAGES = (
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.until",
-        value="item.until",
-        when="item.until is None and index + 1 < len(opd.stages)",
+    of_each_stage(
+        "until",
+        "item.until is None and index + 1 < len(opd.stages)",
         rule="a stage that another follows has an end",
         fix="give its last step, or below 1 the share of the run's steps: until: 0.5",
-        kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.until",
-        value="item.until",
-        when="item.until is not None and index + 1 >= len(opd.stages)",
+    of_each_stage(
+        "until",
+        "item.until is not None and index + 1 >= len(opd.stages)",
         rule="the last stage ends with the run",
         fix="remove the key, or add the stage that follows",
-        kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.beta",
-        value="item.beta",
-        when='(item.beta is not None) != (item.loss_type == "jsd")',
+    of_each_stage(
+        "beta",
+        '(item.beta is not None) != (item.loss_type == "jsd")',
         rule="beta weighs the mixture of the stage's own loss_type jsd, and is given with it",
         fix="set beta: 0.5 with loss_type: jsd, and none with another",
-        kinds=DISTILS,
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.rollouts",
-        value="item.rollouts",
-        when='item.rollouts == "teacher" and opd.teacher_answers is None',
+    of_each_stage(
+        "rollouts",
+        'item.rollouts == "teacher" and opd.teacher_answers is None',
         rule="the teacher's answers are read from files, nothing samples them in the run",
         fix="set opd.teacher_answers to eval/generations.parquet of an evaluation of the teacher on data.train",
         kinds=("opd",),
     ),
-    Rule(
-        each="opd.stages",
-        key="opd.stages.{index}.rollouts",
-        value="item.rollouts",
-        when='item.rollouts == "teacher"',
+    of_each_stage(
+        "rollouts",
+        'item.rollouts == "teacher"',
         rule="a file of answers holds no conversations with tools",
         fix="use rollouts: student, or kind: opd",
         kinds=("opd-agent",),
