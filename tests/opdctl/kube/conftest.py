@@ -1,11 +1,17 @@
-"""Objects as KubeRay 1.6.1 and Kubernetes write them, built from their API types; a test changes what it is about."""
+"""Objects as KubeRay 1.6.1 and Kubernetes write them, built from their API types; a test changes what it is about. And a server that shows a run's pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from kubernetes import client
+from tests.opdctl.kube.followed import Cluster, Handler
+
+from opdctl.kube.client import KubeApi
 
 Tree = dict[str, Any]
 CREATED = "2026-11-21T10:00:00Z"
@@ -78,3 +84,34 @@ def event() -> Callable[..., Tree]:
         }
 
     return make
+
+
+@pytest.fixture
+def cluster(rayjob: Callable) -> Iterator[tuple[Cluster, KubeApi]]:
+    state = Cluster(rayjob(jobDeploymentStatus="Running", jobStatus="RUNNING"))
+    handler = type("Own", (Handler,), {"cluster": state})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
+        configuration.retries = False
+        yield state, KubeApi(client.ApiClient(configuration), namespace="opd", context=None)
+        server.shutdown()
+
+
+@pytest.fixture
+def submitter(pod: Callable) -> Callable[..., dict[str, Any]]:
+    def make(name: str, minute: int, *, phase: str = "Running") -> dict[str, Any]:
+        status = {"name": "submitter", "state": {"running": {}}}
+        tree = pod("submitter", name=name, phase=phase, containerStatuses=[status])
+        tree["metadata"]["creationTimestamp"] = f"2026-11-21T10:{minute:02d}:00Z"
+        return tree
+
+    return make
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What following notes on stderr. `capsys` may not be read meanwhile: it loses what another thread prints at that moment."""
+    notes: list[str] = []
+    monkeypatch.setattr("opdctl.logs.from_pods.note", notes.append)
+    return notes
