@@ -368,8 +368,8 @@ class Opd(Section):
     importance: Importance = Field(default_factory=Importance, description="How much of a step's responses counts.")
     stages: tuple[Stage, ...] = Field(
         default=(),
-        description="Parts of the run with a loss and rollouts of their own; src/opd/importance/README.md explains the keys of each, "
-        "which are below; empty: one.",
+        description="Parts of the run with a loss and rollouts of their own, by the keys below (src/opd/importance/README.md explains "
+        "them); empty: the run is one part.",
     )
     teacher_answers: Paths | None = Field(
         default=None,
