@@ -121,7 +121,7 @@ def check_installed(config: DictConfig) -> None:
     """Refuse what a config asks of packages that are not installed, before the run's name is claimed.
 
     Raises:
-        SpecError: an attention kernel. RunError (exit code 2): a logger.
+        SpecError: an attention kernel, a logger's key. RunError (exit code 2): a logger.
     """
     from opd.inputs.model_files import check_attention
 
