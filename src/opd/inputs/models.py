@@ -14,6 +14,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEB = ("http://", "https://", "hf://")
+_HUB_ADDRESS = re.compile(r"(?:https?://(?:www\.)?huggingface\.co|hf:/)/(?:models/)?([\w.-]+/[\w.-]+)")
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
@@ -22,6 +24,14 @@ _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path) of models on this machine; hub ids and URLs are left to their loaders."""
     for key, path in models:
+        if path.startswith(_WEB):
+            found = _HUB_ADDRESS.match(path)
+            yield Problem(
+                path=key,
+                value=path,
+                rule="this is an address on the web; a model is a folder, OWNER/NAME on the hub, or a store URL",
+                fix="write OWNER/NAME" + (f": {found[1]}" if found else ", where the model is on the hub"),
+            )
         if "://" in path:
             continue
         folder = Path(path)
