@@ -108,6 +108,7 @@ def test_a_missing_file_is_named_with_what_lies_beside_it(tmp_path):
 
 def test_a_folder_is_answered_with_its_files(tmp_path):
     path = write_rows(tmp_path / "train.parquet", prompt_rows(1))
+    (tmp_path / ".opd-fetched.json").write_text("{}")
     assert only([str(tmp_path)]).fix == f"[{path}]"
 
 

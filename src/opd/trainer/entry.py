@@ -231,6 +231,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
     Raises:
         UnusableInput: a reward function that could not score.
+        SpecError: data or a model that cannot be used, or that is not in the store.
     """
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
 
@@ -269,17 +270,18 @@ def _inputs(config: DictConfig) -> Inputs:
     """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
     data, ours = config.data, RunConfig.of(config)
     train = DataSet(
-        key="data.train_files",
+        key="data.train",
         files=data.train_files,
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
         prompt_key=data.get("prompt_key", "prompt"),
         split=ours.spec.data.split,
         columns=() if ours.distillation is None else ours.distillation.prompt_columns,
+        written=data.fetched_from,
     )
-    models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
-    models += [(f"opd.{key}.path", path) for key, path in ours.teacher_paths.items()]
-    val = replace(train, key="data.val_files", files=data.val_files, batch_size=None, columns=())
+    models = [("model.path", str(config.actor_rollout_ref.model.path))]
+    models += [(f"{key}.path", path) for key, path in ours.teacher_paths.items()]
+    val = replace(train, key="data.val", files=data.val_files, batch_size=None, columns=())
     return Inputs(models=models, data=[train, val])
 
 
