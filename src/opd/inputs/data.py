@@ -193,25 +193,35 @@ def _look_at(path: Path, prompt_key: str, name: str) -> _File:
         return _refused(f"a prompt file ends in one of {', '.join(_SUFFIXES)}", _PREPARE)
     if path.suffix != ".parquet" and not path.stat().st_size:
         return _refused("the file is empty", _PREPARE)
-    if path.suffix == ".json":
-        return _File()
-    if path.suffix == ".jsonl":
-        return _look_at_lines(path, prompt_key)
+    if path.suffix != ".parquet":
+        return _look_at_json(path, prompt_key)
     stat = path.stat()
     return _look_at_parquet(path, prompt_key, (stat.st_mtime_ns, stat.st_size))
 
 
-def _look_at_lines(path: Path, prompt_key: str) -> _File:
-    """The first of a file of JSON lines: the columns of a prepared file are in every row."""
+def _look_at_json(path: Path, prompt_key: str) -> _File:
+    """The first row: the columns of a prepared file are in every row."""
     import pyarrow as pa
 
     try:
-        with path.open(encoding="utf-8") as file:
-            row = json.loads(file.readline())
-        schema = pa.Table.from_pylist([row]).schema
-    except (ValueError, AttributeError, pa.ArrowException) as error:
-        return _refused(f"its first line is no object in JSON: {error}", "one JSON object a line")
+        schema = pa.Table.from_pylist([_first_row(path)]).schema
+    except (ValueError, LookupError, AttributeError, pa.ArrowException) as error:
+        fix = "one JSON object a line" + (", or a list of them" if path.suffix == ".json" else "")
+        return _refused(f"its first {'row' if path.suffix == '.json' else 'line'} is no object in JSON: {error}", fix)
     return _File(problems=tuple(_schema_problems(schema, prompt_key)))
+
+
+def _first_row(path: Path) -> Any:
+    """Of JSON lines; of a `.json` file, for which the reader takes these too, also of a list or a single object."""
+    with path.open(encoding="utf-8-sig") as file:
+        line = file.readline()
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if path.suffix == ".jsonl":
+                raise
+            row = json.loads(line + file.read())
+    return row[0] if path.suffix == ".json" and isinstance(row, list) else row
 
 
 def _refused(rule: str, fix: str) -> _File:
