@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
 from opd.compat.ray_start import own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config.context import context_of, context_problems, teacher_notes
+from opd.config.errors import Problem
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
@@ -62,8 +65,15 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     Raises:
         SpecError: a raw override of ours cannot be used.
     """
-    with hydra.initialize_config_dir(config_dir(), version_base=None):
-        config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+    try:
+        with hydra.initialize_config_dir(config_dir(), version_base=None):
+            config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+    except HydraException as error:
+        if not spec.overrides:
+            raise  # a mistake of ours
+        rule = f"verl's config cannot be composed with it: {' '.join(str(error).split())}"
+        fix = "correct the key or its value; +KEY=VALUE adds a key that verl's config lacks"
+        raise SpecError([Problem(path="overrides", value=list(spec.overrides), rule=rule, fix=fix)]) from error
     config[KEY] = settled(spec, facts).text()
     return config
 
@@ -255,14 +265,20 @@ def prepare(config: DictConfig) -> dict[str, str]:
     if not isinstance(RunConfig.of(config).spec, SftSpec):
         check_reward(config)
     model = config.actor_rollout_ref.model
-    check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
+    loaded = check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)
     check_chat_template(config, tokenizer)
     ours = RunConfig.of(config)
     if ours.distillation is not None:
+        contexts = {}
         for key, teacher in ours.distillation.named_teachers.items():
-            check_loadable(key, ours.teacher_paths[key], trust_remote_code=teacher.trust_remote_code)
+            path, trust = ours.teacher_paths[key], teacher.trust_remote_code
+            contexts[key] = context_of(check_loadable(key, path, trust_remote_code=trust).to_dict())
+        for note in teacher_notes(ours.distillation, contexts):
+            print(f"note: {note}", flush=True)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
+    if problems := list(context_problems(ours.spec, context_of(loaded.to_dict()))):
+        raise SpecError(problems)
     return models
 
 
