@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,21 @@ exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not 
 """
 
 
+def above_zero(text: str) -> float:
+    """An option's number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"a number above 0 is needed, not {text!r}")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     out = argparse.ArgumentParser(
@@ -81,9 +97,12 @@ def parser() -> argparse.ArgumentParser:
         help="print what is on a GPU in which phase and the time of a step, and start nothing",
     )
     out.add_argument(
-        "--response-tokens", type=float, metavar="N", help="--plan: mean length of a response (default: the longest)"
+        "--response-tokens",
+        type=above_zero,
+        metavar="N",
+        help="--plan: mean length of a response (default: the longest)",
     )
-    out.add_argument("--gpu-hour", type=float, metavar="PRICE", help="--plan: price of one GPU for an hour")
+    out.add_argument("--gpu-hour", type=above_zero, metavar="PRICE", help="--plan: price of one GPU for an hour")
     out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out

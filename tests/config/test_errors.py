@@ -83,7 +83,8 @@ def test_the_block_reads_as_one_piece():
         "  rollout.top_p (line 4)\n"
         "    value: 2\n"
         "    rule:  input should be less than or equal to 1\n"
-        "    fix:   Nucleus sampling mass in training."
+        "    fix:   write a number <= 1\n"
+        "    about: Nucleus sampling mass in training."
     )
 
 

@@ -280,3 +280,11 @@ def test_every_fault_is_reported_at_once(tmp_path):
     whole = write_rows(tmp_path / "a.parquet", prompt_rows(2))
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
     assert len(faults([whole, str(tmp_path / "b.parquet"), str(tmp_path / "c.parquet")])) == 2
+
+
+def test_a_file_of_ones_own_is_told_the_columns_that_it_lacks_and_where_they_are_explained(tmp_path):
+    pq.write_table(pa.table({"question": ["1+1"], "data_source": ["d"]}), tmp_path / "own.parquet")
+    fix = only([str(tmp_path / "own.parquet")]).fix
+    assert "prompt: [{role: user, content: ...}]; reward_model: {style: rule, ground_truth: ...}" in fix
+    assert "src/opd/data/README.md" in fix
+    assert "prepare_grpo_data" not in fix, "it reads DAPO's and the benchmarks' files alone"

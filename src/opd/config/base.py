@@ -12,6 +12,12 @@ MAX_NAME_CHARS = 47  # KubeRay's limit for a RayJob name: it appends suffixes to
 KEY_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"  # a key that Hydra's dotted override grammar can carry
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
+# What a pattern asks for, in words.
+PATTERN_WORDS: dict[str, str] = {
+    KEY_PATTERN: "a name of letters, digits, `_` and `-`, a letter or `_` first",
+    ENV_PATTERN: "a variable's name: letters, digits and `_`, no digit first",
+}
+
 Kind = Literal["grpo", "opd", "opd-agent", "sft", "eval", "passrate", "convert", "pipeline"]
 Recipe = Literal["grpo", "grpo-native", "grpo-native-no-kl"]
 Dtype = Literal["bf16", "fp16", "fp32"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_origin
 
 from pydantic.fields import FieldInfo
@@ -10,6 +11,7 @@ from opd.config.errors import Problem, SpecError
 from opd.config.reader import read_scalar, read_text
 from opd.config.tree import strip_optional
 
+_BRACED = re.compile(r"\{((?:(?!: )[^{}])*)\}")  # a list as Helm's --set has it, no map
 _TRUE = {"true", "1", "yes"}
 _FALSE = {"false", "0", "no"}
 
@@ -29,6 +31,10 @@ def parse_value(text: str, field: FieldInfo, path: str, source: str, problems: l
             problems.append(Problem(path=path, value=text, rule=rule, fix="write a plain decimal", source=source))
             return None
         return value
+    if get_origin(kind) is tuple and (braced := _BRACED.fullmatch(text.strip())):
+        fix = f"[{', '.join(part.strip() for part in braced[1].split(','))}]"
+        problems.append(Problem(path=path, value=text, rule="a list is written in [ ]", fix=fix, source=source))
+        return None
     return _flow(text, path, source, problems)
 
 

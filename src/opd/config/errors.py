@@ -20,6 +20,7 @@ class Problem:
         rule: the rule that was broken, as a sentence.
         value: the offending value, already redacted where it may be a secret; None where there is none.
         fix: what to write instead; may be empty.
+        about: what the key is; may be empty.
         source: where the value came from (`line 12`, `environment variable TP_SIZE`, `--set`); may be empty.
     """
 
@@ -27,10 +28,11 @@ class Problem:
     rule: str
     value: object = None
     fix: str = ""
+    about: str = ""
     source: str = ""
 
     def lines(self) -> list[str]:
-        """The problem as indented text lines: path and source, then value, rule and fix."""
+        """The problem as indented text lines: path and source, then value, rule, fix and what the key is."""
         where = f" ({self.source})" if self.source else ""
         out = [f"{self.path or '(document)'}{where}"]
         if self.value is not None:
@@ -38,6 +40,8 @@ class Problem:
         out.append(f"  rule:  {self.rule}")
         if self.fix:
             out.append(f"  fix:   {self.fix}")
+        if self.about:
+            out.append(f"  about: {self.about}")
         return out
 
 

@@ -16,10 +16,23 @@ from opd.config.parse import explain_unknown, kind_of, parse_tree
 from opd.config.pipeline import stages_of
 from opd.config.raw import fold
 from opd.config.reader import Document, read_text
-from opd.config.site import over_site
+from opd.config.refusals import redact
+from opd.config.site import SITE_VARIABLE, over_site
 from opd.config.tree import field_at, section_of, set_path
 
 MAX_FILE_BYTES = 4 * 2**20
+_SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out"
+# Parts of a file that no `--set` of a run reaches: (rule, fix).
+_ELSEWHERE = {
+    "cluster": (
+        "the trainer does not read `cluster`, which is for charts and tool",
+        "write it into the file, or into one for --site; `opdctl render` and `opdctl submit` take it by --set",
+    ),
+    "matrix": (
+        "a matrix is the file's alone: it makes runs, and --set goes into each of them",
+        "edit the file's `matrix`, or leave that key out of it and give it by --set",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -72,9 +85,13 @@ def read_document(path: str | Path, *, site: str | Path | None = None) -> Docume
     Raises:
         SpecError: for a file that cannot be read, or a site file that holds something of an experiment.
     """
+    document = _document(path)
+    return document if site is None else over_site(document, _document(site, fix=_SITE_FIX), origin=str(site))
+
+
+def _document(path: str | Path, *, fix: str = "") -> Document:
     file = Path(path)
-    document = read_text(_read_file(file), origin=str(path), is_json=file.suffix == ".json")
-    return document if site is None else over_site(document, read_document(site), origin=str(site))
+    return read_text(_read_file(file, fix), origin=str(path), is_json=file.suffix == ".json")
 
 
 def load_text(
@@ -125,9 +142,9 @@ def _load(
     return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin, is_named)
 
 
-def _read_file(file: Path) -> str:
+def _read_file(file: Path, fix: str) -> str:
     def refuse(rule: str) -> SpecError:
-        return SpecError([Problem(path="", value=str(file), rule=rule)], origin=str(file))
+        return SpecError([Problem(path="", value=str(file), rule=rule, fix=fix)], origin=str(file))
 
     try:
         if file.stat().st_size > MAX_FILE_BYTES and file.is_file():
@@ -156,11 +173,16 @@ def _apply_sets(
     for text in sets:
         path, equals, raw = text.partition("=")
         source = f"--set {path}"
-        if not equals or not path or not raw:
-            rule = "--set takes spec.path=value"
-            problems.append(
-                Problem(path=path, value=text, rule=rule, fix="--set actor.learning_rate=1e-6", source=source)
-            )
+        if not path or not raw:
+            rule, fix = "--set takes spec.path=value", "--set actor.learning_rate=1e-6"
+            if path and equals:
+                rule, fix = "the value is empty", f"write one behind `{path}=`, or leave the key out"
+            problems.append(Problem(path=path, value=text, rule=rule, fix=fix, source=source))
+            continue
+        if told := _ELSEWHERE.get(path.partition(".")[0]):
+            last = path.rpartition(".")[2]
+            value = redact({last: raw})[last]
+            problems.append(Problem(path=path, value=value, rule=told[0], fix=told[1], source=source))
             continue
         field = field_at(cls, path)
         if field is None or section_of(field) is not None:

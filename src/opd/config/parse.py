@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from opd.config.base import Kind, Section
+from opd.config.base import PATTERN_WORDS, Kind, Section
 from opd.config.defaults import fill_defaults
 from opd.config.errors import Problem, SpecError, nearest
+from opd.config.field_errors import by_path, field_problem
 from opd.config.kinds import SPEC_CLASSES, FileSpec
 from opd.config.notes import notes
 from opd.config.raw import fold
@@ -81,7 +82,7 @@ def parse_tree(source: Mapping[str, Any]) -> Parsed:
     try:
         spec = cast(FileSpec, cls.model_validate_json(json.dumps(tree)))
     except ValidationError as error:
-        raise SpecError([*problems, *_field_problems(error, cls, unresolved)]) from None
+        raise SpecError([*problems, *_field_problems(error, tree, cls, unresolved)]) from None
     problems += check(spec)
     if problems:
         raise SpecError(problems)
@@ -117,23 +118,21 @@ def _sweeps(tree: dict[str, Any]) -> list[Problem]:
     ]
 
 
-def _field_problems(error: ValidationError, cls: type[Section], unresolved: set[str]) -> list[Problem]:
+def _field_problems(error: ValidationError, tree: Any, cls: type[Section], unresolved: set[str]) -> list[Problem]:
     """pydantic's errors in our words; a computed default that could not be computed is a follow-up, not an error."""
     out: list[Problem] = []
     follow_ups: list[Problem] = []
-    items = [
-        (".".join(str(part) for part in item["loc"] if part != "[key]"), item)
-        for item in error.errors(include_url=False, include_context=True)
-    ]
-    for path, item in items:
-        if item["type"] == "too_short" and any(other.startswith(f"{path}.") for other, _ in items):
+    found = list(by_path(error, tree))
+    for path, items in found:
+        item = items[0]
+        if item["type"] == "too_short" and any(other.startswith(f"{path}.") for other, _ in found):
             continue  # pydantic counts a list's valid items: the invalid ones are reported themselves
         if item["type"] == "missing" and any(f"{name}.".startswith(f"{path}.") for name in unresolved):
             follow_ups.append(Problem(path=path, rule="its default follows from keys that are wrong or missing"))
         elif item["type"] == "extra_forbidden":
             out.append(explain_unknown(path, item["input"], cls))
         else:
-            out.append(_invalid(path, item, cls))
+            out.append(field_problem(path, items, field_at(cls, path), PATTERN_WORDS))
     return out or follow_ups
 
 
@@ -167,22 +166,3 @@ def explain_unknown(path: str, value: object, cls: type[Section], source: str = 
 
 def _kind_name(annotation: Any) -> str:
     return f"kind {annotation.__args__[0]}"
-
-
-def _invalid(path: str, item: Any, cls: type[Section]) -> Problem:
-    field = field_at(cls, path)
-    if item["type"] == "missing":
-        what = f": {field.description}" if field is not None and field.description else ""
-        return Problem(path=path, rule="the key is required", fix=f"set {path}{what}")
-    value = redact(item["input"])
-    message = item["msg"].removeprefix("Value error, ")
-    rule = message[:1].lower() + message[1:]
-    fix = field.description or "" if field is not None else ""
-    if item["type"] == "literal_error" and isinstance(value, str):
-        near = nearest(value, [word.strip("'") for word in item["ctx"]["expected"].replace(" or ", ", ").split(", ")])
-        fix = f"did you mean {near}?" if near else fix
-    if item["type"] == "string_type" and isinstance(value, bool | int | float):
-        fix = f'quote it: "{value}"'
-    if path == "name":
-        rule = "a name is DNS-1035: lower-case letters, digits and `-`, starts with a letter, at most 47 characters"
-    return Problem(path=path, value=value, rule=rule, fix=fix)

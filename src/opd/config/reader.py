@@ -25,7 +25,8 @@ MAX_NODES = 100_000  # bound on the expanded document: aliases can blow a small 
 _TRUE = {"true", "True", "TRUE"}
 _FALSE = {"false", "False", "FALSE"}
 _NULL = {"", "~", "null", "Null", "NULL"}
-_WORDS_11 = {w for base in ("y", "n", "yes", "no", "on", "off") for w in (base, base.capitalize(), base.upper())}
+_TRUTH_11 = {"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false"}
+_WORDS_11 = {w for base in _TRUTH_11 for w in (base, base.capitalize(), base.upper())}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -82,15 +83,20 @@ def read_scalar(text: str, path: str, problems: list[Problem], source: str = "")
     underscored = plain != text and plain[:1] != "_" and (_INT.fullmatch(plain) or _FLOAT.fullmatch(plain))
     if text in _WORDS_11 or surely_number or (underscored and text[0] != "_"):
         rule = "YAML 1.1 (Helm) and YAML 1.2 read this unquoted scalar differently, or it is no finite decimal number"
-        problems.append(
-            Problem(path=path, value=text, rule=rule, fix=f"{fix}, or write a plain decimal", source=source)
-        )
+        truth = truth_of(text)
+        fix = f"write {truth}, or {fix} for a text" if truth else f"{fix}, or write a plain decimal"
+        problems.append(Problem(path=path, value=text, rule=rule, fix=fix, source=source))
         return None
     if not numeric:
         return text
     if _INT.fullmatch(text):
         return _integer(int(text), text, path, problems, source)
     return _number(float(text), path, problems, source)
+
+
+def truth_of(text: str) -> str:
+    """`true` or `false` for a word that YAML 1.1 reads so; empty for any other text."""
+    return _TRUTH_11.get(text.lower(), "")
 
 
 def _integer(value: int, text: str, path: str, problems: list[Problem], source: str) -> int | None:

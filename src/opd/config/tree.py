@@ -66,7 +66,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-def _item_section(field: FieldInfo, key: str) -> type[Section] | None:
+def item_section(field: FieldInfo, key: str) -> type[Section] | None:
     """The section class of a list's item or of what a map has by a key, or None for anything else."""
     annotation = strip_optional(field.annotation)
     origin, item = get_origin(annotation), None
@@ -80,17 +80,22 @@ def field_at(cls: type[Section], path: str) -> FieldInfo | None:
     field: FieldInfo | None = None
     section: type[Section] | None = cls
     for key in path.split("."):
-        if section is None and field is not None and (item := _item_section(field, key)) is not None:
+        if section is None and field is not None and (item := item_section(field, key)) is not None:
             field, section = FieldInfo(annotation=item), item
             continue
         if section is None:
             is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
             return field if is_map else None
-        field = section.model_fields.get(key)
+        field = section.model_fields.get(key) or _by_alias(section, key)
         if field is None:
             return None
         section = section_of(field)
     return field
+
+
+def _by_alias(section: type[Section], key: str) -> FieldInfo | None:
+    """The field that a file spells so, as `cluster`'s do."""
+    return next((field for field in section.model_fields.values() if field.alias == key), None)
 
 
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -19,8 +19,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
-_PREPARE = "prepare it with `python -m opd.data.prepare_grpo_data`, `process_eval_data` or `prepare_agent_data`"
+_PREPARE = (
+    "prepare it with `python -m opd.data.prepare_grpo_data` or `process_eval_data` (DAPO's, AIME's and MATH's files) or "
+    "`prepare_agent_data`, or write it as src/opd/data/README.md says"
+)
 PROMPT = "prompt"
+# What is in each column of a file with prompts.
+_COLUMNS = {
+    PROMPT: "[{role: user, content: ...}]",
+    "data_source": "a text, by which metrics and scorers go",
+    "reward_model": "{style: rule, ground_truth: ...}",
+}
 _NUM_SHOWN = 5
 _NULL = "null"  # the type of a column without a value, which goes with any other
 _BATCH_ROWS = 16_384
@@ -271,11 +280,10 @@ def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, 
     needed = (MESSAGES,) if prompt_key == MESSAGES else (prompt_key, "data_source", "reward_model")
     missing = [name for name in needed if name not in schema.names]
     if missing:
-        fix = (
-            _PREPARE
-            if prompt_key != MESSAGES
-            else "[{role: user, content: ...}, {role: assistant, content: ...}] in every row"
-        )
+        fix = "[{role: user, content: ...}, {role: assistant, content: ...}] in every row"
+        if prompt_key != MESSAGES:
+            wanted = "; ".join(f"{name}: {_COLUMNS.get(name, _COLUMNS[PROMPT])}" for name in missing)
+            fix = f"add to every row {wanted} (src/opd/data/README.md)"
         yield f"it lacks the columns {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})", fix
     if prompt_key in schema.names:
         prompt = schema.field(prompt_key).type
@@ -284,7 +292,7 @@ def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, 
             and pa.types.is_struct(prompt.value_type)
             and {"role", "content"} <= _names(prompt.value_type)
         ):
-            fix = f"[{{role: user, content: ...}}] in every row; {_PREPARE}"
+            fix = f"{_COLUMNS[PROMPT]} in every row; {_PREPARE}"
             yield (
                 f"its column {prompt_key!r} is {prompt}, and a prompt is a list of messages with role and content",
                 fix,
@@ -293,7 +301,7 @@ def _schema_problems(schema: pa.Schema, prompt_key: str) -> Iterator[tuple[str, 
         reward = schema.field("reward_model").type
         if not (pa.types.is_struct(reward) and "ground_truth" in _names(reward)):
             rule = f"its column 'reward_model' is {reward}, and the scorer reads its ground_truth"
-            yield rule, f"{{style: rule, ground_truth: ...}} in every row; {_PREPARE}"
+            yield rule, f"{_COLUMNS['reward_model']} in every row; {_PREPARE}"
     if prompt_key == MESSAGES and TOOLS in schema.names and not _may_be_text(schema.field(TOOLS).type):
         rule = f"its column {TOOLS!r} is {schema.field(TOOLS).type}, and a conversation's tools are their list as JSON text"
         yield rule, "json.dumps([...]) in every row with tools, null in the others"

@@ -36,16 +36,19 @@ def declared_bytes(gib: float | None, chart: Mapping[str, Any]) -> int | None:
     """`opd.gpu_memory_gib`, else the memory of `cluster.gpu.type`; None where neither says."""
     if gib is not None:
         return int(gib * GIB)
+    name = declared_name(chart)
+    return None if name is None else product_bytes(name)
+
+
+def declared_name(chart: Mapping[str, Any]) -> str | None:
+    """`cluster.gpu.type`; None where the file does not say it."""
     gpu = chart.get("cluster", {}).get("gpu", {})
-    return product_bytes(str(gpu["type"])) if "type" in gpu else None
+    return str(gpu["type"]) if "type" in gpu else None
 
 
 def product_name(chart: Mapping[str, Any]) -> str | None:
     """`cluster.gpu.type`, else this machine's first GPU by nvidia-smi."""
-    gpu = chart.get("cluster", {}).get("gpu", {})
-    if "type" in gpu:
-        return str(gpu["type"])
-    return next(iter(_asked("name")), None)
+    return declared_name(chart) or next(iter(_asked("name")), None)
 
 
 def local_bytes() -> int | None:

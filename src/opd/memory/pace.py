@@ -205,4 +205,6 @@ def render_pace(pace: Pace, rates: Rates, *, num_ranks: int, num_steps: int | No
         lines.append(
             f"{num_steps} steps: about {hours:.1f} GPU-hours{cost}, without start, validations and checkpoints"
         )
+    elif price is not None:
+        lines.append("no cost of the run: the spec does not say its number of steps; set trainer.total_steps")
     return lines

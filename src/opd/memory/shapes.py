@@ -6,9 +6,12 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from opd.config.context import context_of
+
+MAX_REASON_CHARS = 400
 
 
 class Unplannable(ValueError):
@@ -166,8 +169,12 @@ def read_shape(path: str, *, revision: str | None = None) -> ModelShape:
     """
     try:
         config = json.loads(_config_text(path, revision))
-    except (OSError, ValueError) as error:
-        raise Unplannable(f"{path}: its config.json cannot be read ({type(error).__name__}: {error})") from error
+    except Exception as error:  # of whatever library reads the store or the hub, each with classes of its own
+        what = shorten(str(error), MAX_REASON_CHARS)
+        raise Unplannable(
+            f"{path}: its config.json cannot be read ({type(error).__name__}: {what}); name a folder that has one, OWNER/NAME of a "
+            "model on the Hugging Face hub, or a store URL, that this machine reaches with the credentials in its environment"
+        ) from error
     return shape_of(config, path)
 
 
@@ -186,10 +193,14 @@ def _config_text(path: str, revision: str | None) -> str:
     if not folder.is_dir():
         try:
             from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import HFValidationError
         except ImportError as error:
             raise FileNotFoundError(
                 "there is no such folder, and the hub needs huggingface_hub, which `make setup` installs"
             ) from error
 
-        return Path(hf_hub_download(path, "config.json", revision=revision)).read_text()
+        try:
+            return Path(hf_hub_download(path, "config.json", revision=revision)).read_text()
+        except HFValidationError:
+            raise FileNotFoundError("there is no such folder, and it is no Hugging Face id") from None
     return (folder / "config.json").read_text()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from opd.memory.device import PRODUCT_GIB
 from opd.memory.job import GIB, Job
 from opd.memory.plan import Plan, checkpoint_bytes
 
 
-def render(plan: Plan) -> str:
-    """A table of parts by phases in GiB (a part marked * shares its room with the other marked ones), and the decisions."""
+def render(plan: Plan, *, gpu_name: str | None = None) -> str:
+    """A table of parts by phases in GiB (a part marked * shares its room with the other marked ones), and the decisions.
+
+    Args:
+        gpu_name: `cluster.gpu.type`, where the spec's file says it.
+    """
     phases = plan.phases
     names = list(dict.fromkeys(name for phase in phases for name in (*phase.parts, *phase.either)))
     shared = {name for phase in phases for name in phase.either}
@@ -22,7 +27,7 @@ def render(plan: Plan) -> str:
     lines = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
     if shared:
         lines.append("* only the larger of these is there at a time, and counts")
-    return "\n".join([*lines, *_decisions(plan), *_verdict(plan)])
+    return "\n".join([*lines, *_decisions(plan), *_verdict(plan, gpu_name)])
 
 
 def _gib(size: int) -> str:
@@ -88,13 +93,16 @@ def _activations(plan: Plan) -> str:
     return "all kept" if plan.choice.activation_share == 1 else f"{plan.choice.activation_share:.0%} kept"
 
 
-def _verdict(plan: Plan) -> list[str]:
+def _verdict(plan: Plan, gpu_name: str | None) -> list[str]:
     size = plan.job.device_bytes
     if size is None:
-        return [
-            f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: name it by "
-            f"{'' if plan.job.teacher is None else 'opd.gpu_memory_gib, or by '}cluster.gpu.type"
-        ]
+        by_key = "" if plan.job.teacher is None else "opd.gpu_memory_gib"
+        if gpu_name is None:
+            how = f"name it by {by_key and f'{by_key}, or by '}cluster.gpu.type"
+        else:
+            known = ", ".join(part for part, _ in PRODUCT_GIB)
+            how = f"cluster.gpu.type {gpu_name} is not in the table ({known}){by_key and f', so set {by_key}'}"
+        return [f"the device's memory is not known, {_gib(plan.peak.total)} GiB are needed: {how}"]
     if plan.fits:
         return [f"fits: {_gib(plan.peak.total)} of {_gib(size)} GiB at the most (phase `{plan.peak.name}`)"]
     over = [f"`{phase.name}` {_gib(phase.total)}" for phase in plan.phases if phase.total > size]

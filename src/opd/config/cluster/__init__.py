@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from opd.config.base import Kind
-from opd.config.cluster.base import ClusterSection, KubeObject, KubeObjects, LabelValue
+from opd.config.cluster.base import PATTERN_WORDS, ClusterSection, KubeObject, KubeObjects, LabelValue
 from opd.config.cluster.identity import ServiceAccount
 from opd.config.cluster.lifecycle import (
     Auth,
@@ -40,8 +40,10 @@ from opd.config.cluster.pods import (
 )
 from opd.config.cluster.storage import Cache, Checkpoints, Mount, Secrets, ToolDatabase
 from opd.config.errors import Problem, SpecError, nearest
+from opd.config.field_errors import by_path, field_problem
 from opd.config.refusals import redact
 from opd.config.schema import inlined_schema
+from opd.config.tree import field_at
 
 __all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
 
@@ -147,11 +149,17 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
         SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
     """
     cls = cluster_class(kind)
+    whole = _laid_over(cluster_defaults(kind), tree)
     try:
-        return cls.model_validate_json(json.dumps(_laid_over(cluster_defaults(kind), tree)))
+        return cls.model_validate_json(json.dumps(whole))
     except ValidationError as error:
-        schema = cluster_schema(kind)
-        raise SpecError([_problem(item, schema) for item in error.errors(include_url=False)]) from None
+        problems = [
+            _unknown(path, items[0]["input"], kind)
+            if items[0]["type"] == "extra_forbidden"
+            else field_problem(f"cluster.{path}", items, field_at(cls, path), PATTERN_WORDS)
+            for path, items in by_path(error, whole)
+        ]
+        raise SpecError(problems) from None
 
 
 def _laid_over(base: dict[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,20 +170,13 @@ def _laid_over(base: dict[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _problem(item: Any, schema: dict[str, Any]) -> Problem:
-    """One of pydantic's errors in our words; `schema` is the section's, to find the nearest key."""
-    parts = [str(part) for part in item["loc"] if part != "[key]"]
-    path = ".".join(("cluster", *parts))
-    if item["type"] == "missing":
-        return Problem(path=path, rule="the key is required", fix=f"set {path}")
-    last = parts[-1] if parts else ""
-    value = redact({last: item["input"]})[last]
-    if item["type"] != "extra_forbidden":
-        rule = item["msg"].removeprefix("Value error, ")
-        return Problem(path=path, value=value, rule=rule[:1].lower() + rule[1:])
-    for part in parts[:-1]:
+def _unknown(path: str, value: object, kind: Kind) -> Problem:
+    """A problem for a key that the section does not have, with the nearest key that it has."""
+    *above, last = path.split(".")
+    schema = cluster_schema(kind)
+    for part in above:
         schema = schema.get("items", {}) if part.isdigit() else schema.get("properties", {}).get(part, {})
     names = list(schema.get("properties", ()))
     near = nearest(last, names)
-    fix = f"did you mean {'.'.join(('cluster', *parts[:-1], near))}?" if near else f"keys here: {', '.join(names)}"
-    return Problem(path=path, value=value, rule="there is no such key", fix=fix)
+    fix = f"did you mean {'.'.join(('cluster', *above, near))}?" if near else f"keys here: {', '.join(names)}"
+    return Problem(path=f"cluster.{path}", value=redact({last: value})[last], rule="there is no such key", fix=fix)

@@ -7,12 +7,21 @@ from typing import Annotated, Any
 from pydantic import AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from opd.config import base
 from opd.config.base import ENV_PATTERN, Section
 
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|[MGTP]|[KMGTP]i)?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 ABSOLUTE_PATH_PATTERN = r"^/[^:]*[^:/]$"
+
+PATTERN_WORDS = {
+    **base.PATTERN_WORDS,
+    QUANTITY_PATTERN: "a quantity of Kubernetes, a number alone or with m, k, M, G, T, P, Ki, Mi, Gi, Ti or Pi behind it",
+    OBJECT_NAME_PATTERN: "a name in Kubernetes: lower-case letters, digits, `-` and `.`, a letter or digit at both ends",
+    LABEL_VALUE_PATTERN: "a label's value: letters, digits, `-`, `_` and `.`, a letter or digit at both ends",
+    ABSOLUTE_PATH_PATTERN: "an absolute path, from `/` on, without `:` and without `/` at its end",
+}
 
 QuantityText = Annotated[str, Field(pattern=QUANTITY_PATTERN)]
 Quantity = Annotated[int, Field(ge=0)] | QuantityText

@@ -1,0 +1,138 @@
+"""What is to be written instead of a field's value is made from the value and from the type of the error."""
+
+import pytest
+
+from opd.config import SpecError, load_spec, load_text
+from opd.config.cluster import parse_cluster
+
+HEAD = "kind: opd\nmodel: {path: m}\nteacher: {path: t}\n"
+
+
+def of_file(text, **more):
+    with pytest.raises(SpecError) as caught:
+        load_text(text, **more)
+    (problem,) = caught.value.problems
+    return problem
+
+
+def of_cluster(tree):
+    with pytest.raises(SpecError) as caught:
+        parse_cluster(tree, "opd")
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "fix"),
+    [
+        ("device: gpu", "device", "did you mean cuda?"),
+        ("opd: {loss_type: 3}", "opd.loss_type", "write 'reverse_kl', 'forward_kl', 'jsd', 'sampled_reverse_kl' or "
+         "'topk_reverse_kl'"),
+        ('trainer: {val_before_train: "yes"}', "trainer.val_before_train", "write true, without quotes"),
+        ('trainer: {val_before_train: "Off"}', "trainer.val_before_train", "write false, without quotes"),
+        ("trainer: {val_before_train: 1}", "trainer.val_before_train", "write true or false"),
+        ("trainer: {total_steps: 0}", "trainer.total_steps", "write a number >= 1"),
+        ("rollout: {top_p: 2}", "rollout.top_p", "write a number <= 1"),
+        ("trainer: {total_steps: many}", "trainer.total_steps", "write a whole number"),
+        ("seed: '3'", "seed", "write 3, without quotes"),
+        ("actor: {learning_rate: fast}", "actor.learning_rate", "write a number"),
+        ("data: {train: [3]}", "data.train.0", 'quote it: "3"'),
+        ("data: {train: []}", "data.train", "write a list of at least 1"),
+        ("trainer: {loggers: 'console, wandb'}", "trainer.loggers", "write `loggers: [console, wandb]`"),
+        ("env: {a-b: x}", "env.a-b", "did you mean a_b?"),
+        ("name: My_Run", "name", "did you mean my-run?"),
+        ("name: 9-lives", "name", "did you mean run-9-lives?"),
+        ("name: ''", "name", "write a value, or leave the key out"),
+        ("store: {url: s3://b, endpoint: 'minio:9000'}", "store.endpoint", "did you mean http://minio:9000?"),
+        ("store: {url: s3://b, endpoint: 'https://minio/'}", "store.endpoint", "did you mean https://minio?"),
+        ("store: {url: s3://b, endpoint: 'a b'}", "store.endpoint", 'write one like "https://minio.example:9000"'),
+        ("store: s3://b", "store", "write `store: {url: s3://b}`"),
+        ("output: 5", "output", "set its keys one by one: output.root"),
+        ("actor: {param_offload: maybe}", "actor.param_offload", "write true or false, or 'auto'"),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_spec_is_answered_by_what_to_write_instead(line, path, fix):
+    problem = of_file(HEAD + line)
+    assert (problem.path, problem.fix) == (path, fix)
+
+
+def test_a_text_in_the_place_of_a_section_is_put_under_the_key_that_it_needs():
+    problem = of_file("kind: opd\nmodel: Qwen/Qwen3-1.7B\nteacher: {path: t}\n")
+    assert problem.fix == "write `model: {path: Qwen/Qwen3-1.7B}`"
+
+
+@pytest.mark.parametrize(
+    ("tree", "path", "fix"),
+    [
+        ({"worker": {"requests": {"memory": "900GB"}}}, "worker.requests.memory", "write 900Gi or 900G"),
+        ({"worker": {"requests": {"memory": "5 kb"}}}, "worker.requests.memory", "write 5Ki"),
+        ({"worker": {"requests": {"cpu": 1.5}}}, "worker.requests.cpu", 'quote it: "1.5"'),
+        ({"worker": {"requests": {"cpu": -1}}}, "worker.requests.cpu", "write a number >= 0"),
+        ({"worker": {"requests": "8"}}, "worker.requests", "write a map, {KEY: VALUE}"),
+        ({"lifecycle": "suspend"}, "lifecycle", "did you mean suspendable?"),
+        ({"secrets": {"huggingFace": "hf-token"}}, "secrets.huggingFace",
+         "write `huggingFace: {secret: hf-token, key: ...}`"),
+        ({"image": {"pullSecrets": "registry"}}, "image.pullSecrets", "write `pullSecrets: [registry]`"),
+        ({"mounts": [{"claim": "a", "path": "data"}]}, "mounts.0.path", "did you mean /data?"),
+        ({"mounts": ["data"]}, "mounts.0", "write `{claim: data, path: ...}`"),
+        ({"mounts": "data"}, "mounts", "write `mounts: [{claim: data, path: ...}]`"),
+        ({"mounts": {"claim": "a"}}, "mounts", 'write `mounts: [{"claim": "a"}]`'),
+        ({"envFrom": "my-secret"}, "envFrom", "write `envFrom: [{...}]`"),
+        ({"rayVersion": "2"}, "rayVersion", "write a text of that form"),
+        ({"podMonitor": {"interval": "often"}}, "podMonitor.interval", 'write one like "30s"'),
+        ({"head": "x"}, "head", "set its keys one by one: cluster.head.requests, "),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_cluster_part_is_answered_in_the_same_way(tree, path, fix):
+    problem = of_cluster(tree)
+    assert problem.path == f"cluster.{path}"
+    assert problem.fix.startswith(fix)
+
+
+def test_a_pattern_is_told_in_words():
+    rule = of_cluster({"worker": {"requests": {"memory": "900GB"}}}).rule
+    assert "a quantity of Kubernetes" in rule
+    assert "^" not in rule
+
+
+def test_what_a_key_is_stands_beside_the_fix():
+    assert of_file(HEAD + "device: gpu").about == "Device of trainer and rollout."
+    assert of_cluster({"lifecycle": "x"}).about.startswith("rules: staged clean-up")
+
+
+@pytest.mark.parametrize(("word", "truth"), [("yes", "true"), ("No", "false"), ("off", "false"), ("ON", "true")])
+def test_a_word_that_only_yaml_1_1_reads_as_a_truth_value_is_answered_by_that_value(word, truth):
+    fix = of_file(f"{HEAD}trainer: {{val_before_train: {word}}}").fix
+    assert fix == f'write {truth}, or quote it: "{word}" for a text'
+
+
+def test_a_list_as_helm_s_set_has_it_is_answered_by_ours():
+    problem = of_file(HEAD, sets=["data.train={s3://b/a.parquet,b.parquet}"])
+    assert (problem.rule, problem.fix) == ("a list is written in [ ]", "[s3://b/a.parquet, b.parquet]")
+
+
+@pytest.mark.parametrize("path", ["name", "model.path"])
+def test_a_set_without_a_value_is_told_that_it_is_empty(path):
+    problem = of_file(HEAD, sets=[f"{path}="])
+    assert (problem.path, problem.rule) == (path, "the value is empty")
+    assert f"`{path}=`" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cluster.gpu.type=NVIDIA-H200", "write it into the file, or into one for --site; `opdctl render`"),
+        ("matrix.seed=3", "edit the file's `matrix`"),
+    ],
+)
+def test_a_set_of_what_no_run_reads_says_where_that_is_given(text, words):
+    problem = of_file(HEAD, sets=[text])
+    assert problem.path == text.partition("=")[0]
+    assert problem.fix.startswith(words)
+
+
+def test_a_site_file_that_is_not_there_is_told_by_what_names_it(tmp_path):
+    (tmp_path / "exp.yaml").write_text(HEAD)
+    with pytest.raises(SpecError, match="no such file") as caught:
+        load_spec(tmp_path / "exp.yaml", site=tmp_path / "site.yaml")
+    assert "by --site or $OPDCTL_SITE" in caught.value.problems[0].fix

@@ -1,0 +1,87 @@
+"""What `--plan` says of options and models that it cannot use as they are."""
+
+import json
+
+import pytest
+
+from opd.config import load_text
+from opd.launch import parser
+from opd.memory import command, shapes
+from opd.memory.shapes import Unplannable, read_shape
+
+SIZES = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 128, "vocab_size": 1000}  # fmt: skip
+
+
+@pytest.fixture
+def told(tmp_path, capsys):
+    """(exit code, stdout, stderr) of a plan of two tiny models."""
+    (tmp_path / "config.json").write_text(json.dumps(SIZES))
+
+    def run(*sets, gpu="NVIDIA-H200", kind="opd", **expected):
+        tree = {"kind": kind, "model": {"path": str(tmp_path)}, "trainer": {"gpus_per_node": 1}}
+        tree |= {"data": {"train": "t", "val": "v"}} if kind == "sft" else {"teacher": {"path": str(tmp_path)}}
+        loaded = load_text(json.dumps(tree | {"cluster": {"gpu": {"type": gpu}}}), is_json=True, sets=sets)
+        code = command.run(loaded, command.Expected(**expected))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("option", ["--response-tokens", "--gpu-hour"])
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "many"])
+def test_a_length_or_price_that_is_no_number_above_0_is_refused_by_its_option(option, value, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["exp.yaml", "--plan", option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}: a number above 0 is needed, not '{value}'" in capsys.readouterr().err
+
+
+def test_a_mean_above_the_longest_response_is_told_to_be_cut(told):
+    assert "responses are cut" not in told(response_tokens=8192)[1]
+    assert "--response-tokens 99999 is above data.max_response_length 8192" in told(response_tokens=99999)[1]
+
+
+def test_a_price_without_a_number_of_steps_names_the_key_that_a_cost_needs(told):
+    assert "set trainer.total_steps" not in told()[1]
+    assert "no cost of the run: the spec does not say its number of steps; set trainer.total_steps" in told(price=2)[1]
+    assert "at 2 a GPU-hour" in told("trainer.total_steps=10", price=2)[1]
+
+
+@pytest.mark.parametrize("more", [{"gpu": "p5.48xlarge"}, {"kind": "sft"}])
+def test_a_price_where_no_step_is_timed_is_told_to_be_unused(told, more):
+    assert "no time of a step, and so no cost" in told(price=2, **more)[1]
+    assert "no time of a step" not in told(**more)[1]
+
+
+def test_a_gpu_that_is_not_in_the_table_is_said_to_be_and_the_key_that_mends_it(told, monkeypatch):
+    monkeypatch.setattr(command, "local_bytes", lambda: None)
+    code, out, _ = told(gpu="p5.48xlarge")
+    assert code == 0
+    assert "cluster.gpu.type p5.48xlarge is not in the table (B200, H200, " in out
+    assert out.rstrip().endswith("so set opd.gpu_memory_gib")
+    assert "opd.gpu_memory_gib" not in told(gpu="p5.48xlarge", kind="sft")[1], "it has no such key"
+
+
+class NoCredentialsError(Exception):
+    """botocore's is no OSError either."""
+
+
+@pytest.mark.parametrize(
+    "error", [NoCredentialsError("Unable to locate\ncredentials"), ImportError("gs:// needs gcsfs")]
+)
+def test_a_config_behind_a_store_that_does_not_answer_is_told_by_key_and_fix(told, monkeypatch, error):
+    def refuse(path, revision):
+        raise error
+
+    monkeypatch.setattr(shapes, "_config_text", refuse)
+    code, _, said = told("model.path=s3://bucket/model")
+    assert code == 2
+    assert said.startswith("opd.launch: --plan: model.path: s3://bucket/model: its config.json cannot be read")
+    assert f"({type(error).__name__}: {' '.join(str(error).split())})" in said
+    assert "name a folder that has one" in said
+
+
+def test_a_path_that_is_neither_folder_nor_id_is_not_asked_of_the_hub():
+    with pytest.raises(Unplannable, match=r"\./nomodel: .*there is no such folder.*; name a folder that has one"):
+        read_shape("./nomodel")
