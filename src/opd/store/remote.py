@@ -16,12 +16,9 @@ from typing import Any, Self
 import fsspec
 
 from opd.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
-from opd.store.access import require_package, storage_options
+from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
-# Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
-# (s3fs: If-None-Match: *; gcsfs: ifGenerationMatch=0; adlfs: no overwrite), and the service each one belongs to.
-CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
 # How s3fs.errors maps 409, 500, 503 and the codes it does not know (502, 504, ConditionalRequestConflict).
 TRANSIENT_ERRNOS = {
     errno.EBUSY,

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from opd.runs.identity import RUN_FILE
-from opd.store.access import SILENCE_S, StoreAddress, address_of, under
+from opd.store.access import SILENCE_S, URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
 from opd.store.base import RetryPolicy, Store
 from opd.store.opening import open_store
 from opdctl.errors import ToolError, usage_error
@@ -35,14 +35,25 @@ class RunPlace:
 def open_place(at: str | StoreAddress, *, timeout_s: float) -> Store:
     """The store behind a path or URL, as patient as the command may be; the shell's variables win over an experiment's."""
     url, variables = at if isinstance(at, StoreAddress) else (at, {})
+    check_url(url)
+    patience_s = min(timeout_s / 3, max(PATIENCE_S, timeout_s / 60), MAX_PATIENCE_S)
+    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
+    return open_store(url, policy=policy, environment=under(variables, os.environ))
+
+
+def check_url(url: str) -> None:
+    """Refuse a store that no run may have, before a folder of that name is made.
+
+    Raises:
+        ToolError: it carries credentials, or is meant as a URL and is none.
+    """
     if urlsplit(url).password is not None or "@" in urlsplit(url).netloc:
         raise usage_error(
             f"store {urlsplit(url).scheme}://{urlsplit(url).hostname or ''}...: a store URL carries no credentials",
             fix="give them in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)",
         )
-    patience_s = min(timeout_s / 3, max(PATIENCE_S, timeout_s / 60), MAX_PATIENCE_S)
-    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
-    return open_store(url, policy=policy, environment=under(variables, os.environ))
+    if not is_usable(url):
+        raise usage_error(f"store {url}: {URL_RULE}", fix=URL_FIX)
 
 
 def find_runs(
