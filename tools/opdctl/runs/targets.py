@@ -104,8 +104,10 @@ def find_runs(
     are_runs = in_threads(lambda place: place.store.exists(RUN_FILE), places, num_threads=NUM_THREADS)
     for place, is_run in zip(places, are_runs, strict=True):
         if not is_run:
+            parent = place.store.url.rpartition("/")[0]
+            why = f"there is no folder {parent}" if is_no_folder(parent) else f"it has no {RUN_FILE}"
             raise ToolError(
-                f"no run {place.run_id!r} at {place.store.url}: it has no {RUN_FILE}",
+                f"no run {place.run_id!r} at {place.store.url}: {why}",
                 fix="`opdctl list --store URL` shows the runs of a store; a run appears with its first attempt",
             )
     return places
@@ -164,9 +166,14 @@ def _at(target: str, timeout_s: float) -> RunPlace:
 
 def _all_runs(url: str, timeout_s: float) -> list[RunPlace]:
     root = open_place(url, timeout_s=timeout_s)
-    folder = Path(url.removeprefix("file://"))
-    if "://" not in url.removeprefix("file://") and not folder.is_dir():
+    if is_no_folder(url):
         raise ToolError(
             f"store {url}: there is no such folder", fix="correct --store; a run makes it with its first attempt"
         )
     return [RunPlace(run_id=name, store=root.child(name)) for name in root.children("")]
+
+
+def is_no_folder(url: str) -> bool:
+    """Whether a store on this machine is not there."""
+    path = url.removeprefix("file://")
+    return "://" not in path and not Path(path or "/").is_dir()
