@@ -126,7 +126,7 @@ class UnsafePath(CheckpointError):
 class Unfit(ValueError):
     """The models of the spec cannot be distilled exactly: different tokens, or a head that is more than a product.
 
-    The run is marked fatal, so that no retry spends a cluster on it.
+    In a Ray cluster the run is marked fatal, so that no retry spends one on it.
     """
 
     exit_code = 2

@@ -28,6 +28,7 @@ from opd.config.expressions import FUNCTIONS, parse, parse_message
 from opd.config.kinds import SPEC_CLASSES
 from opd.config.rule import broken, with_named
 from opd.config.rules import RULES
+from opd.config.rules.store import STORE
 from opd.config.rules.terms import SIZES
 from opd.config.verl import RunFacts, compute_overrides
 
@@ -105,7 +106,7 @@ def outcome(case, file):
     return "valid"
 
 
-ALL_RULES = (*CLUSTER_RULES, *RULES)
+ALL_RULES = (*STORE, *CLUSTER_RULES, *RULES)
 EPHEMERAL = {"cluster.checkpoints.ephemeral": True}
 TOOLS = "cluster.toolDatabase"
 # Edits of the least that a kind needs; each breaks one rule or more, and together they break every rule.
@@ -163,6 +164,7 @@ BROKEN = [
     ("opd", {TOOLS: {"claim": "c"}}),
     ("opd", {"data.split.of": 3}),
     ("sft", {"data.split.seed": 7}),
+    ("convert", {"store.url": "S3://bucket/x"}),
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ STRICT = {"rollout.schedule": "strict"}
 
 # kind, changes that are refused, path of the problem, words of the rule, changes that make it valid again
 RULES = [
+    ("opd", {"store.url": "s3:/bucket/x"}, "store.url", "PROTOCOL://BUCKET", {"store.url": "s3://bucket/x"}),
     ("grpo", CARRIED, "rollout.schedule", "compares a prompt's answers", STRICT),
     ("opd-agent", CARRIED, "rollout.schedule", "the state of its tools", STRICT),
     *((kind, CARRIED, "rollout.schedule", "nothing is trained here", STRICT) for kind in ("eval", "passrate")),

@@ -132,6 +132,7 @@ def test_a_later_raw_override_replaces_an_earlier_one(minimal):
         {"cluster": {"extraEnv": [{"name": "HF_TOKEN", "value": SECRET}]}},
         {"cluster": {"env": {"S3_PASSWORD": SECRET}}},
         {"store": {"url": f"s3://user:{SECRET}@bucket/x"}},
+        {"store": {"url": f"S3://user:{SECRET}@bucket/x"}},
         {"model": {"path": f"https://me:{SECRET}@hub/model"}},
         {"overrides": [f"+ray_kwargs.ray_init.runtime_env.env_vars.HF_TOKEN={SECRET}"]},
         {"overrides": [f"+ray_kwargs.ray_init.runtime_env.env_vars={{HF_TOKEN:{SECRET}}}"]},

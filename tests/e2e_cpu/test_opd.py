@@ -115,14 +115,14 @@ def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_p
     assert row["opd/reward_weight_max"] > 1 > row["opd/reward_weight_min"]
 
 
-def test_a_run_whose_prompts_do_not_fit_ends_with_exit_code_2_and_for_good(tmp_path):
+def test_a_run_whose_prompts_do_not_fit_ends_with_exit_code_2(tmp_path):
     # The template's tokens decide, so this is found once the data set is made.
     outcome = run(tmp_path, "opd", "data.max_prompt_length=3")
     assert outcome.returncode == 2
     assert "fits data.max_prompt_length=3 tokens" in outcome.output
     assert "Traceback" not in outcome.output
     ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
-    assert ended["outcome"] == "fatal"
+    assert ended["outcome"] == "failed"
 
 
 def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with_it(tmp_path):
@@ -140,8 +140,8 @@ def test_a_teacher_with_a_token_more_trains_and_ends_where_it_says_too_much_with
     assert 0 < step["opd/unshared_mass_teacher"] < 1
     assert step["opd/loss"] > 0
     assert "opd/unshared_mass_student" not in step
-    fatal = json.loads((outcome.run_dir.parent / "store" / "opd" / "fatal.json").read_text())
-    assert f"the teacher puts {step['opd/unshared_mass_teacher']:.3g} of its probability" in fatal["reason"]
+    ended = json.loads((outcome.run_dir / "attempts" / "0001" / "ended.json").read_text())
+    assert f"the teacher puts {step['opd/unshared_mass_teacher']:.3g} of its probability" in ended["detail"]
 
 
 def test_a_command_line_as_verls_users_write_it_trains(tmp_path):

@@ -65,7 +65,7 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
     check_chat_template(config, AutoTokenizer.from_pretrained(model))
 
 
-def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_path, capsys):
+def test_a_template_that_fails_ends_the_run_with_2_before_ray(tmp_path, capsys):
     model = _with_template(STUDENT_DIR, FAILS, tmp_path / "model")
     sets = [f"model.path={model}", f"output.root={tmp_path}", f"store.url={tmp_path}/store", "name=fails"]
     spec = load_spec("manifests/experiments/quickstart.yaml", env={}, sets=sets).spec
@@ -74,8 +74,8 @@ def test_a_template_that_fails_ends_the_run_with_2_before_ray_and_for_good(tmp_p
     assert f'model.path\n    value: "{model}"\n    rule:  its chat template cannot be used: it fails: TypeError' in said
     assert "fix:   use a model whose template can" in said
     assert not ray.is_initialized()
-    (record,) = tmp_path.rglob("fatal.json")
-    assert "it fails: TypeError" in json.loads(record.read_text())["reason"], "no retry spends a cluster on it"
+    (record,) = (tmp_path / "store").rglob("ended.json")
+    assert "it fails: TypeError" in json.loads(record.read_text())["detail"]
 
 
 def test_a_base_model_without_a_template_is_refused_unless_one_is_given(tmp_path):

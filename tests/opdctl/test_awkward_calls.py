@@ -170,6 +170,14 @@ def test_a_store_that_is_not_there_and_an_attempt_that_never_was_are_failures(
     assert "its attempts: 1" in never.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "collect"])
+def test_a_run_of_a_store_that_is_not_there_is_told_so(command: str, inside: Callable, tmp_path: Path) -> None:
+    gone = inside(command, "r", "--store", tmp_path / "stor")
+    assert gone.returncode == 1
+    assert "there is no" in gone.stderr
+    assert "run.json" not in gone.stderr
+
+
 def test_a_page_for_stdout_makes_no_file_called_dash(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.charts.helm import DIGEST, SITES
 
 from gotools import find
+from opdctl.doctor.report import check_store
 
 pytestmark = pytest.mark.go
 
@@ -71,7 +72,7 @@ def test_a_store_that_only_the_run_can_reach_is_not_checked_and_not_said_to_be_o
 @pytest.mark.parametrize(
     ("arguments", "environment", "name", "words"),
     [
-        (("--store", "ftp://host/x"), {}, "store", "no atomic create-only write"),
+        (("--store", "ftp://host/x"), {}, "store", "PROTOCOL://BUCKET/PREFIX"),
         (("--store", "{tmp}/file"), {}, "store", "check that the folder exists"),
         (("--charts", "{tmp}"), {}, "chart", "--charts"),
         ((), {"OPDCTL_HELM": "/nowhere/helm"}, "helm", "helm does not run"),
@@ -101,3 +102,18 @@ def test_helm_is_named_with_its_version(call: Callable, tmp_path: Path) -> None:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     assert shutil.which(str(program))
     assert "v9.9.9" in call("doctor", OPDCTL_HELM=str(program)).stdout
+
+
+@pytest.mark.parametrize(
+    "url", ["s3:/bucket/runs", "S3://bucket/runs", "s3://", "https://bucket.s3.amazonaws.com/runs"]
+)
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_mistyped_url_of_a_store_is_missing_and_no_folder_is_made_of_it(
+    url: str, is_elsewhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = check_store(url, timeout_s=5.0, is_elsewhere=is_elsewhere)
+    assert found.state == "MISSING"
+    assert url in found.message
+    assert "s3://BUCKET/PREFIX" in found.fix
+    assert not list(tmp_path.iterdir())

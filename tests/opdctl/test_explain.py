@@ -12,6 +12,7 @@ from opd.config.keys import cluster_keys, spec_keys
 from opd.config.reader import read_text
 from opd.config.rule import keys_read
 from opd.config.rules import RULES
+from opd.config.rules.store import STORE
 from opd.config.rules.terms import SIZES
 from opdctl.chart.explain import example, explain, overview
 from opdctl.errors import ToolError
@@ -32,10 +33,12 @@ def test_a_key_is_told_with_type_default_variable_verls_key_example_and_rules():
     assert "actor_rollout_ref.actor.optim.lr" in text("actor.learning_rate")
 
 
-@pytest.mark.parametrize("key", ["trainer.gpus_per_node", "data.max_response_length", "cluster.checkpoints.accessMode"])
+@pytest.mark.parametrize(
+    "key", ["trainer.gpus_per_node", "data.max_response_length", "cluster.checkpoints.accessMode", "store.url"]
+)
 def test_every_rule_that_reads_a_key_is_told_with_it(key):
     told = text(key, 10_000).count("\n  rule ")
-    assert told == sum(key in keys_read(rule.when, SIZES) for rule in (*RULES, *CLUSTER_RULES)) > 0
+    assert told == sum(key in keys_read(rule.when, SIZES) for rule in (*STORE, *RULES, *CLUSTER_RULES)) > 0
 
 
 def test_a_section_a_word_and_a_variable_lead_to_their_keys():

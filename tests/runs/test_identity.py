@@ -36,6 +36,44 @@ def test_another_hash_is_refused_with_each_difference_on_a_line(local_store: Loc
     assert refused.value.exit_code == 2
 
 
+def test_a_name_under_which_nothing_was_trained_is_refused_with_the_commands_that_free_it(
+    tmp_path: Path, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    remote = LocalStore(tmp_path / "remote", policy=local_store.policy)
+    settle(remote, local_store)
+    for name in ("owner.json", "ended.json"):
+        remote.put_json(f"attempts/0001/{name}", {})
+    with pytest.raises(SpecChanged) as refused:
+        settle(remote, local_store, spec_hash="h2")
+    assert "nothing was trained under it" in str(refused.value)
+    for store in (remote, local_store):
+        assert f"`opdctl delete {store.url} --results`" in str(refused.value)
+        store.delete_tree("")
+    settle(remote, local_store, spec_hash="h2")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "checkpoints/global_step_1/COMPLETE",
+        "attempts/0001/metrics.jsonl",
+        "result.json",
+        "attempts/0001/owner.json",
+        "stages/r-sft/checkpoints/global_step_1/COMPLETE",
+    ],
+)
+def test_nobody_is_told_to_delete_what_was_trained_or_may_be_alive(
+    key: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    settle(local_store)
+    local_store.put(key, b"{}")
+    with pytest.raises(SpecChanged) as refused:
+        settle(local_store, spec_hash="h2")
+    assert "opdctl" not in str(refused.value)
+
+
 def test_a_refused_start_writes_nowhere(tmp_path: Path, local_store: LocalStore) -> None:
     settle(local_store)
     remote = LocalStore(tmp_path / "remote", policy=local_store.policy)

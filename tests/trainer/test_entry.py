@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from opd.config import SpecError
+from opd.config import AnyRunSpec, SpecError, load_spec
 from opd.config.run_config import RunFacts
-from opd.errors import MissingPackage
+from opd.errors import MissingPackage, Unfit
+from opd.launch import facts
 from opd.main_opd import spec_of
+from opd.store.local import LocalStore
+from opd.trainer import entry
 from opd.trainer.entry import check_server, compose
 
 
@@ -37,3 +43,48 @@ def test_an_override_that_verls_config_does_not_know_is_refused_by_its_key():
     assert problem.path == "overrides"
     assert "Could not override 'actor_rollout_ref.rollout.nn'" in problem.rule
     assert "+KEY=VALUE adds a key that verl's config lacks" in problem.fix
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | None], int]:
+    """Runs an attempt that ends by an error in place of its training, or well; returns its exit code."""
+    monkeypatch.chdir(tmp_path)
+    experiment = Path(__file__).parents[2] / "manifests/experiments/quickstart.yaml"
+    sets = [f"output.root={tmp_path}", f"store.url={tmp_path}/store", "name=r"]
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def run(error: Exception | None) -> int:
+        def train(spec: AnyRunSpec, *_: object) -> dict[str, int]:
+            if error is not None:
+                raise error
+            return {"steps": 1}
+
+        monkeypatch.setattr(entry, "_run_claimed", train)
+        spec = load_spec(experiment, env={}, sets=sets).spec
+        return entry.run(spec, facts(spec))
+
+    return run
+
+
+def test_the_traceback_of_an_unexpected_error_is_in_the_stored_log_and_told_once(attempt, tmp_path, monkeypatch, capfd):
+    with open(2, "w", buffering=1, closefd=False) as stderr:  # pytest's own would pass the log by
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert attempt(ZeroDivisionError("by nothing")) == 1
+    log = (tmp_path / "store/r/attempts/0001/driver.log").read_text()
+    assert "Traceback" in log
+    assert log.count("ZeroDivisionError: by nothing") == capfd.readouterr().err.count("ZeroDivisionError") == 1
+
+
+def test_a_mistake_on_ones_own_machine_leaves_the_name_to_the_next_start(attempt, tmp_path):
+    assert attempt(Unfit("tokens differ")) == 2
+    store = LocalStore(tmp_path / "store/r")
+    assert store.get_json("attempts/0001/ended.json")["outcome"] == "failed"
+    assert not store.exists("fatal.json")
+    assert attempt(None) == 0
+
+
+def test_in_a_cluster_it_ends_the_run_for_good(attempt, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert attempt(Unfit("tokens differ")) == 2
+    assert "tokens differ" in LocalStore(tmp_path / "store/r").get_json("fatal.json")["reason"]
+    assert attempt(None) == 1

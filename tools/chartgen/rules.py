@@ -12,6 +12,7 @@ from opd.config.defaults import DEFAULTS, RUNS, SAMPLES, Default
 from opd.config.expressions import parse, parse_message
 from opd.config.rule import Rule
 from opd.config.rules import RULES
+from opd.config.rules.store import STORE
 from opd.config.rules.terms import SIZES
 
 TEXT = """\
@@ -44,7 +45,7 @@ def rules_tpl() -> str:
     ]
     filled = [*chain(*fills), *_only(RUNS, list(map(_name, SIZES)))]
     of_run = _only(RUNS, _grouped(RULES, under="$v.under"))
-    return TEXT % tuple("\n".join(lines) for lines in (filled, of_run, _grouped(CLUSTER_RULES)))
+    return TEXT % tuple("\n".join(lines) for lines in (filled, of_run, _grouped((*STORE, *CLUSTER_RULES))))
 
 
 def _action(text: str) -> str:
@@ -72,7 +73,7 @@ def _grouped(rules: tuple[Rule, ...], under: str = "") -> list[str]:
 
 
 def _only(kinds: tuple[Kind, ...], lines: list[str]) -> list[str]:
-    if kinds == KINDS:
+    if set(KINDS) <= set(kinds):
         return lines
     return [_action(f"if has $v.kind (list {' '.join(map(json.dumps, kinds))})"), *lines, _action("end")]
 

@@ -33,7 +33,7 @@
   "unsetFix": "write it like unset: [securityContext.runAsUser]"
  },
  "storeVariables": {"endpoint": "AWS_ENDPOINT_URL_S3", "region": "AWS_DEFAULT_REGION", "addressing": "OPD_S3_ADDRESSING"},
- "urlCredentials": "[a-z][a-z0-9+.-]*://[^/@\\s]*:[^/@\\s]*@",
+ "urlCredentials": "[A-Za-z][A-Za-z0-9+.-]*://[^/@\\s]*:[^/@\\s]*@",
  "secretInText": "[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\\\"]?\\s*[:=]",
  "refused": [
   {

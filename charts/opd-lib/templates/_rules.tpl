@@ -652,6 +652,11 @@
 {{- end -}}
 {{- end -}}
 {{- $v := include "opd.whole" . | fromJson -}}
+{{- if and (not (kindIs "invalid" ($v.store).url)) (regexMatch "(?i)://|^[a-z][a-z0-9+.-]*:/|^(s3|s3a|gs|gcs|az|abfs|file)(:|//)" (toString ($v.store).url)) (not (regexMatch "^((s3|s3a|gs|gcs|az|abfs)://[^/\\s]|file://.)" (toString ($v.store).url))) -}}
+{{- include "opd.refuse" (dict "key" "store.url" "value" ($v.store).url
+  "rule" "a store is PROTOCOL://BUCKET/PREFIX with one of s3, s3a, gs, gcs, az, abfs in lower case, file://FOLDER, or a folder's path that does not look like a URL"
+  "fix" "write s3://BUCKET/PREFIX (an S3 server other than AWS's goes into store.endpoint), or a folder's path") -}}
+{{- end -}}
 {{- if not (($v.cluster).image).ref -}}
 {{- include "opd.refuse" (dict "key" "cluster.image.ref" "value" (($v.cluster).image).ref
   "rule" "the image is required and has no default"

@@ -51,7 +51,7 @@ REFUSED_VERL_KEYS: tuple[str, ...] = (
 
 _SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
 _SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\"]?\s*[:=]")
-_URL_CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
+_URL_CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
 _SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
 _SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
 

@@ -10,6 +10,7 @@ from typing import Any
 from opd.config.base import KINDS, Kind
 from opd.config.errors import Problem
 from opd.config.expressions import Get, evaluate, parse, parse_message
+from opd.config.refusals import redact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def broken(rules: Iterable[Rule], tree: Mapping[str, Any]) -> Iterator[Problem]:
             if evaluate(parse(rule.when), get):
                 key, sentence, fix = (evaluate(parse_message(text), get) for text in (rule.key, rule.rule, rule.fix))
                 value = evaluate(parse(key if rule.value is None else rule.value), get)
-                yield Problem(path=key, value=value, rule=sentence, fix=fix)
+                yield Problem(path=key, value=redact(value), rule=sentence, fix=fix)
 
 
 def keys_read(text: str, named: Mapping[str, str]) -> set[str]:

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from opd.config.errors import Problem, SpecError
 from opd.errors import CorruptRecord, RunError
+from opd.store.access import CREATE_ONLY_PROTOCOLS
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opd.store.remote import CREATE_ONLY_PROTOCOLS
 from opd.store.transfer import in_threads
 
 CACHE_VARIABLE = "OPD_CACHE_DIR"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opd.errors import AlreadyExists, SpecChanged
+from opd.errors import AlreadyExists, SpecChanged, StoreError
+from opd.runs.attempts import ENDED_FILE, OWNER_FILE
+from opd.runs.manifest import COMPLETE_FILE
+from opd.runs.metrics import METRICS_FILE
+from opd.runs.result import RESULT_FILE
 from opd.store.base import Store, json_bytes
 
 RUN_FILE = "run.json"
@@ -39,8 +44,11 @@ def settle_identity(
         "identity": identity,
         "created_at_s": time.time(),
     }
-    for store in stores:
-        _compare(store, run_id, spec_hash, identity)
+    try:
+        for store in stores:
+            _compare(store, run_id, spec_hash, identity)
+    except SpecChanged as error:
+        raise SpecChanged(f"{error}{_how_to_free(stores)}") from None
     for store in stores:
         if not store.exists(RUN_FILE):
             with contextlib.suppress(AlreadyExists):  # two first starts at once: the first one decides for both
@@ -60,6 +68,33 @@ def _compare(store: Store, run_id: str, spec_hash: str, identity: Mapping[str, A
         f"what differs (stored -> this):\n{changes or '  (nothing in the identity fields: another hash version)'}\n"
         "a run id stands for one experiment: choose another name, or restore the stored values to resume"
     )
+
+
+def _how_to_free(stores: Sequence[Store]) -> str:
+    """How a person frees a name under which nothing was trained; empty where something was, or an attempt may be alive."""
+    if os.environ.get("RAY_ADDRESS"):  # a pod's paths are none of the person's
+        return ""
+    with contextlib.suppress(StoreError):
+        found = [(store, {info.key: info.size for info in store.list("")}) for store in stores]
+        if any(map(_is_worth_keeping, (sizes for _, sizes in found))):
+            return ""
+        commands = [f"`opdctl delete {store.url} --results`" for store, sizes in found if sizes]
+        return (
+            "; nothing was trained under it (no sealed checkpoint, no metrics, no result): "
+            f"{' and '.join(commands)} free{'s' * (len(commands) == 1)} the name"
+        )
+    return ""
+
+
+def _is_worth_keeping(sizes: Mapping[str, int]) -> bool:
+    """Whether a run's objects, its stages' among them, hold something trained, or an attempt that has not said its end."""
+    for key, size in sizes.items():
+        folder, _, name = key.rpartition("/")
+        if name in (COMPLETE_FILE, RESULT_FILE) or (name == METRICS_FILE and size):
+            return True
+        if name == OWNER_FILE and f"{folder}/{ENDED_FILE}" not in sizes:
+            return True
+    return False
 
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

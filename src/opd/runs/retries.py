@@ -132,7 +132,7 @@ ROWS = (
         fault="an update whose loss or gradient is not finite on any rank",
         error="opd/skipped, then NonFinite",
         tried_again="no; it is skipped on all ranks",
-        then="trainer.max_skipped_updates in a row, or all of the run, end it for good",
+        then="trainer.max_skipped_updates in a row, or all of the run, end it, in a cluster for good",
     ),
     Row(
         fault="the disk is full",
@@ -167,7 +167,7 @@ ROWS = (
     Row(
         fault="what no later attempt can mend",
         error="Unfit, fatal.json",
-        tried_again="no; later attempts end before verl is imported",
+        tried_again="no; in a cluster later attempts end before verl is imported",
         then="exit 1 with the reason",
     ),
     Row(

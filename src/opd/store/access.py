@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,17 @@ STORE_VARIABLES: dict[str, tuple[str, ...]] = {
     "addressing": (ADDRESSING_VARIABLE,),
 }
 S3_PROTOCOLS = ("s3", "s3a")
+# Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
+# (s3fs: If-None-Match: *; gcsfs: ifGenerationMatch=0; adlfs: no overwrite), and the service each one belongs to.
+CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
+# Of a store's URL, in the syntax that Python and Go share; a folder's path is what is not meant as a URL.
+URL_PATTERN = rf"^(({'|'.join(CREATE_ONLY_PROTOCOLS)})://[^/\s]|file://.)"
+MEANT_AS_URL_PATTERN = rf"(?i)://|^[a-z][a-z0-9+.-]*:/|^({'|'.join(CREATE_ONLY_PROTOCOLS)}|file)(:|//)"
+URL_RULE = (
+    f"a store is PROTOCOL://BUCKET/PREFIX with one of {', '.join(CREATE_ONLY_PROTOCOLS)} in lower case, file://FOLDER, or a "
+    "folder's path that does not look like a URL"
+)
+URL_FIX = "write s3://BUCKET/PREFIX (an S3 server other than AWS's goes into store.endpoint), or a folder's path"
 # Protocol -> (its fsspec package, the extra of `opd` that brings it); the images have both.
 EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
@@ -38,6 +50,11 @@ class StoreAddress(NamedTuple):
 
     url: str
     variables: Mapping[str, str] = {}
+
+
+def is_usable(url: str) -> bool:
+    """Whether a store's URL is one, or a folder's path."""
+    return re.search(URL_PATTERN, url) is not None or re.search(MEANT_AS_URL_PATTERN, url) is None
 
 
 def address_of(experiment: Mapping[str, Any]) -> StoreAddress | None:

@@ -16,12 +16,9 @@ from typing import Any, Self
 import fsspec
 
 from opd.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
-from opd.store.access import require_package, storage_options
+from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
-# Protocols whose fsspec package passes `mode="create"` on to an atomic precondition of the service.
-# (s3fs: If-None-Match: *; gcsfs: ifGenerationMatch=0; adlfs: no overwrite), and the service each one belongs to.
-CREATE_ONLY_PROTOCOLS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az"}
 # How s3fs.errors maps 409, 500, 503 and the codes it does not know (502, 504, ConditionalRequestConflict).
 TRANSIENT_ERRNOS = {
     errno.EBUSY,
@@ -163,7 +160,8 @@ class FsspecStore(Store):
     def _info(self, key: str) -> ObjectInfo | None:
         try:
             found = self._call("info", self._path(key))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            self._refuse_without_bucket(error)
             return None
         return _object_info(key, found) if found["type"] == "file" else None
 
@@ -178,16 +176,25 @@ class FsspecStore(Store):
         path = self._path(prefix)
         try:
             names = {entry["name"].rstrip("/") for entry in self._call("ls", path, detail=True)}
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            self._refuse_without_bucket(error)
             return []
         return [name.rpartition("/")[2] for name in names if name != path]
 
     def _list(self, prefix: str) -> list[ObjectInfo]:
         try:
             found = self._call("find", self._path(prefix), detail=True, deadline_s=LIST_DEADLINE_S)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            self._refuse_without_bucket(error)
             return []
         return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
+
+    def _refuse_without_bucket(self, error: FileNotFoundError) -> None:
+        """What S3 calls missing is the bucket: no prefix in it is just empty. Its own answer says so; nothing more is asked."""
+        answer = getattr(error.__cause__, "response", None) or {}
+        if answer.get("Error", {}).get("Code") == "NoSuchBucket":
+            bucket = self.root.partition("/")[0]
+            raise StoreRefused(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
 
     def _delete(self, key: str) -> None:
         try:

@@ -72,6 +72,15 @@ def test_a_wrong_secret_is_one_clear_line_without_the_secret(s3_url: str, s3_env
     assert "not-the-secret" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("list",), ("collect", "r"), ("status", "r")], ids=lambda words: words[0])
+def test_a_bucket_that_is_not_there_is_told_so_and_not_that_it_has_no_runs(
+    words: tuple[str, ...], s3_environment: dict, call: Callable
+) -> None:
+    done = call(*words, "--store", "s3://buckt/runs", **s3_environment)
+    assert done.returncode == 1, done.stdout
+    assert "bucket 'buckt' does not exist" in done.stderr
+
+
 def test_a_store_that_is_away_ends_within_the_timeout(s3_url: str, s3_environment: dict, call: Callable, proxy) -> None:
     proxy.is_away = True
     started = time.monotonic()

@@ -63,6 +63,13 @@ def test_objects_are_written_listed_and_deleted(s3_url: str, tmp_path: Path) -> 
         store.get("ab")
 
 
+def test_a_bucket_that_is_not_there_is_no_empty_store(s3_environment: dict[str, str], proxy) -> None:
+    store = open_store("s3://buckt/runs", policy=QUICK)
+    for call in (lambda: store.children(""), lambda: store.list(""), lambda: store.exists("run.json")):
+        with pytest.raises(StoreRefused, match="bucket 'buckt' does not exist"):
+            call()
+
+
 def test_what_is_written_is_listed_at_once(s3_url: str) -> None:
     store = open_store(s3_url)
     for number in range(5):

@@ -16,6 +16,7 @@ from opd.config.errors import nearest
 from opd.config.keys import Key, cluster_keys, spec_keys
 from opd.config.rule import Rule, keys_read
 from opd.config.rules import RULES
+from opd.config.rules.store import STORE
 from opd.config.rules.terms import SIZES
 from opd.config.tree import field_at
 from opd.config.verl_keys import VERL_KEYS
@@ -131,7 +132,7 @@ def _searched(key: Key) -> str:
 
 def _rules(path: str) -> list[Rule]:
     """The rules that name the key, then those that read it."""
-    rules = (*RULES, *CLUSTER_RULES)
+    rules = (*STORE, *RULES, *CLUSTER_RULES)
     about = [rule for rule in rules if rule.key.partition(".{")[0] == path]
     return about + [rule for rule in rules if rule not in about and path in keys_read(rule.when, SIZES)]
 

@@ -18,7 +18,7 @@ from opdctl.chart.helm import find_chart, find_helm, template
 from opdctl.chart.values import Experiment, load_experiments
 from opdctl.errors import ToolError
 from opdctl.local import trainer_is_installed
-from opdctl.runs.targets import open_place
+from opdctl.runs.targets import check_url, open_place
 
 HELM_TIMEOUT_S = 20.0
 FORWARD = "a server inside the cluster is reached by a forwarded port and AWS_ENDPOINT_URL in this shell"
@@ -86,12 +86,15 @@ def check_store(at: str | StoreAddress, *, timeout_s: float, is_elsewhere: bool 
     Args:
         is_elsewhere: the run is to be on a cluster, with credentials and ways to the store that this shell may not have.
     """
-    if is_elsewhere and (check := _not_from_here(at)) is not None:
-        return check
     try:
+        check_url(at.url if isinstance(at, StoreAddress) else at)
+        if is_elsewhere and (check := _not_from_here(at)) is not None:
+            return check
         place = open_place(at, timeout_s=timeout_s)
         place.check_create_only()
-    except (StoreError, ToolError) as error:
+    except ToolError as error:
+        return bad("store", str(error), error.fix)
+    except StoreError as error:
         fix = f"check the URL, the credentials in the environment and that the bucket exists; {FORWARD}"
         return bad("store", str(error), fix)
     return good("store", f"{place.url}: writable, create-only writes are honoured")

@@ -14,7 +14,7 @@ from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi, connect, is_configured
 from opdctl.kube.errors import ClusterError
 from opdctl.kube.run import ClusterRun, look
-from opdctl.runs.targets import SPEC_SUFFIXES, STORE_VARIABLE, RunPlace, open_place
+from opdctl.runs.targets import SPEC_SUFFIXES, STORE_VARIABLE, RunPlace, is_no_folder, open_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ def _unknown(target: Target, api: KubeApi | None, store: str | None, notes: list
     at = target.store if target.is_place else store or os.environ.get(STORE_VARIABLE) or target.store
     url = at.url if isinstance(at, StoreAddress) else at
     if url:
-        places.append(f"store {url}: it has no {RUN_FILE}")
+        places.append(f"store {url}: {'there is no such folder' if is_no_folder(url) else f'it has no {RUN_FILE}'}")
     if not places:
         return ToolError(
             f"which store, or which cluster? A run is named by its id in one of them{why}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from opd.runs.identity import RUN_FILE
-from opd.store.access import SILENCE_S, StoreAddress, address_of, under
+from opd.store.access import SILENCE_S, URL_FIX, URL_RULE, StoreAddress, address_of, is_usable, under
 from opd.store.base import RetryPolicy, Store
 from opd.store.opening import open_store
 from opdctl.errors import ToolError, usage_error
@@ -35,14 +35,25 @@ class RunPlace:
 def open_place(at: str | StoreAddress, *, timeout_s: float) -> Store:
     """The store behind a path or URL, as patient as the command may be; the shell's variables win over an experiment's."""
     url, variables = at if isinstance(at, StoreAddress) else (at, {})
+    check_url(url)
+    patience_s = min(timeout_s / 3, max(PATIENCE_S, timeout_s / 60), MAX_PATIENCE_S)
+    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
+    return open_store(url, policy=policy, environment=under(variables, os.environ))
+
+
+def check_url(url: str) -> None:
+    """Refuse a store that no run may have, before a folder of that name is made.
+
+    Raises:
+        ToolError: it carries credentials, or is meant as a URL and is none.
+    """
     if urlsplit(url).password is not None or "@" in urlsplit(url).netloc:
         raise usage_error(
             f"store {urlsplit(url).scheme}://{urlsplit(url).hostname or ''}...: a store URL carries no credentials",
             fix="give them in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)",
         )
-    patience_s = min(timeout_s / 3, max(PATIENCE_S, timeout_s / 60), MAX_PATIENCE_S)
-    policy = RetryPolicy(max_elapsed_s=patience_s, silence_s=patience_s)
-    return open_store(url, policy=policy, environment=under(variables, os.environ))
+    if not is_usable(url):
+        raise usage_error(f"store {url}: {URL_RULE}", fix=URL_FIX)
 
 
 def find_runs(
@@ -93,8 +104,10 @@ def find_runs(
     are_runs = in_threads(lambda place: place.store.exists(RUN_FILE), places, num_threads=NUM_THREADS)
     for place, is_run in zip(places, are_runs, strict=True):
         if not is_run:
+            parent = place.store.url.rpartition("/")[0]
+            why = f"there is no folder {parent}" if is_no_folder(parent) else f"it has no {RUN_FILE}"
             raise ToolError(
-                f"no run {place.run_id!r} at {place.store.url}: it has no {RUN_FILE}",
+                f"no run {place.run_id!r} at {place.store.url}: {why}",
                 fix="`opdctl list --store URL` shows the runs of a store; a run appears with its first attempt",
             )
     return places
@@ -153,9 +166,14 @@ def _at(target: str, timeout_s: float) -> RunPlace:
 
 def _all_runs(url: str, timeout_s: float) -> list[RunPlace]:
     root = open_place(url, timeout_s=timeout_s)
-    folder = Path(url.removeprefix("file://"))
-    if "://" not in url.removeprefix("file://") and not folder.is_dir():
+    if is_no_folder(url):
         raise ToolError(
             f"store {url}: there is no such folder", fix="correct --store; a run makes it with its first attempt"
         )
     return [RunPlace(run_id=name, store=root.child(name)) for name in root.children("")]
+
+
+def is_no_folder(url: str) -> bool:
+    """Whether a store on this machine is not there."""
+    path = url.removeprefix("file://")
+    return "://" not in path and not Path(path or "/").is_dir()

@@ -10,6 +10,7 @@ from opd.config.rules.carry import CARRY
 from opd.config.rules.importance import IMPORTANCE
 from opd.config.rules.loss import LOSS
 from opd.config.rules.stages import STAGES
+from opd.config.rules.store import STORE
 from opd.config.rules.teachers import TEACHERS, unlike_offloads, unread_blends
 from opd.config.rules.terms import SIZES
 
@@ -20,7 +21,9 @@ values have no such default."""
 
 def check(spec: BaseSpec) -> list[Problem]:
     """Every broken rule of the spec, in the order of the tables."""
+    tree = spec.model_dump(mode="json")
+    problems = list(broken(STORE, tree))
     if not isinstance(spec, RunSpec):
-        return []
-    problems = list(broken(RULES, with_named(spec.model_dump(mode="json"), SIZES)))
+        return problems
+    problems += broken(RULES, with_named(tree, SIZES))
     return problems + list(unlike_offloads(spec)) + list(unread_blends(spec))
