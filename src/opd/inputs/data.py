@@ -18,7 +18,7 @@ from opd.data.split import part_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
+SUFFIXES = (".parquet", ".json", ".jsonl")  # what verl's data set reads
 _PREPARE = "prepare it with `python -m opd.data.prepare_grpo_data`, `process_eval_data` or `prepare_agent_data`"
 PROMPT = "prompt"
 _NUM_SHOWN = 5
@@ -173,17 +173,17 @@ def _go_together(one: pa.DataType, other: pa.DataType) -> bool:
 
 def _look_at(path: Path, prompt_key: str) -> _File:
     if path.is_dir():
-        found = sorted(str(p) for p in path.iterdir() if p.suffix in _SUFFIXES)
+        found = sorted(str(p) for p in path.iterdir() if p.suffix in SUFFIXES)
         return _refused("this is a folder; name its files", f"[{', '.join(found[:_NUM_SHOWN])}]" if found else _PREPARE)
     if not path.exists():
         beside = path.parent if path.parent.is_dir() else None
-        near = sorted(p.name for p in beside.iterdir() if p.suffix in _SUFFIXES)[:_NUM_SHOWN] if beside else []
+        near = sorted(p.name for p in beside.iterdir() if p.suffix in SUFFIXES)[:_NUM_SHOWN] if beside else []
         there = f"; {beside} has {', '.join(near)}" if near else ""
         return _refused(
             f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent}), or {_PREPARE}"
         )
-    if path.suffix not in _SUFFIXES:
-        return _refused(f"a prompt file ends in one of {', '.join(_SUFFIXES)}", _PREPARE)
+    if path.suffix not in SUFFIXES:
+        return _refused(f"a prompt file ends in one of {', '.join(SUFFIXES)}", _PREPARE)
     if path.suffix != ".parquet" and not path.stat().st_size:
         return _refused("the file is empty", _PREPARE)
     if path.suffix == ".json":
