@@ -69,7 +69,10 @@ def test_no_file_is_overwritten_unless_asked_for(inside: Callable, tmp_path: Pat
         ((*MODELS, *FILES, "--image", "opd:latest"), "named by its digest"),
         ((*MODELS, *FILES, "--hub-secret", "hub"), "NAME:KEY"),
         ((*MODELS, *FILES, "--storage-class", "Not A Name"), "cluster.checkpoints.storageClass"),
-        ((*MODELS, "--data", "train.csv", "--val", "v.parquet"), "data.train 'train.csv': a prompt file ends in one of"),
+        (
+            (*MODELS, "--data", "train.csv", "--val", "v.parquet"),
+            "data.train 'train.csv': a prompt file ends in one of",
+        ),
         ((*MODELS, "--data", "a.parquet,b.csv", "--val", "v.parquet"), "data.train 'b.csv'"),
         ((*MODELS, "--data", "a.parquet", "--val", "v.txt"), "data.val 'v.txt'"),
         ((*MODELS, "--data", "prepared", "--val", "v.parquet"), "--val v.parquet would have no effect"),
@@ -85,7 +88,8 @@ def test_what_is_missing_or_wrong_is_named_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("train", "val"), [("s3://b/train.jsonl", "s3://b/val.jsonl"), ("a.json,b.parquet", "c.json"), ("toy://train", "toy://heldout")]
+    ("train", "val"),
+    [("s3://b/train.jsonl", "s3://b/val.jsonl"), ("a.json,b.parquet", "c.json"), ("toy://train", "toy://heldout")],
 )
 def test_every_kind_of_prompt_file_that_is_read_is_taken_for_a_file(
     inside: Callable, tmp_path: Path, train: str, val: str

@@ -21,7 +21,9 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the two files.")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: flags, what the cluster offers, and defaults.")]
 Student = Annotated[Text, typer.Option(help="Model to train: model.path.")]
 Teacher = Annotated[Text, typer.Option(help="Frozen teacher: teacher.path.")]
-Data = Annotated[Text, typer.Option(help="Prompt files (.parquet, .json, .jsonl; a comma between), or the folder of prepared ones.")]
+Data = Annotated[
+    Text, typer.Option(help="Prompt files (.parquet, .json, .jsonl; a comma between), or the folder of prepared ones.")
+]
 Val = Annotated[Text, typer.Option(help="Prompt files to validate on, where --data names files.")]
 Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node to use: trainer.gpus_per_node.")]
 Store = Annotated[Text, typer.Option("--store", metavar="URL", help="Bucket or folder of all runs: store.url.")]
