@@ -15,7 +15,7 @@ from opd.inputs.data import PROMPT, DataSet, data_problems
 from opd.inputs.models import model_problems
 from opd.inputs.places import place_problems
 
-__all__ = ["DataSet", "Inputs", "check_inputs"]
+__all__ = ["DataSet", "Inputs", "check_inputs", "scorer_of_texts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ class Inputs:
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
             named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
         column = MESSAGES if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None else PROMPT
-        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column)]
+        scorer = scorer_of_texts(spec)
+        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column, scorer=scorer)]
         if not isinstance(spec, EvalSpec):
             train = DataSet(
                 key="data.train",
@@ -51,6 +52,7 @@ class Inputs:
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
                 prompt_key=column,
+                scorer=scorer,
                 split=spec.data.split,
                 columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
             )
@@ -64,6 +66,12 @@ class Inputs:
         if isinstance(spec, SftSpec):
             places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
         return cls(models=models, data=data, places=places)
+
+
+def scorer_of_texts(spec: AnyRunSpec) -> str:
+    """The reward function of a run by name, where it reads ground truths as text; empty for one that reads what it likes."""
+    function = "" if isinstance(spec, SftSpec) else spec.reward.function
+    return "" if function in ("agent_plan", "custom") else function
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:

@@ -26,7 +26,7 @@ from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
-from opd.inputs import DataSet, Inputs, check_inputs
+from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.runs import origin, stacks
 from opd.runs.run import Run
 from opd.runs.start_times import START
@@ -274,6 +274,7 @@ def _inputs(config: DictConfig) -> Inputs:
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
         prompt_key=data.get("prompt_key", "prompt"),
+        scorer=scorer_of_texts(ours.spec),
         split=ours.spec.data.split,
         columns=() if ours.distillation is None else ours.distillation.prompt_columns,
     )

@@ -183,13 +183,13 @@ def _val(text: str) -> dict[str, Any]:
 
 
 def _files(path: str, text: str) -> list[str]:
-    from opd.inputs.data import SUFFIXES
+    from opd.inputs.data import suffix_fault
 
     files = [part.strip() for part in text.split(",") if part.strip()]
     for file in files:
-        if not file.endswith(SUFFIXES) and not file.startswith("toy://"):
+        if not file.startswith("toy://") and (rule := suffix_fault(PurePath(file))):
             fix = "prepare it as one of these; the name of a folder of prepared files (--data) may end in /"
-            raise usage_error(f"{path} {file!r}: a prompt file ends in one of {', '.join(SUFFIXES)}", fix=fix)
+            raise usage_error(f"{path} {file!r}: {rule}", fix=fix)
     return files
 
 
