@@ -8,6 +8,8 @@ from tests.chaos.kills import EQUAL
 from tests.chaos.scenario import scenario
 
 from opd.runs.attempts import DEFAULT_LEASE_TTL_S, HEARTBEAT_FILE, OWNER_FILE, attempt_prefix, read_owner
+from opd.runs.manifest import step_folder
+from opd.runs.resume import complete_steps
 
 
 @scenario(
@@ -21,8 +23,14 @@ def two_attempts(context: Context) -> str:
         _freeze(first, "generation", 2)
         second = case.start(freeze_at="upload:3")
         _freeze(second, "upload", 3)
-        third = case.start(freeze_at="generation:2")
-        _freeze(third, "generation", 2)
+        uploading = complete_steps([case.places.store])[-1] + 1
+        third = case.start(freeze_at="generation:3")
+        _freeze(third, "generation", 3)
+        sealed = complete_steps([case.places.store])
+        require(
+            uploading in sealed,
+            f"the third attempt sealed steps {sealed}, and the second froze in its save of step {uploading}",
+        )
         waited_s = [_seconds_between(case, attempt) for attempt in (1, 2)]
         require(min(waited_s) >= DEFAULT_LEASE_TTL_S - 1, f"taken over {waited_s} s after the last sign of life")
         num_before = len(proxy.requests)
@@ -39,9 +47,8 @@ def two_attempts(context: Context) -> str:
                 line for line in attempt.output.splitlines() if line.startswith(f"opd.launch: attempt {number} of ")
             ]
             require(said and "was overtaken by attempt 3" in said[-1], f"attempt {number}: {last_lines(attempt)}")
-        # The third had sealed step 4 before the second woke up in its own save of that step.
         written = [path for method, path in proxy.requests[num_before:] if method in ("PUT", "POST")]
-        stale = [path for path in written if "/global_step_4/" in path]
+        stale = [path for path in written if any(f"/{step_folder(step)}/" in path for step in sealed)]
         require(not stale, f"a sealed step was written over: {stale[:3]}")
         context.must_equal_reference(case)
         return (

@@ -76,6 +76,21 @@ def test_requests_go_to_the_least_busy_server_and_a_conversation_stays_where_it_
     assert asyncio.run(route()) == ["a", "b", "a", "a", "b"]
 
 
+def test_a_row_finds_the_server_with_its_prefix_again_after_a_round_and_old_ones_are_forgotten(monkeypatch):
+    monkeypatch.setattr(verl_trainer, "DEFAULT_ROUTING_CACHE_SIZE", 2)
+    client = verl_trainer.InProcessClient(config=None, servers={"a": 1, "b": 2})
+
+    async def rounds() -> list[list[str]]:
+        seen = []
+        for rows in (("x", "y"), ("y",), ("z", "x")):
+            seen.append([(await client._acquire_server(row))[0] for row in rows])
+            for name in seen[-1]:
+                client._release_server(name)
+        return seen
+
+    assert asyncio.run(rounds()) == [["a", "b"], ["b"], ["a", "b"]]
+
+
 def test_verl_sets_up_in_the_order_in_which_a_start_is_told():
     source = inspect.getsource(trainer_base.PPOTrainer._setup)
     calls = [

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 from tests.gpu.facts import machine
+from tests.gpu.processes import end
 from tests.gpu_smoke import planner
 from tests.gpu_smoke.promises import (
     Promise,
@@ -152,11 +153,7 @@ def wait(process: subprocess.Popen[bytes], timeout_s: float) -> int:
     except subprocess.TimeoutExpired:
         return 124
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            time.sleep(5)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end(process)
 
 
 def _title(process: psutil.Process) -> str:
@@ -168,23 +165,25 @@ def _title(process: psutil.Process) -> str:
 
 def lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
     """SIGKILL to one process of the trainer's ranks, in a step after the first save is sealed, and what came of it."""
+    try:
+        return _lose_a_rank(process, run_dir, timeout_s)
+    finally:
+        end(process)
+
+
+def _lose_a_rank(process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float) -> Promise:
     deadline = time.monotonic() + timeout_s
     name = f"a rank killed after step {SAVE_EVERY} is sealed ends the start"
-
-    def broken(observed: str) -> Promise:
-        wait(process, timeout_s=0)
-        return Promise(name, observed, False)
-
     while not (run_dir / step_folder(SAVE_EVERY) / COMPLETE_FILE).exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            return broken("it ended or hung before")
+            return Promise(name, "it ended or hung before", False)
         time.sleep(0.1)
     time.sleep(1.0)  # into the step
     ranks = [
         one for one in psutil.Process(process.pid).children(recursive=True) if _title(one).startswith("ray::WorkerDict")
     ]
     if not ranks:
-        return broken("no process of a rank was found")
+        return Promise(name, "no process of a rank was found", False)
     killed = time.monotonic()
     ranks[-1].kill()
     code = wait(process, min(120.0, timeout_s))

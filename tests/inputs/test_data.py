@@ -110,6 +110,7 @@ def test_a_missing_file_is_named_with_what_lies_beside_it(tmp_path):
 
 def test_a_folder_is_answered_with_its_files(tmp_path):
     path = write_rows(tmp_path / "train.parquet", prompt_rows(1))
+    (tmp_path / ".opd-fetched.json").write_text("{}")
     assert only([str(tmp_path)]).fix == f"[{path}]"
 
 
@@ -197,13 +198,13 @@ def with_truths(path, *truths) -> str:
         {**row, "reward_model": {"style": "rule", "ground_truth": truth}}
         for row, truth in zip(prompt_rows(len(truths)), truths, strict=True)
     ]
-    if path.suffix == ".jsonl":
+    if path.suffix != ".parquet":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return str(path)
     return write_rows(path, rows, None)
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "json"])
 @pytest.mark.parametrize(
     ("truths", "said"),
     [((5.0, 6.0), "has 5.0 in row 0"), ((["5"], ["6"]), "has ['5'] in row 0"), ((None, "5"), "has None in row 0")],
@@ -296,6 +297,30 @@ def test_json_lines_are_looked_at_by_their_first_row(tmp_path):
     assert "first line is no object in JSON" in only([str(path)]).rule
     path.write_text(json.dumps(prompt_rows(1)[0]) + "\n")
     assert faults([str(path)]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda rows: json.dumps(rows),
+        lambda rows: json.dumps(rows, indent=1),
+        lambda rows: "\n".join(map(json.dumps, rows)),
+        lambda rows: json.dumps(rows[0], indent=1),
+    ],
+    ids=["list", "indented list", "lines", "one object"],
+)
+def test_a_json_file_is_looked_at_however_its_reader_takes_it(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text([{"problem": "1+1?", "answer": "2"}] * 2))
+    assert "lacks the columns prompt, data_source, reward_model (it has problem, answer)" in only([str(path)]).rule
+    path.write_text(text(prompt_rows(2)))
+    assert faults([str(path)]) == []
+
+
+@pytest.mark.parametrize("text", ["[]", "[1, 2]", '[{"prompt": ', "what\n"])
+def test_a_json_file_without_objects_is_refused(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    assert "first row is no object in JSON" in only([str(tmp_path / "a.json")]).rule
 
 
 def test_files_that_differ_in_how_a_type_is_written_are_joined(tmp_path):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from opd.config import parse_tree
+from opd.config import SpecError, parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.errors import StoreUnavailable
 from opd.inputs import locations
+from opd.inputs.fetch import NothingThere
+from opd.trainer.entry import compose, prepare
 
 
 @pytest.fixture
@@ -55,3 +58,40 @@ def test_folders_hugging_face_ids_and_bundled_names_stay_as_they_are(fetched):
     assert fetched == []
     assert it.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"
     assert list(it.data.train_files) == ["toy://train", "/claim/a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [("train", "data.train"), ("val", "data.val"), ("model", "model.path"), ("teacher", "teacher.path")],
+)
+def test_a_url_with_nothing_behind_it_is_a_fault_of_its_key_and_a_store_that_is_away_is_none(monkeypatch, given, key):
+    url, raised = "s3://b/modl", NothingThere("nothing")
+
+    def local_copy(asked):
+        assert asked == url
+        raise raised
+
+    monkeypatch.setattr(locations, "local_copy", local_copy)
+    values = {"model": "m", "teacher": "t", "train": ["a.parquet"], "val": ["b.parquet"]}
+    values[given] = url if isinstance(values[given], str) else [url]
+    with pytest.raises(SpecError) as refused:
+        locations.resolve_store_urls(config(**values))
+    [problem] = refused.value.problems
+    assert (problem.path, problem.value, problem.fix) == (key, url, "check the path and the bucket")
+    raised = StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable):
+        locations.resolve_store_urls(config(**values))
+
+
+@pytest.mark.parametrize("key", ["train", "val"])
+def test_a_fetched_folder_of_data_is_refused_by_the_users_own_key_and_url(monkeypatch, tmp_path, key):
+    for name in ("a.parquet", "b.jsonl", ".opd-fetched.json"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(locations, "local_copy", lambda url: str(tmp_path))
+    data = {"train": ["toy://train"], "val": ["toy://heldout"], key: ["s3://b/data"]}
+    tree = {"kind": "opd", "device": "cpu", "model": {"path": "toy://student"}, "teacher": {"path": "toy://teacher"}}
+    with pytest.raises(SpecError) as refused:
+        prepare(compose(parse_tree(tree | {"data": data}).spec, RunFacts(run_id="r", run_dir=str(tmp_path / "run"))))
+    [problem] = refused.value.problems
+    assert (problem.path, problem.value) == (f"data.{key}", "s3://b/data")
+    assert problem.fix == "[s3://b/data/a.parquet, s3://b/data/b.jsonl]"

@@ -41,6 +41,23 @@ def test_what_cannot_be_a_hub_id_is_a_folder_that_is_not_there(path):
     assert "there is no such folder" in only(path).rule
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "https://huggingface.co/Qwen/Qwen3-1.7B",
+        "https://www.huggingface.co/Qwen/Qwen3-1.7B/tree/main",
+        "hf://Qwen/Qwen3-1.7B",
+        "hf://models/Qwen/Qwen3-1.7B@main",
+    ],
+)
+def test_an_address_of_the_hub_is_answered_with_the_models_id(path):
+    assert only(path).fix == "write OWNER/NAME: Qwen/Qwen3-1.7B"
+
+
+def test_another_address_on_the_web_is_no_model():
+    assert only("https://models.example/student").fix.startswith("write OWNER/NAME")
+
+
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     assert "this is a file" in only(tmp_path / "model.gguf").rule

@@ -21,7 +21,12 @@ def _spec(student: str, a: str, b: str):
             "model": {"path": student},
             "teachers": {"a": {"path": a}, "b": {"path": b}},
             "route": {"to": {"x": "a", "y": "b"}},
-            "data": {"train": ["toy://train"], "val": ["toy://heldout"]},
+            "data": {
+                "train": ["toy://train"],
+                "val": ["toy://heldout"],
+                "max_prompt_length": 32,
+                "max_response_length": 8,
+            },
         }
     ).spec
 

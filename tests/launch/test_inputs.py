@@ -58,6 +58,12 @@ ROW = prompt_rows(1)[0]
         ({"data__train": "[text.parquet]"}, "data.train", "its column 'prompt' is string"),
         ({"teacher__path": "/models/none"}, "teacher.path", "there is no such folder"),
         ({"model__path": "half"}, "model.path", "2 of the 2 weight files"),
+        ({"model__path": "short"}, "data.max_response_length", "at most 2048,"),
+        (
+            {"model__path": "https://huggingface.co/Qwen/Qwen3-1.7B"},
+            "model.path",
+            "write OWNER/NAME: Qwen/Qwen3-1.7B",
+        ),
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
@@ -70,6 +76,8 @@ def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "train.parquet").read_bytes()[:200])
     for file in Path(write_model(tmp_path / "half")).glob("*.safetensors"):
         file.unlink()
+    config = Path(write_model(tmp_path / "short")) / "config.json"
+    config.write_text(json.dumps({"max_position_embeddings": 4096}))
     done = start(**sets)
     assert (done.returncode, done.stdout) == (2, "")
     lines = done.stderr.splitlines()

@@ -211,6 +211,15 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
     assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
 
 
+def test_a_plan_of_rows_beyond_the_students_context_is_refused(plan, tmp_path):
+    file = tmp_path / "student" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": 4096}))
+    refused = plan("data.max_prompt_length=96", "data.max_response_length=4001")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "data.max_response_length\n    value: 4001\n" in refused.stderr
+    assert "fix:   at most 4000," in refused.stderr
+
+
 # The layers of Qwen3-4B and Qwen3-32B.
 PLANNERS = {"model": (36, 2560, 9728, 32, True), "teacher": (64, 5120, 25600, 64, False)}
 

@@ -128,6 +128,14 @@ def test_a_sleeping_server_leaves_its_context_and_wakes_up_with_its_weights_firs
     assert awake["student"]["rollout server"] == 500_000_000
 
 
+def test_a_server_whose_cache_has_a_size_of_its_own_takes_that_and_its_weights_instead_of_a_share():
+    found = parts(
+        job(device_bytes=10**9, rollout_share=0.5, rollout_cache_bytes=10_000, rollout_sleeps=False), OFFLOADED
+    )
+    assert found["rollout"]["rollout server"] == found["student"]["rollout server"] == 2 * 2120 + 10_000 + ASLEEP_BYTES
+    assert "rollout server" not in parts(job(rollout_cache_bytes=10_000), OFFLOADED)["rollout"]  # there is none
+
+
 def test_only_the_larger_of_logits_and_a_layers_backward_counts():
     student = phases_of(job(), OFFLOADED)[2]
     assert student.total == sum(student.parts.values()) + max(student.either.values())

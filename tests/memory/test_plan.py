@@ -226,6 +226,12 @@ def test_a_server_that_asks_too_much_is_told_its_largest_share():
     assert plan.knobs[0] == "rollout.gpu_memory_utilization: 0.8: fits"
 
 
+def test_a_share_that_the_server_does_not_read_is_not_proposed():
+    plan = make_plan(job(device_bytes=10**10, rollout_share=0.95, rollout_cache_bytes=2 * 10**10))
+    assert not plan.fits
+    assert not any("gpu_memory_utilization" in knob for knob in plan.knobs)
+
+
 def test_the_table_has_a_column_a_phase_and_adds_up():
     text = render(make_plan(job(device_bytes=10**12, rollout_share=0.5)))
     header = text.splitlines()[0]

@@ -144,6 +144,16 @@ def test_the_servers_cache_has_entries_of_the_format_that_vllm_is_given(engine_k
     assert job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None).key_value_bytes == num_bytes
 
 
+def test_extra_arguments_of_vllm_win_over_the_servers_share():
+    tree = MINIMAL["opd"] | {"device": "cuda"}
+    tree["rollout"] = {
+        "gpu_memory_utilization": 0.6,
+        "engine_kwargs": {"gpu_memory_utilization": 0.3, "kv_cache_memory_bytes": 3 * 10**9},
+    }
+    found = job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None)
+    assert (found.rollout_share, found.rollout_cache_bytes) == (0.3, 3 * 10**9)
+
+
 def test_a_plan_knows_which_teachers_read_a_row_together():
     tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
     tree["teachers"] = {"b": {"path": "t"}, "a": {"path": "u"}, "c": {"path": "v"}}

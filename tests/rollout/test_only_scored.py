@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transformers import AutoTokenizer
@@ -101,6 +102,23 @@ def test_answers_are_reported_with_their_scores_and_stored_nowhere(worker):
     assert {(sample.problem_index, sample.sample_index): sample.acc for sample in report.samples} == came
     assert [sample.numbers for sample in report.samples] == [{"is_short": 1.0, "rate": 0.25}] * len(came)
     assert (report.num_trajectories, report.num_failed) == (4, 1)
+
+
+class EngineDeadError(Exception):
+    """As vLLM's, by name."""
+
+
+def test_an_engine_that_is_dead_ends_the_run_after_what_was_answered_has_been_reported(worker):
+    class Dying(_Loop):
+        async def run(self, sampling: dict[str, Any], *, session_id: int, index: int, **fields: Any) -> AgentLoopOutput:
+            if int(index) == 6:
+                raise ray.exceptions.RayTaskError("generate", "EngineDeadError: see above", EngineDeadError())
+            return await super().run(sampling, session_id=session_id, index=index, **fields)
+
+    worker.__dict__["_agent_loop"] = lambda name, client: Dying(client, worker.asked)
+    report = asyncio.run(worker.generate(_batch(**{"global_steps": 7, "__rollout_n__": 1, ONLY_SCORED: True})))
+    assert isinstance(report.fault, ray.exceptions.RayTaskError)
+    assert (report.num_trajectories, report.num_failed, len(report.samples)) == (2, 1, 1)
 
 
 def _cut_once_row_6_is_asked(worker: RolloutWorker, batch: TensorDict) -> RolloutReport:

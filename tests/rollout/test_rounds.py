@@ -98,6 +98,19 @@ def test_a_server_that_is_gone_ends_the_round_instead_of_each_of_its_rows(worker
         asyncio.run(worker.advance([[_begun(0, 3)], [_begun(2, 9)]], 5))
 
 
+class EngineDeadError(Exception):
+    """As vLLM's, by name."""
+
+
+def test_an_engine_that_is_dead_ends_the_round_though_its_servers_actor_lives(worker):
+    async def generate(*_: Any, **__: Any) -> TokenOutput:
+        raise ray.exceptions.RayTaskError("generate", "EngineDeadError: see above", EngineDeadError())
+
+    worker.llm_client.generate = generate
+    with pytest.raises(ray.exceptions.RayTaskError):
+        asyncio.run(worker.advance([[_begun(0, 3)], [_begun(2, 9)]], 5))
+
+
 def test_a_complete_row_trains_behind_the_prompt_that_its_tokens_followed(worker):
     class Rendered:
         """Writes the prompt as it is today."""

@@ -6,9 +6,11 @@ import importlib.util
 
 import pytest
 
+from opd.config import SpecError
+from opd.config.run_config import RunFacts
 from opd.errors import MissingPackage
 from opd.main_opd import spec_of
-from opd.trainer.entry import check_server
+from opd.trainer.entry import check_server, compose
 
 
 def spec(device: str):
@@ -25,3 +27,13 @@ def test_a_rollout_server_that_is_not_installed_is_refused_with_the_way_to_insta
 def test_the_cpu_server_needs_no_package(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_server(spec("cpu"))
+
+
+def test_an_override_that_verls_config_does_not_know_is_refused_by_its_key():
+    given = ["actor_rollout_ref.model.path=m", "trainer.device=cpu", "actor_rollout_ref.rollout.nn=3"]
+    with pytest.raises(SpecError) as refused:
+        compose(spec_of(given, {"TEACHER_MODEL_PATH": "t"}), RunFacts(run_id="r", run_dir=None))
+    [problem] = refused.value.problems
+    assert problem.path == "overrides"
+    assert "Could not override 'actor_rollout_ref.rollout.nn'" in problem.rule
+    assert "+KEY=VALUE adds a key that verl's config lacks" in problem.fix

@@ -267,6 +267,26 @@ class TestTeachers:
         assert routed["false"]["moved"] == []
 
 
+def test_a_head_that_stays_gathered_after_a_forward_outlives_the_other_weights(group):
+    module = nn.Module()
+    module.body, module.head = nn.Linear(4, 8), nn.Linear(8, 3)
+    module.forward = lambda x: module.head(module.body(x))
+    module.requires_grad_(False)
+    mesh = distributed.init_device_mesh("cpu", (1,))
+    for part in (module.head, module):  # verl wraps an untied head as a unit of its own
+        fully_shard(part, mesh=mesh, reshard_after_forward=False)
+    expected = module.head.weight.to_local().clone()
+    engine = TeacherEngine.__new__(TeacherEngine)
+    engine.module, engine.head = module, module.head
+    engine.parked = ParkedWeights(module, DEVICE)
+    engine.parked.load()
+    module(torch.ones(2, 4))
+    kept = engine.head_weight()
+    engine.parked.release()
+    assert kept.untyped_storage().size(), "its memory was let go"
+    assert torch.equal(kept, expected)
+
+
 @pytest.mark.parametrize(
     ("own", "num_forwards", "beside"),
     [

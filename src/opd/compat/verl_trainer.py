@@ -18,6 +18,7 @@ from verl.experimental.reward_loop import reward_loop
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import hf_tokenizer as _hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.router import DEFAULT_ROUTING_CACHE_SIZE
 
 
 @contextlib.contextmanager
@@ -39,18 +40,18 @@ class InProcessClient(LLMServerClient):
         super().__init__(config, load_balancer_handle=None)
         self._servers = servers
         self._in_flight: Counter[str] = Counter(dict.fromkeys(servers, 0))
-        self._sticky: dict[str, str] = {}
+        self._sticky: dict[str, str] = {}  # kept between rounds of rows whose prefix their server has in a cache
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         server = self._sticky.get(request_id) or min(self._in_flight, key=lambda name: (self._in_flight[name], name))
         self._sticky[request_id] = server
+        if len(self._sticky) > DEFAULT_ROUTING_CACHE_SIZE:
+            del self._sticky[next(iter(self._sticky))]
         self._in_flight[server] += 1
         return server, self._servers[server]
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         self._in_flight[server_id] -= 1
-        if not self._in_flight.total():
-            self._sticky.clear()  # nobody is in a conversation: forget who spoke to whom
 
 
 class _InProcessServers(LLMServerManager):

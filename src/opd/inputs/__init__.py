@@ -5,14 +5,15 @@ Torch-free. Every fault becomes one `Problem` with key, value, rule and fix; all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opd.config.algorithm import MESSAGES
-from opd.config.errors import SpecError
+from opd.config.context import context_problems
+from opd.config.errors import Problem, SpecError
 from opd.config.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.inputs.data import PROMPT, DataSet, data_problems
-from opd.inputs.models import model_problems
+from opd.inputs.models import context_of_folder, model_problems
 from opd.inputs.places import place_problems
 
 __all__ = ["DataSet", "Inputs", "check_inputs", "scorer_of_texts"]
@@ -26,11 +27,13 @@ class Inputs:
         models: (key of the spec, path) of each model.
         data: each data set.
         places: (key of the spec, path) of a program, a list or a folder that the run reads.
+        spec: whose rows the model must have room for; None: that is not looked at.
     """
 
     models: Sequence[tuple[str, str]]
     data: Sequence[DataSet]
     places: Sequence[tuple[str, str]] = ()
+    spec: AnyRunSpec | None = None
 
     @classmethod
     def of(cls, spec: AnyRunSpec) -> Inputs:
@@ -65,7 +68,7 @@ class Inputs:
             places += [("opd.teacher_answers", path) for path in spec.opd.teacher_answers or ()]
         if isinstance(spec, SftSpec):
             places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
-        return cls(models=models, data=data, places=places)
+        return cls(models=models, data=data, places=places, spec=spec)
 
 
 def scorer_of_texts(spec: AnyRunSpec) -> str:
@@ -85,6 +88,18 @@ def check_inputs(inputs: Inputs, *, origin: str = "") -> None:
     Raises:
         SpecError: with every fault found.
     """
-    problems = [*model_problems(inputs.models), *data_problems(inputs.data), *place_problems(inputs.places)]
+    problems = [
+        *model_problems(inputs.models),
+        *_context_problems(inputs),
+        *data_problems(inputs.data),
+        *place_problems(inputs.places),
+    ]
     if problems:
         raise SpecError(problems, origin=origin)
+
+
+def _context_problems(inputs: Inputs) -> Iterator[Problem]:
+    """Of models on this machine; others have no config here yet."""
+    for key, path in inputs.models:
+        if inputs.spec is not None and key == "model.path":
+            yield from context_problems(inputs.spec, context_of_folder(path))

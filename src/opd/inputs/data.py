@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +44,7 @@ class DataSet:
         scorer: the built-in scorer that reads the ground truths, as text; empty: another function, or none.
         split: the part of the rows that is used.
         columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.
+        written: what people wrote for a file that was fetched, by its place here.
     """
 
     key: str
@@ -54,6 +55,11 @@ class DataSet:
     scorer: str = ""
     split: Split = _WHOLE
     columns: tuple[tuple[str, str], ...] = ()
+    written: Mapping[str, str] | None = None
+
+    def name(self, path: str) -> str:
+        """What the spec calls a file."""
+        return (self.written or {}).get(path, path)
 
 
 def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
@@ -80,12 +86,12 @@ class _File(NamedTuple):
 def _set_problems(data: DataSet) -> Iterator[Problem]:
     files = {}
     for path in data.files:
-        files[path] = _File() if "://" in path else _look_at(Path(path), data.prompt_key)
+        files[path] = _File() if "://" in path else _look_at(Path(path), data.prompt_key, data.name(path))
         for rule, fix in files[path].problems:
-            yield Problem(path=data.key, value=path, rule=rule, fix=fix)
+            yield Problem(path=data.key, value=data.name(path), rule=rule, fix=fix)
     if any(file.problems for file in files.values()):
         return
-    yield from _disagreements(data.key, files)
+    yield from _disagreements(data.key, {data.name(path): file for path, file in files.items()})
     yield from _column_problems(data, files)
     yield from _truth_problems(data)
     counts = [file.num_rows for file in files.values()]
@@ -126,7 +132,7 @@ def _column_problems(data: DataSet, files: dict[str, _File]) -> Iterator[Problem
                 yield Problem(
                     path=key,
                     value=name,
-                    rule=f"{rule} in {path}, a file of {data.key} (it has {', '.join(file.schema.names)})",
+                    rule=f"{rule} in {data.name(path)}, a file of {data.key} (it has {', '.join(file.schema.names)})",
                     fix="name a column, or COLUMN.FIELD, of texts or numbers, or add it to the file",
                 )
                 break
@@ -149,22 +155,25 @@ def _unreadable(schema: pa.Schema, name: str) -> str:
 
 def _truth_problems(data: DataSet) -> Iterator[Problem]:
     """Ground truths whose text is no answer: a model says 5 and not 5.0, ['5'] or None."""
-    for path in data.files if data.scorer else ():
-        truths = None if "://" in path else _truths(Path(path))
-        if truths is None or (row := _first_that_is_no_text(truths, may_be_float=data.scorer == "math_verify")) is None:
+    for path in data.files:
+        if not data.scorer or "://" in path:
+            continue
+        truths = _truths(Path(path))
+        row = _first_that_is_no_text(truths, may_be_float=data.scorer == "math_verify")  # which compares numbers
+        if row is None:
             continue
         value = f"{truths[row].as_py()!r}"[:_MAX_SHOWN_CHARS]
         yield Problem(
             path=data.key,
-            value=path,
+            value=data.name(path),
             rule=f"its column 'reward_model.ground_truth' ({truths.type}) has {value} in row {row} (counted from 0), and "
             f"reward.function={data.scorer} compares the answer with its text: every answer would be wrong",
             fix='write the answer as text ("5"), leave out rows that have none, or score them by reward.function: custom',
         )
 
 
-def _truths(path: Path) -> pa.ChunkedArray | None:
-    """The ground truths of a Parquet file, or of the first of JSON lines; None: of another file."""
+def _truths(path: Path) -> pa.ChunkedArray:
+    """The ground truths of a Parquet file, or that of the first row of a JSON file."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -172,11 +181,8 @@ def _truths(path: Path) -> pa.ChunkedArray | None:
     if path.suffix == ".parquet":
         with pq.ParquetFile(path) as parquet:
             table = parquet.read(columns=["reward_model.ground_truth"])
-    elif path.suffix == ".jsonl":
-        with path.open(encoding="utf-8-sig") as file:
-            table = pa.Table.from_pylist([json.loads(file.readline())])
     else:
-        return None
+        table = pa.Table.from_pylist([_first_row(path)])
     return pc.struct_field(table["reward_model"], "ground_truth")
 
 
@@ -224,9 +230,10 @@ def _go_together(one: pa.DataType, other: pa.DataType) -> bool:
     return not (pa.types.is_nested(one) or pa.types.is_nested(other))
 
 
-def _look_at(path: Path, prompt_key: str) -> _File:
+def _look_at(path: Path, prompt_key: str, name: str) -> _File:
     if path.is_dir():
-        found = sorted(str(p) for p in path.iterdir() if p.suffix in _SUFFIXES)
+        inside = (p.name for p in path.iterdir() if p.suffix in _SUFFIXES and not p.name.startswith("."))
+        found = sorted(f"{name.rstrip('/')}/{file}" for file in inside)
         return _refused("this is a folder; name its files", f"[{', '.join(found[:_NUM_SHOWN])}]" if found else _PREPARE)
     if not path.exists():
         beside = path.parent if path.parent.is_dir() else None
@@ -239,25 +246,35 @@ def _look_at(path: Path, prompt_key: str) -> _File:
         return _refused(rule, _PREPARE)
     if path.suffix != ".parquet" and not path.stat().st_size:
         return _refused("the file is empty", _PREPARE)
-    if path.suffix == ".json":
-        return _File()
-    if path.suffix == ".jsonl":
-        return _look_at_lines(path, prompt_key)
+    if path.suffix != ".parquet":
+        return _look_at_json(path, prompt_key)
     stat = path.stat()
     return _look_at_parquet(path, prompt_key, (stat.st_mtime_ns, stat.st_size))
 
 
-def _look_at_lines(path: Path, prompt_key: str) -> _File:
-    """The first of a file of JSON lines: the columns of a prepared file are in every row."""
+def _look_at_json(path: Path, prompt_key: str) -> _File:
+    """The first row: the columns of a prepared file are in every row."""
     import pyarrow as pa
 
     try:
-        with path.open(encoding="utf-8") as file:
-            row = json.loads(file.readline())
-        schema = pa.Table.from_pylist([row]).schema
-    except (ValueError, AttributeError, pa.ArrowException) as error:
-        return _refused(f"its first line is no object in JSON: {error}", "one JSON object a line")
+        schema = pa.Table.from_pylist([_first_row(path)]).schema
+    except (ValueError, LookupError, AttributeError, pa.ArrowException) as error:
+        fix = "one JSON object a line" + (", or a list of them" if path.suffix == ".json" else "")
+        return _refused(f"its first {'row' if path.suffix == '.json' else 'line'} is no object in JSON: {error}", fix)
     return _File(problems=tuple(_schema_problems(schema, prompt_key)))
+
+
+def _first_row(path: Path) -> Any:
+    """Of JSON lines; of a `.json` file, for which the reader takes these too, also of a list or a single object."""
+    with path.open(encoding="utf-8-sig") as file:
+        line = file.readline()
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if path.suffix == ".jsonl":
+                raise
+            row = json.loads(line + file.read())
+    return row[0] if path.suffix == ".json" and isinstance(row, list) else row
 
 
 def _refused(rule: str, fix: str) -> _File:

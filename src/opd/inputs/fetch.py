@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from opd.config.errors import Problem, SpecError
 from opd.errors import CorruptRecord, RunError
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
@@ -42,6 +43,27 @@ Say = Callable[[str], None]
 
 class FetchError(RunError):
     """What a URL names cannot be used; the text says why."""
+
+
+class NothingThere(FetchError):
+    """The store has answered that it has nothing under a URL."""
+
+
+@contextmanager
+def naming(key: str, url: str) -> Iterator[None]:
+    """While inside, a URL behind which there is nothing is a mistake in the spec.
+
+    Args:
+        key: of the spec. url: its value.
+
+    Raises:
+        SpecError: instead of NothingThere.
+    """
+    try:
+        yield
+    except NothingThere as error:
+        fix = "check the path and the bucket"
+        raise SpecError([Problem(path=key, value=url, rule="the store has nothing there", fix=fix)]) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +131,7 @@ def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
         return open_store(parent), [ObjectInfo(key=name, size=found[0].size, modified_s=found[0].modified_s)], True
     listed = [info for info in found if info.key]
     if not listed:
-        raise FetchError(f"{url}: there is nothing; check the path and the bucket")
+        raise NothingThere(f"{url}: there is nothing; check the path and the bucket")
     if outside := [info.key for info in listed if leads_out(info.key)]:
         raise FetchError(f"{url}: object names that lead out of the folder: {', '.join(outside)}")
     return store, listed, False

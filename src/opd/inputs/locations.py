@@ -10,7 +10,7 @@ from opd.config.algorithm import MESSAGES
 from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_conversations, write_parquet
-from opd.inputs.fetch import is_store_url, local_copy
+from opd.inputs.fetch import is_store_url, local_copy, naming
 
 _DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
 
@@ -25,26 +25,29 @@ def resolve_store_urls(config: DictConfig) -> dict[str, str]:
         The models' URLs and local folders: ranks on other nodes need them too. Data sets are read by the trainer alone.
 
     Raises:
+        SpecError: there is nothing behind a URL.
         FetchError, StoreError: see `opd.inputs.fetch.local_copy`.
     """
     models: dict[str, str] = {}
     files: dict[str, str] = {}
 
-    def local(path: str) -> str:
+    def local(key: str, path: str) -> str:
         if not is_store_url(path):
             return path
-        files[copy := local_copy(path)] = path
+        with naming(key, path):
+            files[copy := local_copy(path)] = path
         return copy
 
     with open_dict(config):
         for key in _DATA_KEYS:
-            config.data[key] = [local(path) for path in _paths(config.data[key])]
+            config.data[key] = [local(f"data.{key.removesuffix('_files')}", path) for path in _paths(config.data[key])]
         config.data.fetched_from = files  # local path: URL; an evaluation names its data sets by what people wrote
     ours = RunConfig.of(config)
     role, teachers = config.actor_rollout_ref, ours.teacher_paths
-    for path in dict.fromkeys((str(role.model.path), *teachers.values())):
-        if is_store_url(path):
-            models[path] = local_copy(path)
+    for key, path in {"model": str(role.model.path), **teachers}.items():
+        if is_store_url(path) and path not in models:
+            with naming(f"{key}.path", path):
+                models[path] = local_copy(path)
     role.model.path = models.get(str(role.model.path), role.model.path)
     if models.keys() & set(teachers.values()):
         fetched = {key: models.get(path, path) for key, path in teachers.items()}

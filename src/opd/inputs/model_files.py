@@ -50,14 +50,14 @@ def load_tokenizer(section: str, model: DictConfig) -> Any:
     return _loaded(section, AutoTokenizer.from_pretrained, own or path, trust_remote_code=model.trust_remote_code)
 
 
-def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> None:
-    """Read a model's config as the trainer's processes will, before they are started.
+def check_loadable(section: str, path: str, *, trust_remote_code: bool) -> Any:
+    """A model's config, read as the trainer's processes will, before they are started.
 
     Raises:
         SpecError: it needs code of its own that `trust_remote_code` does not allow, this transformers does not know it, or
             the hub does not have it. ModelUnreadable: see `reading`.
     """
-    _loaded(section, AutoConfig.from_pretrained, path, trust_remote_code=trust_remote_code)
+    return _loaded(section, AutoConfig.from_pretrained, path, trust_remote_code=trust_remote_code)
 
 
 def _loaded(section: str, load: Callable[..., Any], path: str, *, trust_remote_code: bool) -> Any:

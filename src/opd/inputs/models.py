@@ -7,13 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from opd.config.context import context_of
 from opd.config.errors import Problem
+from opd.data import toy
+from opd.envs.travel.toy import MODELS as AGENT_MODELS
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_BUNDLED = {**toy.MODELS, **AGENT_MODELS}
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEB = ("http://", "https://", "hf://")
+_HUB_ADDRESS = re.compile(r"(?:https?://(?:www\.)?huggingface\.co|hf:/)/(?:models/)?([\w.-]+/[\w.-]+)")
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
@@ -27,6 +33,14 @@ def is_hub_id(path: str) -> bool:
 def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path) of models on this machine; hub ids and URLs are left to their loaders."""
     for key, path in models:
+        if path.startswith(_WEB):
+            found = _HUB_ADDRESS.match(path)
+            yield Problem(
+                path=key,
+                value=path,
+                rule="this is an address on the web; a model is a folder, OWNER/NAME on the hub, or a store URL",
+                fix="write OWNER/NAME" + (f": {found[1]}" if found else ", where the model is on the hub"),
+            )
         if "://" in path:
             continue
         folder = Path(path)
@@ -41,6 +55,15 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
                 rule=f"there is no such folder{_nearest_folder(folder)}; a Hugging Face id is NAME or OWNER/NAME",
                 fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
             )
+
+
+def context_of_folder(path: str) -> int | None:
+    """`opd.config.context.context_of` a bundled model or a folder on this machine; None for any other, or an unreadable one."""
+    try:
+        config = json.loads((Path(_BUNDLED.get(path, path)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return context_of(config) if isinstance(config, dict) else None
 
 
 def _folder_faults(folder: Path) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec
+from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec, SpecError
+from opd.config.context import context_problems
 from opd.config.rules.terms import carried_sizes
 from opd.memory.device import declared_bytes, local_bytes, product_name
 from opd.memory.pace import Rates, make_pace, product_rates, render_pace, response_lengths
@@ -45,6 +46,9 @@ def run(loaded: Loaded, expected: Expected = Expected()) -> int:
         teachers = [read_shape(teacher.path, revision=teacher.revision) for teacher in named.values()]
     except Unplannable as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    if problems := list(context_problems(spec, student.context)):
+        print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return EXIT_REFUSED
     device_bytes = None
     if spec.device == "cuda":

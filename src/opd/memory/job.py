@@ -41,6 +41,7 @@ class Job:
         fused: the head runs as the fused CUDA form; else in chunks of `chunk_rows` tokens in fp32.
         workspace_bytes: what the fused form may take for logits.
         rollout_share: share of the device that the rollout server takes while it samples; 0 without one on the device.
+        rollout_cache_bytes: what its cache takes, where that is given; else the share is whole.
         rollout_sleeps: it gives that memory back while training.
         rollout_ranks: ranks that share the server's weights.
         key_value_bytes: of an entry of the server's cache.
@@ -77,6 +78,7 @@ class Job:
     workspace_bytes: int
     chunk_rows: int = 256
     rollout_share: float = 0.0
+    rollout_cache_bytes: int | None = None
     rollout_sleeps: bool = True
     rollout_ranks: int = 1
     key_value_bytes: int = 2

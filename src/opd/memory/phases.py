@@ -111,7 +111,13 @@ def moments_bytes(job: Job) -> int:
 
 
 def _server_awake(job: Job) -> int:
+    if job.rollout_share and job.rollout_cache_bytes is not None:
+        return _server_weights(job) + job.rollout_cache_bytes + ASLEEP_BYTES
     return int(job.rollout_share * (job.device_bytes or 0))
+
+
+def _server_weights(job: Job) -> int:
+    return _share(job.compute_bytes * job.student.num_params, job.rollout_ranks)
 
 
 def _server_asleep(job: Job) -> int:
@@ -268,7 +274,7 @@ def _sync(job: Job, choice: Choice) -> Phase:
     if not job.rollout_share:
         server = 0
     elif job.rollout_sleeps:
-        server = ASLEEP_BYTES + _share(job.compute_bytes * job.student.num_params, job.rollout_ranks) + SYNC_BYTES
+        server = ASLEEP_BYTES + _server_weights(job) + SYNC_BYTES
     else:
         server = _server_awake(job) + SYNC_BYTES
     gathered = (MASTER_BYTES + job.compute_bytes) * job.student.head_params

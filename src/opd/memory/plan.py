@@ -247,6 +247,8 @@ def _server_changes(job: Job, plan: Plan) -> Iterator[tuple[str, Job]]:
     """Less memory for the rollout server: the largest share, in tenths, with which its own phase fits."""
     if job.rollout_share and not job.rollout_sleeps:
         yield "rollout.free_cache_engine: true", replace(job, rollout_sleeps=True)
+    if job.rollout_cache_bytes is not None:
+        return  # the share is not read
     for tenths in range(9, 1, -1):
         changed = replace(job, rollout_share=tenths / 10)
         if tenths / 10 >= job.rollout_share or (tenths > 2 and _excess(changed, phases_of(changed, plan.choice)[0])):

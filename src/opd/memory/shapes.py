@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opd.config.context import context_of
+
 
 class Unplannable(ValueError):
     """A model whose config does not say its sizes in the way of Llama and its relatives."""
@@ -21,6 +23,7 @@ class ModelShape:
         vocab_rows: rows of embedding and head, padding included.
         tied: embedding and head are one tensor.
         num_experts: 0 for dense layers; else each layer has as many, of which a token visits `experts_per_token`.
+        context: tokens of the longest row; None: its config does not say.
     """
 
     vocab_rows: int
@@ -35,6 +38,7 @@ class ModelShape:
     qk_norm: bool = False
     num_experts: int = 0
     experts_per_token: int = 0
+    context: int | None = None
 
     @property
     def query_width(self) -> int:
@@ -145,6 +149,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
             qk_norm=kind.startswith("qwen3"),
             num_experts=experts,
             experts_per_token=int(config.get("num_experts_per_tok") or 0) if experts else 0,
+            context=context_of(config),
         )
     except KeyError as missing:
         raise Unplannable(

@@ -63,13 +63,25 @@ def job_from_spec(
         and "fp32" not in (actor.dtype, *(teacher.dtype for teacher in teachers)),
         workspace_bytes=int(spec.opd.workspace_gib * GIB),
         chunk_rows=spec.opd.chunk_size,
-        rollout_share=spec.rollout.gpu_memory_utilization if on_gpu else 0.0,
+        rollout_share=_server_share(spec) if on_gpu else 0.0,
+        rollout_cache_bytes=_server_cache_bytes(spec),
         rollout_sleeps=spec.rollout.free_cache_engine,
         rollout_ranks=spec.rollout.tensor_parallel_size,
         key_value_bytes=_key_value_bytes(spec),
         cache_bytes=_bytes(spec.opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload),
     )
+
+
+def _server_share(spec: OpdSpec | OpdAgentSpec) -> float:
+    """What vLLM is given: an extra argument of its engine wins over the key of the same name."""
+    return float(spec.rollout.engine_kwargs.get("gpu_memory_utilization", spec.rollout.gpu_memory_utilization))
+
+
+def _server_cache_bytes(spec: OpdSpec | OpdAgentSpec) -> int | None:
+    """vLLM's `kv_cache_memory_bytes`, which takes the place of its share."""
+    given = spec.rollout.engine_kwargs.get("kv_cache_memory_bytes")
+    return None if given is None else int(given)
 
 
 def _key_value_bytes(spec: OpdSpec | OpdAgentSpec) -> int:

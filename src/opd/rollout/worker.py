@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import hydra
 import ray
@@ -184,6 +184,7 @@ class RolloutWorker(_VerlWorker):
         report = RolloutReport(num_trajectories=len(jobs), agent=self._keeper.counts)
         report.trajectories = self._keeper.kept()
         rows, failed = self._collect(jobs, results, report)
+        report.fault = next((result for result in results if _engine_is_gone(result)), None)
         if is_reported:
             finals = [
                 result.fields if isinstance(result, Unscored) else result[-1][1]
@@ -195,7 +196,7 @@ class RolloutWorker(_VerlWorker):
             if not only_scored and not report.num_cut:
                 await self._store(prompts, rows, failed, partition)
         except Exception as error:  # noqa: BLE001 - raised by the manager, after what was answered has been reported
-            report.fault = error
+            report.fault = report.fault or error
         report.seconds = {"generate": generated - started, "store": time.perf_counter() - generated}
         return report
 
@@ -256,7 +257,9 @@ class RolloutWorker(_VerlWorker):
             return client.growth
         except ray.exceptions.RayActorError:
             raise  # a server that is gone answers no other row either, and its node may be
-        except Exception as error:  # noqa: BLE001 - the row is given up and counted, as one of a whole batch is
+        except Exception as error:
+            if _engine_is_gone(error):
+                raise
             logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
             return Growth(tokens=[], version=-1, is_complete=False, error=str(error) or type(error).__name__)
         finally:
@@ -398,6 +401,13 @@ class RolloutWorker(_VerlWorker):
         uids = [prompt["uid"] for prompt in prompts]
         tags = [{"status": "failure" if uid in failed else "finished"} for uid in uids]
         await tq.async_kv_batch_put(keys=uids, tags=tags, partition_id=partition)
+
+
+def _engine_is_gone(error: object) -> TypeGuard[Exception]:
+    """Whether vLLM's engine has died: its server's actor lives on, and answers no other row either."""
+    if not isinstance(error, ray.exceptions.RayTaskError):
+        return False
+    return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
 
 
 def _take(batch: TensorDict, name: str) -> bool:

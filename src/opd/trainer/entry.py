@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd.cluster.loopback import rendezvous_in_a_file, stay_on_loopback
 from opd.cluster.places import needed
 from opd.compat.ray_start import own_job_id, patient_start
 from opd.config import AnyRunSpec, EvalSpec, SftSpec, SpecError, dump_spec, identity, spec_hash
+from opd.config.context import context_of, context_problems, teacher_notes
+from opd.config.errors import Problem
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
@@ -62,8 +65,15 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     Raises:
         SpecError: a raw override of ours cannot be used.
     """
-    with hydra.initialize_config_dir(config_dir(), version_base=None):
-        config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+    try:
+        with hydra.initialize_config_dir(config_dir(), version_base=None):
+            config: DictConfig = hydra.compose(CONFIG_NAME, overrides=compute_overrides(spec, run=facts))
+    except HydraException as error:
+        if not spec.overrides:
+            raise  # a mistake of ours
+        rule = f"verl's config cannot be composed with it: {' '.join(str(error).split())}"
+        fix = "correct the key or its value; +KEY=VALUE adds a key that verl's config lacks"
+        raise SpecError([Problem(path="overrides", value=list(spec.overrides), rule=rule, fix=fix)]) from error
     config[KEY] = settled(spec, facts).text()
     return config
 
@@ -121,7 +131,7 @@ def check_installed(config: DictConfig) -> None:
     """Refuse what a config asks of packages that are not installed, before the run's name is claimed.
 
     Raises:
-        SpecError: an attention kernel. RunError (exit code 2): a logger.
+        SpecError: an attention kernel, a logger's key. RunError (exit code 2): a logger.
     """
     from opd.inputs.model_files import check_attention
 
@@ -231,6 +241,7 @@ def prepare(config: DictConfig) -> dict[str, str]:
 
     Raises:
         UnusableInput: a reward function that could not score.
+        SpecError: data or a model that cannot be used, or that is not in the store.
     """
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
 
@@ -254,14 +265,20 @@ def prepare(config: DictConfig) -> dict[str, str]:
     if not isinstance(RunConfig.of(config).spec, SftSpec):
         check_reward(config)
     model = config.actor_rollout_ref.model
-    check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
+    loaded = check_loadable("model", model.path, trust_remote_code=model.trust_remote_code)
     tokenizer = load_tokenizer("model", model)
     check_chat_template(config, tokenizer)
     ours = RunConfig.of(config)
     if ours.distillation is not None:
+        contexts = {}
         for key, teacher in ours.distillation.named_teachers.items():
-            check_loadable(key, ours.teacher_paths[key], trust_remote_code=teacher.trust_remote_code)
+            path, trust = ours.teacher_paths[key], teacher.trust_remote_code
+            contexts[key] = context_of(check_loadable(key, path, trust_remote_code=trust).to_dict())
+        for note in teacher_notes(ours.distillation, contexts):
+            print(f"note: {note}", flush=True)
         config[KEY] = _with_vocabularies(ours, config, tokenizer).text()
+    if problems := list(context_problems(ours.spec, context_of(loaded.to_dict()))):
+        raise SpecError(problems)
     return models
 
 
@@ -269,7 +286,7 @@ def _inputs(config: DictConfig) -> Inputs:
     """What the config reads, by now on this machine: fetched and made files beside those that the front door has seen."""
     data, ours = config.data, RunConfig.of(config)
     train = DataSet(
-        key="data.train_files",
+        key="data.train",
         files=data.train_files,
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
@@ -277,10 +294,11 @@ def _inputs(config: DictConfig) -> Inputs:
         scorer=scorer_of_texts(ours.spec),
         split=ours.spec.data.split,
         columns=() if ours.distillation is None else ours.distillation.prompt_columns,
+        written=data.fetched_from,
     )
-    models = [("actor_rollout_ref.model.path", str(config.actor_rollout_ref.model.path))]
-    models += [(f"opd.{key}.path", path) for key, path in ours.teacher_paths.items()]
-    val = replace(train, key="data.val_files", files=data.val_files, batch_size=None, columns=())
+    models = [("model.path", str(config.actor_rollout_ref.model.path))]
+    models += [(f"{key}.path", path) for key, path in ours.teacher_paths.items()]
+    val = replace(train, key="data.val", files=data.val_files, batch_size=None, columns=())
     return Inputs(models=models, data=[train, val])
 
 

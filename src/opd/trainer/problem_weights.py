@@ -14,7 +14,7 @@ from opd.config.errors import Problem, SpecError
 from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
 from opd.importance import Schedule, competence_weights, hard_filter, moment_matched
-from opd.inputs.fetch import is_store_url, local_copy
+from opd.inputs.fetch import is_store_url, local_copy, naming
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
 from opd.trainer.dataset import PromptDataset
@@ -43,12 +43,13 @@ class ProblemWeights:
     def __init__(self, dataset: PromptDataset, problems: ProblemImportance, run: Run | None = None) -> None:
         self._problems, self._ids, self._run = problems, dataset.prompt_ids(), run
         self._files = KeptFiles()
-        path = str(problems.pass_rates)
+        key, path = "opd.importance.problems.pass_rates", str(problems.pass_rates)
+        with naming(key, path):
+            local = Path(local_copy(path) if is_store_url(path) else path)
         try:
-            self.use(read_pass_rates(Path(local_copy(path) if is_store_url(path) else path)))
+            self.use(read_pass_rates(local))
         except ValueError as error:
             fix = "measure the prompts of data.train by a run of kind passrate, with this run's data.max_prompt_length"
-            key = "opd.importance.problems.pass_rates"
             raise SpecError([Problem(path=key, value=path, rule=str(error), fix=fix)]) from error
         self._places = torch.arange(len(self._ids))  # of the data set's rows among all of them
         if problems.drop:

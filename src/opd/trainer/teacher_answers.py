@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError
 from opd.evaluation.problems import Problem
-from opd.inputs.fetch import is_store_url, local_copy
+from opd.inputs.fetch import is_store_url, local_copy, naming
 from opd.rollout.seeds import TRAIN, request_seed
 from opd.trainer.dataset import PromptDataset
 
@@ -76,7 +76,8 @@ class TeacherAnswers:
 
 
 def _rows(file: str, key: str) -> list[dict[str, Any]]:
-    path = Path(local_copy(file) if is_store_url(file) else file)
+    with naming(key, file):
+        path = Path(local_copy(file) if is_store_url(file) else file)
     try:
         rows: list[dict[str, Any]] = pq.read_table(path, columns=_COLUMNS).to_pylist()
         return rows

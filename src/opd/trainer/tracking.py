@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import importlib.util
 import logging
+import netrc
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from opd.config.errors import Problem, SpecError
 from opd.errors import MissingPackage
 from opd.runs.identity import SPEC_FILE
 from opd.runs.run import Run
@@ -18,11 +22,17 @@ logger = logging.getLogger(__name__)
 
 MLFLOW_RECORD = "mlflow.json"
 _MAX_WANDB_TAG_CHARS = 64  # W&B refuses a run with a longer one
+_WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # one service under two names
+_WANDB_MODES_WITHOUT_KEY = ("offline", "disabled", "dryrun")
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
 def check_installed(loggers: Collection[str]) -> None:
-    """Raises MissingPackage now instead of in the middle of a start that has taken minutes."""
+    """Refuse what a logger lacks now instead of in the middle of a start that has taken minutes.
+
+    Raises:
+        MissingPackage: its package. SpecError: W&B's key.
+    """
     for name in loggers:
         package = _PACKAGES.get(name)
         if package is not None and importlib.util.find_spec(package) is None:
@@ -30,6 +40,34 @@ def check_installed(loggers: Collection[str]) -> None:
                 f"trainer.loggers: {name} needs the package {package}, which is not installed: install it into this "
                 "environment (or image), or remove it from the list; the run keeps its own metrics in any case"
             )
+    if "wandb" in loggers and not _has_wandb_key():
+        problem = Problem(
+            path="trainer.loggers",
+            value=list(loggers),
+            rule="wandb needs an API key, and neither WANDB_API_KEY nor a netrc entry of its host has one",
+            fix="set WANDB_API_KEY (in a cluster: cluster.secrets.wandb), run `wandb login`, set WANDB_MODE=offline, or "
+            "remove it from the list; the run keeps its own metrics in any case",
+        )
+        raise SpecError([problem])
+
+
+def _has_wandb_key() -> bool:
+    """Whether W&B would start without asking; it is not asked, for it keeps the environment that it first sees."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = configparser.ConfigParser(interpolation=None, strict=False)
+    folder = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+    with contextlib.suppress(configparser.Error, ValueError):
+        settings.read([folder / "settings", "wandb/settings"])  # as `wandb offline` and `wandb login --host` write them
+    said = dict(settings["default"]) if settings.has_section("default") else {}
+    if (os.environ.get("WANDB_MODE") or said.get("mode", "")) in _WANDB_MODES_WITHOUT_KEY or said.get("api_key"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or said.get("base_url", "")).netloc
+    try:
+        entries = netrc.netrc(Path(os.environ.get("NETRC") or "~/.netrc").expanduser())
+    except (OSError, ValueError, netrc.NetrcParseError):
+        return False
+    return any(entries.authenticators(name) for name in (_WANDB_HOSTS if host in ("", *_WANDB_HOSTS) else (host,)))
 
 
 def set_wandb_environment(run_id: str, *, tags: Sequence[str] = ()) -> None:

@@ -14,6 +14,7 @@ import torch
 from peft import PeftModel
 from tensordict import TensorDict
 from torch import distributed
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
@@ -63,7 +64,7 @@ class _PackedEngine(FSDPEngineWithLMHead):
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
         """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
         with torch.random.fork_rng(devices=[]):  # rank 0 draws, on the CPU, and sends
-            torch.manual_seed(self.engine_config.seed)
+            torch.default_generator.manual_seed(self.engine_config.seed)  # the devices' are every rank's own
             adapted: PeftModel = super()._build_lora_module(module)
         dtype = PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
         for parameter in adapted.parameters():
@@ -322,7 +323,9 @@ class TeacherEngine(_HeadEngine):
         Within `on_device`; a lone rank's shard is the whole, which is used where it lies and outlives the other weights there.
         """
         if self.parked is not None:
-            self.module.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
+            for part in self.module.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()  # verl's `reshard_after_forward: false` leaves a gathered head, which letting go would free
             self.parked.load()
         weight: Any = self.head.weight
         if not isinstance(weight, DTensor):

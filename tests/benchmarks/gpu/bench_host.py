@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.bench_step import end
 from tests.gpu.facts import ROOT, machine
+from tests.gpu.processes import END_S as LAUNCHERS_S
+from tests.gpu.processes import end
 from tests.gpu_smoke.promises import PEARSON
 
 from opd.inputs.fetch import CACHE_VARIABLE
@@ -48,7 +49,8 @@ ROW = (
 )  # fmt: skip
 """What is kept of a step."""
 POLL_S = 1.0
-END_S = 30.0
+END_S = LAUNCHERS_S + 15.0
+"""A run's own, for the launcher that it has started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +163,10 @@ def _start(run: Run, folder: Path, limit_s: float, place: int) -> subprocess.Pop
     if run.program == STEP:
         for role in ("student", "teacher"):
             (own / role).symlink_to(models / role)
-    gpus = [place] if run.num_gpus == 1 else range(run.num_gpus)
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), CACHE_VARIABLE: str(folder / "cache")}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(place + 1, run.num_gpus))))
+    gpus = visible.split(",")
+    gpus = [gpus[place]] if run.num_gpus == 1 else gpus[: run.num_gpus]
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus), CACHE_VARIABLE: str(folder / "cache")}
     print(f"{run.name}: begun; its log is {own}/log", flush=True)
     with (own / "log").open("w") as log:
         return subprocess.Popen(
@@ -197,9 +201,8 @@ def report(runs: Mapping[str, Any], num_gpus: int) -> Iterator[str]:
             if of and len(of["rows"]) > 1:
                 speed = tokens_per_second(of["rows"]) / (1 if name == ONE else num_gpus)
                 step = statistics.median(row["timing/step_s"] for row in of["rows"][1:])
-                apart = (
-                    f", {speed / tokens_per_second(alone['rows']):.2f} of one GPU's" if alone and name != ONE else ""
-                )
+                has_both = alone and len(alone["rows"]) > 1 and name != ONE
+                apart = f", {speed / tokens_per_second(alone['rows']):.2f} of one GPU's" if has_both else ""
                 yield f"{schedule}, {name}: {speed:,.0f} trained tokens a second and GPU{apart}; a step {step:.1f} s"
     for kind in ("divergence", "two teachers"):
         alone = runs.get(f"{kind}, {ONE}")
@@ -233,6 +236,7 @@ def main() -> None:
         raise SystemExit(f"bench-host: {num_gpus} CUDA devices here; it compares several with one")
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
     known: dict[str, Any] = {"environment": machine(*PACKAGES) | {"gpus": num_gpus}, "runs": {}}
     if arguments.json.exists():

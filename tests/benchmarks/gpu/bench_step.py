@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.gpu.phases import PHASES, Phase, as_text, phase_of
 from tests.gpu.facts import ROOT, machine
+from tests.gpu.processes import end
 from tests.gpu_smoke.promises import PARTS, PEARSON, start_parts, training_rows
 from tests.gpu_smoke.smoke import environment
 
@@ -77,7 +78,6 @@ VLLM_PARTS = {
 CARRIED = ("rollout/age_mean", "rollout/age_max", "rollout/carried_share", "rollout/rounds")
 """Means over the steps, of a run with the schedule carry."""
 POLL_S = 2.0
-END_S = 20.0
 
 
 class Busy:
@@ -165,18 +165,6 @@ def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
         return []
     rows = training_rows([dict(row) for row in read_metrics(LocalStore(run_dir)).rows])
     return [row | {"gpu_busy": busy.share(row["time"] - row["timing/step_s"], row["time"])} for row in rows]
-
-
-def end(process: subprocess.Popen[bytes], wait_s: float = END_S) -> None:
-    """End a process that ends what it has started, and that leads a group of its own; hard where it takes longer."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(wait_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, log: str) -> dict[str, Any]:

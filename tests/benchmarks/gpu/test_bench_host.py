@@ -38,6 +38,15 @@ def test_runs_that_are_made_side_by_side_have_places_of_their_own_until_they_end
     assert (tmp_path / "run_2/log").read_text() in ("0\n", "1\n")
 
 
+def test_runs_take_none_but_the_gpus_that_their_caller_may_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setattr(Run, "words", lambda *_: [sys.executable, "-c", code])
+    wave = [Run(name=f"run {num}", num_gpus=num, program=SMOKE, arguments=()) for num in (1, 2)]
+    assert len(list(play(wave, tmp_path, limit_s=60, at_once=1))) == 2
+    assert [(tmp_path / f"run_{num}/log").read_text() for num in (1, 2)] == ["4\n", "4,6\n"]
+
+
 def test_a_run_that_outlasts_its_limit_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.benchmarks.gpu.bench_host.END_S", 0.5)
     monkeypatch.setattr(Run, "words", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])

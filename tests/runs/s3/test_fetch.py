@@ -12,7 +12,7 @@ from tests.runs.conftest import wait_until
 
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
-from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, is_store_url, local_copy
+from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, is_store_url, local_copy
 from opd.store import transfer
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
@@ -153,8 +153,9 @@ def test_a_list_of_checksums_that_is_not_the_folder_s_is_refused(s3_url: str, tm
 
 
 def test_a_url_with_nothing_behind_it_is_named(s3_url: str, tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=f"{s3_url}/typo: there is nothing"):
-        local_copy(f"{s3_url}/typo", cache=tmp_path)
+    for url in (f"{s3_url}/typo", "s3://no-such-bucket/typo"):
+        with pytest.raises(NothingThere, match=f"{url}: there is nothing"):
+            local_copy(url, cache=tmp_path)
 
 
 def test_a_disk_that_is_too_small_is_named_before_the_download(s3_url: str, proxy, tmp_path: Path, monkeypatch) -> None:

@@ -1,0 +1,65 @@
+"""Whether the longest row fits the model's context: what a rollout server asserts as it starts, told before anything does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opd.config.errors import Problem
+from opd.config.kinds import AnyRunSpec, OpdAgentSpec, OpdSpec, SftSpec
+from opd.config.raw import parse_raw
+
+_LENGTH = "max_position_embeddings"
+# Who sets one of them speaks to verl's server directly, which compares them itself.
+_OWN_LENGTH = {
+    "actor_rollout_ref.rollout.max_model_len",
+    f"actor_rollout_ref.model.override_config.{_LENGTH}",
+}
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens of the longest row that a Hugging Face config allows; None where it does not say."""
+    for part in (config, config.get("text_config")):
+        if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
+            return length
+    return None
+
+
+def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:
+    """A row that is longer than the context of the model that answers.
+
+    Args:
+        context: see `context_of`.
+    """
+    prompt, response = spec.data.max_prompt_length, spec.data.max_response_length
+    given = {raw.key for text in spec.overrides if (raw := parse_raw(text))}
+    if context is None or prompt + response <= context or isinstance(spec, SftSpec) or given & _OWN_LENGTH:
+        return
+    longer = f"a model with a larger {_LENGTH} in its config.json"
+    yield Problem(
+        path="data.max_response_length",
+        value=response,
+        rule=f"with data.max_prompt_length={prompt} a row has up to {prompt + response} tokens, and the rollout server takes "
+        f"no more than {context}, the model's {_LENGTH} (whatever its rope_scaling)",
+        fix=f"at most {context - prompt}, a smaller data.max_prompt_length, or {longer}"
+        if context > prompt
+        else f"a data.max_prompt_length below {context}, or {longer}",
+    )
+
+
+def teacher_notes(spec: OpdSpec | OpdAgentSpec, contexts: Mapping[str, int | None]) -> Iterator[str]:
+    """Of teachers whose rows may be longer than their contexts: no server refuses these, and a row may well be shorter.
+
+    Args:
+        contexts: see `context_of`; by the teachers' keys.
+    """
+    for key, teacher in spec.named_teachers.items():
+        of_prompt = "data" if teacher.max_prompt_length is None else key
+        prompt = teacher.max_prompt_length or spec.data.max_prompt_length
+        context, row = contexts[key], prompt + spec.data.max_response_length
+        if context is not None and row > context:
+            yield (
+                f"{key}.path: rows may have {row} tokens as it reads them ({of_prompt}.max_prompt_length + "
+                f"data.max_response_length), and its {_LENGTH} is {context}: beyond it, unless its rope_scaling reaches further, "
+                "what it says is not what it has learned"
+            )
