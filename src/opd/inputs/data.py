@@ -167,7 +167,7 @@ def _truth_problems(data: DataSet) -> Iterator[Problem]:
             path=data.key,
             value=data.name(path),
             rule=f"its column 'reward_model.ground_truth' ({truths.type}) has {value} in row {row} (counted from 0), and "
-            f"reward.function={data.scorer} compares the answer with its text: every answer would be wrong",
+            f"reward.function={data.scorer} reads it as text: right answers would count as wrong",
             fix='write the answer as text ("5"), leave out rows that have none, or score them by reward.function: custom',
         )
 
