@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from opd.cluster import nodes
+from opd.cluster.places import needed
 from opd.config.needs import Sizes
 from opd.errors import TooFewNodes
 
@@ -41,6 +42,10 @@ def cluster(monkeypatch, *looks, total=None):
 def table(cpus, gpus):
     """A node as Ray shows it: what it has none of is left out."""
     return {key: float(amount) for key, amount in (("CPU", cpus), ("GPU", gpus)) if amount}
+
+
+def test_a_run_on_cpus_is_not_said_to_need_gpus():
+    assert needed(dataclasses.replace(SIZES, device="cpu")).startswith("15 CPUs (ranks 12,")
 
 
 def test_a_cluster_that_has_what_is_needed_is_not_waited_for(monkeypatch, capsys):

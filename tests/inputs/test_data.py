@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.inputs.files import prompt_rows, write_rows
 
+from opd.config.parse import parse_tree
 from opd.config.sections import Split
 from opd.data.rows import SCHEMA
 from opd.data.split import part_of
+from opd.inputs import Inputs
 from opd.inputs.data import DataSet, data_problems
 
 
@@ -189,6 +191,91 @@ def test_missing_columns_are_named_with_those_that_are_there(tmp_path):
 def test_a_reward_without_ground_truth_is_refused(tmp_path):
     rows = [{"data_source": "d", "prompt": [{"role": "user", "content": "hi"}], "reward_model": "2"}]
     assert "'reward_model' is string" in only([write_rows(tmp_path / "a.parquet", rows, None)]).rule
+
+
+def with_truths(path, *truths) -> str:
+    rows = [
+        {**row, "reward_model": {"style": "rule", "ground_truth": truth}}
+        for row, truth in zip(prompt_rows(len(truths)), truths, strict=True)
+    ]
+    if path.suffix != ".parquet":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+    return write_rows(path, rows, None)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "json"])
+@pytest.mark.parametrize(
+    ("truths", "said"),
+    [((5.0, 6.0), "has 5.0 in row 0"), ((["5"], ["6"]), "has ['5'] in row 0"), ((None, "5"), "has None in row 0")],
+)
+def test_a_ground_truth_that_is_no_text_is_refused_where_texts_are_compared(tmp_path, truths, said, suffix):
+    path = with_truths(tmp_path / f"a.{suffix}", *truths)
+    problem = only([path], scorer="math_dapo")
+    assert problem.value == path
+    assert "'reward_model.ground_truth'" in problem.rule
+    assert said in problem.rule
+    assert "reward.function=math_dapo" in problem.rule
+    assert faults([path]) == [], "a function of one's own may read anything"
+
+
+def test_the_first_row_without_a_ground_truth_is_named(tmp_path):
+    path = with_truths(tmp_path / "a.parquet", "1", "2", None, None)
+    assert "has None in row 2 (counted from 0)" in only([path], scorer="math_verify").rule
+
+
+@pytest.mark.parametrize(
+    ("scorer", "truths"), [("math_reward", ("5", "")), ("math_dapo", (5, 6)), ("math_verify", (5.0, 0.5))]
+)
+def test_texts_whole_numbers_and_what_is_compared_as_a_number_are_ground_truths(tmp_path, scorer, truths):
+    assert faults([with_truths(tmp_path / "a.parquet", *truths)], scorer=scorer) == []
+
+
+def test_the_scorer_is_that_of_the_run():
+    tree = {"kind": "grpo", "model": {"path": "m"}}
+    for function, scorer in (("math_dapo", "math_dapo"), ("custom", "")):
+        spec = parse_tree({**tree, "reward": {"function": function, **({} if scorer else {"path": "r.py"})}}).spec
+        assert {one.scorer for one in Inputs.of(spec).data} == {scorer}
+
+
+@pytest.mark.parametrize(
+    ("opd", "learns"),
+    [
+        ({}, False),
+        ({"reward_beta": 0.5}, True),
+        ({"policy": {"weight": 0.5}}, True),
+        ({"stages": [{"policy_weight": 0.5}]}, True),
+        (
+            {
+                "stages": [{"until": 0.5}, {}],
+                "importance": {
+                    "problems": {
+                        "weights": "competence",
+                        "pass_rates": "p", "drop": False,
+                        "drop": False,
+                        "recompute": {"at_stages": True},
+                    }
+                },
+            },
+            True,
+        ),
+    ],
+)
+def test_prompts_of_a_distillation_need_answers_only_where_it_learns_from_their_rewards(opd, learns):
+    tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "rollout": {"num_samples": 2}, "opd": opd}
+    spec = parse_tree(tree | {"reward": {"function": "math_dapo"}}).spec
+    scorers = {one.key: one.scorer for one in Inputs.of(spec).data}
+    assert scorers == {"data.val": "math_dapo", "data.train": "math_dapo" if learns else ""}
+
+
+@pytest.mark.parametrize("role_type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_a_role_that_chat_templates_do_not_know_is_named_with_its_row(tmp_path, role_type):
+    rows, schema = with_prompt(
+        [{"role": "user", "content": "hi"}], 3, pa.list_(pa.struct([("role", role_type), ("content", pa.string())]))
+    )
+    rows[1]["prompt"] = [{"role": "human", "content": "hi"}]
+    problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
+    assert "role 'human' in row 1 (counted from 0): roles are system, user, assistant, tool" in problem.rule
 
 
 def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tmp_path):

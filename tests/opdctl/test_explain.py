@@ -33,12 +33,27 @@ def test_a_key_is_told_with_type_default_variable_verls_key_example_and_rules():
     assert "actor_rollout_ref.actor.optim.lr" in text("actor.learning_rate")
 
 
+def test_kind_is_told_with_every_kind_and_as_required() -> None:
+    found = text("kind")
+    assert all(f'"{kind}"' in found for kind in FILE_KINDS)
+    assert "default   required" in found
+
+
+def test_the_example_of_a_list_of_maps_has_what_each_needs() -> None:
+    assert 'example   cluster: {mounts: [{"claim": "claim", "path": "/path"}]}' in text("cluster.mounts")
+    lists = [key for key in cluster_keys().values() if key.node.get("type") == "array" and key.takes == "list of map"]
+    assert lists
+    assert [key.path for key in lists if "[{}]" in example(key)] == []
+
+
 @pytest.mark.parametrize(
     "key", ["trainer.gpus_per_node", "data.max_response_length", "cluster.checkpoints.accessMode", "store.url"]
 )
 def test_every_rule_that_reads_a_key_is_told_with_it(key):
-    told = text(key, 10_000).count("\n  rule ")
-    assert told == sum(key in keys_read(rule.when, SIZES) for rule in (*STORE, *RULES, *CLUSTER_RULES)) > 0
+    told = [line for line in text(key, 10_000).splitlines() if line.startswith("  rule ")]
+    rules = [rule for rule in (*STORE, *RULES, *CLUSTER_RULES) if key in keys_read(rule.when, SIZES)]
+    assert len(told) == len({(rule.key, rule.rule, rule.fix) for rule in rules}) > 0
+    assert len(told) == len(set(told)), "each once, though several rules may have the same words"
 
 
 def test_a_section_a_word_and_a_variable_lead_to_their_keys():

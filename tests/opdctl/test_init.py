@@ -69,6 +69,13 @@ def test_no_file_is_overwritten_unless_asked_for(inside: Callable, tmp_path: Pat
         ((*MODELS, *FILES, "--image", "opd:latest"), "named by its digest"),
         ((*MODELS, *FILES, "--hub-secret", "hub"), "NAME:KEY"),
         ((*MODELS, *FILES, "--storage-class", "Not A Name"), "cluster.checkpoints.storageClass"),
+        (
+            (*MODELS, "--data", "train.csv", "--val", "v.parquet"),
+            "data.train 'train.csv': a prompt file ends in one of",
+        ),
+        ((*MODELS, "--data", "a.parquet,b.csv", "--val", "v.parquet"), "data.train 'b.csv'"),
+        ((*MODELS, "--data", "a.parquet", "--val", "v.txt"), "data.val 'v.txt'"),
+        ((*MODELS, "--data", "prepared", "--val", "v.parquet"), "--val v.parquet would have no effect"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named_before_anything_is_written(
@@ -78,6 +85,53 @@ def test_what_is_missing_or_wrong_is_named_before_anything_is_written(
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert not list(tmp_path.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("train", "val"),
+    [("s3://b/train.jsonl", "s3://b/val.jsonl"), ("a.json,b.parquet", "c.json"), ("toy://train", "toy://heldout")],
+)
+def test_every_kind_of_prompt_file_that_is_read_is_taken_for_a_file(
+    inside: Callable, tmp_path: Path, train: str, val: str
+) -> None:
+    done = inside("init", "--no-cluster", *MODELS, "--data", train, "--val", val, *SITE)
+    assert done.returncode == 0, done.stderr
+    [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
+    assert (found.spec.data.train, found.spec.data.val) == (tuple(train.split(",")), (val,))
+
+
+@pytest.mark.parametrize("folder", ["prepared", "s3://b/prepared", "/mnt/v1.5/"])
+def test_a_name_without_a_suffix_and_one_that_ends_in_a_slash_is_a_folder(
+    inside: Callable, tmp_path: Path, folder: str
+) -> None:
+    done = inside("init", "--no-cluster", *MODELS, "--data", folder, *SITE)
+    assert done.returncode == 0, done.stderr
+    [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
+    assert found.spec.data.dir == folder
+
+
+def test_answers_that_say_nothing_of_the_site_make_a_site_file_that_can_be_read(
+    inside: Callable, tmp_path: Path
+) -> None:
+    done = inside("init", "--no-cluster", *MODELS, *FILES)
+    assert done.returncode == 0, done.stderr
+    [found] = load_experiments(tmp_path / "exp.yaml", site=tmp_path / "site.yaml", env={})
+    assert found.values["cluster"] == {}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "needed"),
+    [
+        ("--pull-secret", "registry", "--image"),
+        ("--endpoint", "http://minio:9000", "a --store that is a URL"),
+        ("--store-secret", "keys", "a --store that is a URL"),
+        ("--context", "team", "a look at the cluster"),
+    ],
+)
+def test_a_flag_without_effect_is_told(inside: Callable, flag: str, value: str, needed: str) -> None:
+    done = inside("init", "--no-cluster", *MODELS, *FILES, flag, value)
+    assert done.returncode == 0, done.stderr
+    assert f"note: {flag} {value} has no effect without {needed}" in done.stderr
 
 
 def test_on_a_terminal_it_asks_for_what_no_flag_says_and_again_after_a_wrong_answer(tmp_path: Path) -> None:

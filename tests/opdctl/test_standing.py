@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -103,6 +104,25 @@ def test_wait_gives_up_after_its_timeout(call: Callable, live_run: Run, store: P
     done = call("wait", "live", "--store", store, "--timeout", "5")
     assert done.returncode == 1
     assert "not done after 5 s" in done.stderr
+
+
+def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_another(
+    call: Callable, store: Path, tmp_path: Path
+) -> None:
+    run = Run.open(run_id="failed", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
+                   store_url=str(store), tee=False)  # fmt: skip
+    with pytest.raises(ValueError, match="no such layer"), run:
+        raise ValueError("no such layer")
+    done = call("wait", "failed", "--store", store, "--timeout", "3")
+    words = r"attempt 1 failed: ValueError: no such layer; waiting \d+ s for another"
+    assert re.search(words + r" \(--silent-after\)\n", done.stderr), done.stderr
+    told: list[str] = []
+    newest_s = max(file.stat().st_mtime for file in (store / "failed").rglob("*"))
+    silent_s = time.time() - newest_s + 1.5
+    wait_for_end(
+        open_store(store / "failed"), silent_s=silent_s, on_away=pytest.fail, on_ended=told.append, poll_s=0.05
+    )
+    assert len(told) == 1
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:

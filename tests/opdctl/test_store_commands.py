@@ -48,6 +48,18 @@ def test_collect_writes_every_run_of_a_store_into_one_parquet_file(call: Callabl
     assert table["actor/pg_loss"] == [None, 2.0, 3.0]
 
 
+def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it_does(
+    call: Callable, make_run: Callable, store: Path, tmp_path: Path
+) -> None:
+    make_run("r")
+    done = call("collect", "r", "--store", store, "-o", "x.xlsx")
+    assert done.returncode == 2
+    assert "nothing is written as .xlsx" in done.stderr
+    assert ".json, .csv, .parquet, .txt" in done.stderr
+    assert not (tmp_path / "x.xlsx").exists()
+    assert call("collect", "r", "--store", store, "-o", "x.xlsx", "--format", "csv").returncode == 0
+
+
 def test_collect_tells_state_evaluation_and_attempts_as_json(call: Callable, two_attempts: str, store: Path) -> None:
     done = call("collect", two_attempts, "--store", store, "--format", "json")
     [run] = json.loads(done.stdout)["runs"]

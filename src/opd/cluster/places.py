@@ -49,8 +49,9 @@ def shortage(sizes: Sizes, offers: Sequence[Offer]) -> str:
 def needed(sizes: Sizes, offers: Sequence[Offer] = ()) -> str:
     """What each node that trains needs, in words; where the nodes are not known, each of `sizes.num_nodes`."""
     ranks, queue = _cpus(sizes, offers)
+    devices = f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and "
     return (
-        f"{sizes.gpus_per_node} {'GPU' if sizes.gpus_per_node == 1 else 'GPUs'} and {ranks + queue} CPUs "
+        f"{devices if sizes.device == 'cuda' else ''}{ranks + queue} CPUs "
         f"(ranks {ranks}, storage units and controller of the queue {queue})"
     )
 

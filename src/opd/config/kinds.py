@@ -121,6 +121,12 @@ class DistillationSpec(SamplingSpec):
         return tuple(reader for reader in self.readers if reader.name in self.route.names)
 
     @property
+    def learns_from_rewards(self) -> bool:
+        """Whether the rewards of its training answers change what is learnt; else they are metrics."""
+        weights = (self.opd.policy.weight, *(stage.policy_weight for stage in self.opd.stages))
+        return any(weights) or self.opd.reward_beta is not None or self.opd.importance.problems.recompute.is_asked_for
+
+    @property
     def prompt_columns(self) -> tuple[tuple[str, str], ...]:
         """(key of the template, column) of what the teachers' own prompts read of the training data."""
         templates = {f"{key}.prompt": teacher.prompt for key, teacher in self.named_teachers.items()}

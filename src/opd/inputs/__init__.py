@@ -16,7 +16,7 @@ from opd.inputs.data import PROMPT, DataSet, data_problems
 from opd.inputs.models import context_of_folder, model_problems
 from opd.inputs.places import place_problems
 
-__all__ = ["DataSet", "Inputs", "check_inputs"]
+__all__ = ["DataSet", "Inputs", "check_inputs", "scorer_of_texts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Inputs:
             models += [(f"{key}.path", teacher.path) for key, teacher in spec.named_teachers.items()]
             named["opd.importance.problems.pass_rates"] = spec.opd.importance.problems.pass_rates
         column = MESSAGES if isinstance(spec, SftSpec) and spec.sft.teacher_answers is None else PROMPT
-        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column)]
+        data = [DataSet(key="data.val", files=spec.data.val, prompt_key=column, scorer=scorer_of_texts(spec))]
         if not isinstance(spec, EvalSpec):
             train = DataSet(
                 key="data.train",
@@ -54,6 +54,7 @@ class Inputs:
                 batch_size=spec.data.train_batch_size,
                 max_samples=spec.data.max_train_samples,
                 prompt_key=column,
+                scorer=scorer_of_texts(spec, of_training=True),
                 split=spec.data.split,
                 columns=spec.prompt_columns if isinstance(spec, OpdSpec | OpdAgentSpec) else (),
             )
@@ -67,6 +68,19 @@ class Inputs:
         if isinstance(spec, SftSpec):
             places += [("sft.teacher_answers", path) for path in spec.sft.teacher_answers or ()]
         return cls(models=models, data=data, places=places, spec=spec)
+
+
+def scorer_of_texts(spec: AnyRunSpec, *, of_training: bool = False) -> str:
+    """The reward function by name, where it reads ground truths as text; empty where it reads what it likes, or nothing is learnt from it.
+
+    Args:
+        of_training: of the training prompts, which a distillation may have without answers.
+    """
+    if isinstance(spec, SftSpec) or (
+        of_training and isinstance(spec, OpdSpec | OpdAgentSpec) and not spec.learns_from_rewards
+    ):
+        return ""
+    return "" if spec.reward.function in ("agent_plan", "custom") else spec.reward.function
 
 
 def check_inputs(inputs: Inputs, *, origin: str = "") -> None:

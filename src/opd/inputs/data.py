@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opd.config.algorithm import MESSAGES, TOOLS
@@ -33,6 +33,8 @@ _COLUMNS = {
 _NUM_SHOWN = 5
 _NULL = "null"  # the type of a column without a value, which goes with any other
 _BATCH_ROWS = 16_384
+_MAX_SHOWN_CHARS = 60
+_ROLES = ("system", "user", "assistant", "tool")
 
 
 _WHOLE = Split()
@@ -48,6 +50,7 @@ class DataSet:
         batch_size: prompts of a training step; None where any number of rows will do. Not compared with conversations.
         max_samples: rows that are used at most; None or -1: all.
         prompt_key: the column of the prompts.
+        scorer: the built-in scorer that reads the ground truths, as text; empty: another function, or none.
         split: the part of the rows that is used.
         columns: (key of the spec, `COLUMN` or `COLUMN.FIELD`) of what else is read of each row.
         written: what people wrote for a file that was fetched, by its place here.
@@ -58,6 +61,7 @@ class DataSet:
     batch_size: int | None = None
     max_samples: int | None = None
     prompt_key: str = PROMPT
+    scorer: str = ""
     split: Split = _WHOLE
     columns: tuple[tuple[str, str], ...] = ()
     written: Mapping[str, str] | None = None
@@ -71,6 +75,11 @@ def data_problems(data: Sequence[DataSet]) -> Iterator[Problem]:
     """What is wrong with the data sets."""
     for one in data:
         yield from _set_problems(one)
+
+
+def suffix_fault(path: PurePath) -> str:
+    """Why no prompt file is called so; empty where one may be."""
+    return "" if path.suffix in _SUFFIXES else f"a prompt file ends in one of {', '.join(_SUFFIXES)}"
 
 
 class _File(NamedTuple):
@@ -93,6 +102,7 @@ def _set_problems(data: DataSet) -> Iterator[Problem]:
         return
     yield from _disagreements(data.key, {data.name(path): file for path, file in files.items()})
     yield from _column_problems(data, files)
+    yield from _truth_problems(data)
     counts = [file.num_rows for file in files.values()]
     # Conversations become rows of their turns, more or fewer; the trainer counts those.
     if data.batch_size is None or None in counts or data.prompt_key == MESSAGES:
@@ -152,6 +162,49 @@ def _unreadable(schema: pa.Schema, name: str) -> str:
     return f"the column {name!r} is {type_}" if pa.types.is_nested(type_) else ""
 
 
+def _truth_problems(data: DataSet) -> Iterator[Problem]:
+    """Ground truths whose text is no answer: a model says 5 and not 5.0, ['5'] or None."""
+    for path in data.files:
+        if not data.scorer or "://" in path:
+            continue
+        truths = _truths(Path(path))
+        row = _first_that_is_no_text(truths, may_be_float=data.scorer == "math_verify")  # which compares numbers
+        if row is None:
+            continue
+        value = f"{truths[row].as_py()!r}"[:_MAX_SHOWN_CHARS]
+        yield Problem(
+            path=data.key,
+            value=data.name(path),
+            rule=f"its column 'reward_model.ground_truth' ({truths.type}) has {value} in row {row} (counted from 0), and "
+            f"reward.function={data.scorer} reads it as text: right answers would count as wrong",
+            fix='write the answer as text ("5"), leave out rows that have none, or score them by reward.function: custom',
+        )
+
+
+def _truths(path: Path) -> pa.ChunkedArray:
+    """The ground truths of a Parquet file, or that of the first row of a JSON file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as parquet:
+            table = parquet.read(columns=["reward_model.ground_truth"])
+    else:
+        table = pa.Table.from_pylist([_first_row(path)])
+    return pc.struct_field(table["reward_model"], "ground_truth")
+
+
+def _first_that_is_no_text(truths: pa.ChunkedArray, *, may_be_float: bool) -> int | None:
+    import pyarrow as pa
+
+    is_float = pa.types.is_floating(truths.type) or pa.types.is_decimal(truths.type)
+    if len(truths) and (pa.types.is_nested(truths.type) or (is_float and not may_be_float)):
+        return 0
+    row = truths.is_null().index(True).as_py()
+    return None if row < 0 else row
+
+
 def _disagreements(key: str, files: dict[str, _File]) -> Iterator[Problem]:
     """Files are laid one behind another: a column that is a struct or a list in one must not be a value in the next.
 
@@ -198,8 +251,8 @@ def _look_at(path: Path, prompt_key: str, name: str) -> _File:
         return _refused(
             f"there is no such file{there}", f"name a file that is there (data.dir, {path.parent}), or {_PREPARE}"
         )
-    if path.suffix not in _SUFFIXES:
-        return _refused(f"a prompt file ends in one of {', '.join(_SUFFIXES)}", _PREPARE)
+    if rule := suffix_fault(path):
+        return _refused(rule, _PREPARE)
     if path.suffix != ".parquet" and not path.stat().st_size:
         return _refused("the file is empty", _PREPARE)
     if path.suffix != ".parquet":
@@ -254,10 +307,12 @@ def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _
             if not num_rows:
                 problems.append(("the file has no rows", _PREPARE))
             bad: list[int] = []
+            strange: list[tuple[int, str]] = []
             start = 0
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 if not problems:
                     bad += [start + row for row in _empty_prompts(batch.column(prompt_key))]
+                    strange += [(start + row, role) for row, role in _strange_roles(batch.column(prompt_key))]
                 start += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         what = " ".join(str(error).split())
@@ -271,6 +326,13 @@ def _look_at_parquet(path: Path, prompt_key: str, version: tuple[int, int]) -> _
             "with a role, and what a user or system says is not null or blank"
         )
         problems.append((rule, "take these rows out of the file, or fill them"))
+    if strange:
+        row, role = strange[0]
+        rule = (
+            f"its column {prompt_key!r} has a message of role {role!r} in row {row} (counted from 0): roles are "
+            f"{', '.join(_ROLES)}, and chat templates leave out or refuse another"
+        )
+        problems.append((rule, "name the role of each message as one of these"))
     return _File(num_rows, schema, tuple(problems))
 
 
@@ -341,3 +403,14 @@ def _empty_prompts(prompts: pa.Array) -> list[int]:
     speaks = pc.is_in(pc.fill_null(role, ""), value_set=pa.array(["user", "system"], pa.string()))
     wrong = pc.or_(pc.is_null(role), pc.and_(silent, speaks))
     return sorted(empty | set(pc.filter(rows, wrong).to_pylist()))
+
+
+def _strange_roles(prompts: pa.Array) -> list[tuple[int, str]]:
+    """(row, role) of messages with a role that chat templates do not know."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    roles = pc.struct_field(pc.list_flatten(prompts), "role").cast(pa.string())
+    strange = pc.invert(pc.is_in(roles, value_set=pa.array([*_ROLES, None], pa.string())))
+    rows = pc.list_parent_indices(prompts)
+    return list(zip(pc.filter(rows, strange).to_pylist(), pc.filter(roles, strange).to_pylist(), strict=True))

@@ -25,6 +25,11 @@ _NUM_SHOWN = 3
 _MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
+def is_hub_id(path: str) -> bool:
+    """Whether a model of this name may be one of the hub."""
+    return bool(_HUB_ID.fullmatch(path))
+
+
 def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path) of models on this machine; hub ids and URLs are left to their loaders."""
     for key, path in models:
@@ -43,7 +48,7 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
             yield from (Problem(path=key, value=path, rule=rule, fix=_COPY) for rule in _folder_faults(folder))
         elif folder.exists():
             yield Problem(path=key, value=path, rule="this is a file; a model is a folder", fix=str(folder.parent))
-        elif not _HUB_ID.fullmatch(path):
+        elif not is_hub_id(path):
             yield Problem(
                 path=key,
                 value=path,

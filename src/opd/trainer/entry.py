@@ -29,7 +29,7 @@ from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.config.verl import compute_overrides, settled
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
-from opd.inputs import DataSet, Inputs, check_inputs
+from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.runs import origin, stacks
 from opd.runs.disk import as_disk_full
 from opd.runs.run import Run
@@ -301,13 +301,16 @@ def _inputs(config: DictConfig) -> Inputs:
         batch_size=None if config.trainer.get("val_only", False) else data.train_batch_size,
         max_samples=data.get("train_max_samples"),
         prompt_key=data.get("prompt_key", "prompt"),
+        scorer=scorer_of_texts(ours.spec, of_training=True),
         split=ours.spec.data.split,
         columns=() if ours.distillation is None else ours.distillation.prompt_columns,
         written=data.fetched_from,
     )
     models = [("model.path", str(config.actor_rollout_ref.model.path))]
     models += [(f"{key}.path", path) for key, path in ours.teacher_paths.items()]
-    val = replace(train, key="data.val", files=data.val_files, batch_size=None, columns=())
+    val = replace(
+        train, key="data.val", files=data.val_files, batch_size=None, columns=(), scorer=scorer_of_texts(ours.spec)
+    )
     return Inputs(models=models, data=[train, val])
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -77,7 +78,8 @@ def _key(path: str) -> Key | None:
     if path.startswith("cluster."):
         return {found.replace("[]", ""): key for found, key in cluster_keys().items()}.get(path.replace("[]", ""))
     kind = next((kind for kind in _KINDS if field_at(SPEC_CLASSES[kind], path) is not None), None)
-    return spec_keys(kind, only=path.partition(".")[0]).get(path) if kind is not None else None
+    found = spec_keys(kind, only=path.partition(".")[0]).get(path) if kind is not None else None
+    return found and _of_files(found)
 
 
 @cache
@@ -85,7 +87,15 @@ def _all_keys() -> tuple[Key, ...]:
     found: dict[str, Key] = {}
     for keys in (*map(spec_keys, _KINDS), cluster_keys()):
         found = {**keys, **found}
-    return tuple(found.values())
+    return tuple(map(_of_files, found.values()))
+
+
+def _of_files(key: Key) -> Key:
+    """A key as any file has it: of `kind` the schema of one kind knows only its own."""
+    if key.path != "kind":
+        return key
+    node = {"enum": list(_KINDS), "type": "string", "description": key.says}
+    return replace(key, node=node, default="", needed="required")
 
 
 def _whole(key: Key, width: int) -> Iterator[str]:
@@ -101,7 +111,7 @@ def _whole(key: Key, width: int) -> Iterator[str]:
         ("variable", ", ".join(item.name for item in VARIABLES if item.path == path)),
         ("in verl", ", ".join(theirs for theirs, ours in VERL_KEYS if ours == path)),
         ("example", example(key)),
-        *(("rule", f"{_plain(rule.key)}: {_plain(rule.rule)}; {_plain(rule.fix)}") for rule in _rules(path)),
+        *(("rule", text) for text in dict.fromkeys(map(_told, _rules(path)))),
     ]
     yield path
     for name, text in rows:
@@ -135,6 +145,10 @@ def _rules(path: str) -> list[Rule]:
     rules = (*STORE, *RULES, *CLUSTER_RULES)
     about = [rule for rule in rules if rule.key.partition(".{")[0] == path]
     return about + [rule for rule in rules if rule not in about and path in keys_read(rule.when, SIZES)]
+
+
+def _told(rule: Rule) -> str:
+    return f"{_plain(rule.key)}: {_plain(rule.rule)}; {_plain(rule.fix)}"
 
 
 def _plain(message: str) -> str:
@@ -171,7 +185,8 @@ def _value(node: dict[str, Any], name: str, default: str) -> Any:
         word = re.sub(r"[A-Z_]", lambda match: f"-{match[0].strip('_').lower()}", name)
         pattern = node.get("pattern", "")
         return next(text for text in (word, f"/{word}", "1.0.0", "0" * 64) if re.search(pattern, text))
-    return {}
+    fields = node.get("properties", {})
+    return {name: _value(fields[name], name, "") for name in node.get("required", ())}
 
 
 def _wrapped(text: str, width: int, first: str, indent: str | None = None) -> list[str]:

@@ -27,7 +27,7 @@ def two_trees(answers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     experiment: dict[str, Any] = {"kind": "opd"}
     for path, value in answers.items():
         set_path(site if path.partition(".")[0] in SITE_KEYS else experiment, path, value)
-    return site, experiment
+    return site or {"cluster": {}}, experiment  # a file that says nothing is no document
 
 
 def yaml_text(title: str, tree: Mapping[str, Any], keys: Mapping[str, Key]) -> str:
@@ -72,7 +72,7 @@ def secret_commands(site: Mapping[str, Any], namespace: str) -> list[str]:
 def _lines(tree: Mapping[str, Any], keys: Mapping[str, Key], prefix: str, indent: str = "") -> Iterator[str]:
     for name, value in tree.items():
         path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield f"{indent}{name}:"
             yield from _lines(value, keys, f"{path}.", indent + "  ")
             continue

@@ -51,6 +51,11 @@ def collect(
 
     if format is None:
         suffix = "" if output is None else output.suffix.removeprefix(".")
+        if suffix not in ("", "txt", *Format):
+            known = ", ".join(f".{name}" for name in (*Format, "txt") if name != Format.TABLE)
+            raise usage_error(
+                f"--output {output}: nothing is written as .{suffix}", fix=f"end it in one of {known}, or say --format"
+            )
         format = Format(suffix) if suffix in set(Format) else Format.TABLE
     if format is Format.PARQUET and output is None:
         raise usage_error("--format parquet writes a file", fix="name it with --output FILE")

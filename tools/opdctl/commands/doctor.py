@@ -39,6 +39,7 @@ def doctor(
     from opd.config import dump_spec
     from opd.store.access import address_of
     from opdctl.doctor.doctor import check_cluster
+    from opdctl.doctor.held import check_held
     from opdctl.doctor.report import check_chart, check_here, check_spec, check_store, unseen
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.redact import redact
@@ -64,6 +65,8 @@ def doctor(
                 is_elsewhere=is_elsewhere,
             )  # fmt: skip
             checks += found
+            if text and is_elsewhere:
+                checks += check_held(item.spec, text)
         elif item is not None:
             checks.append(unseen("chart", "not rendered without Helm", here[0].fix))
         if api is not None:

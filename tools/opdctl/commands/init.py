@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +21,10 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the two files.")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: flags, what the cluster offers, and defaults.")]
 Student = Annotated[Text, typer.Option(help="Model to train: model.path.")]
 Teacher = Annotated[Text, typer.Option(help="Frozen teacher: teacher.path.")]
-Data = Annotated[Text, typer.Option(help="Parquet files (a comma between), or the folder of prepared files.")]
-Val = Annotated[Text, typer.Option(help="Parquet files to validate on, where --data names files.")]
+Data = Annotated[
+    Text, typer.Option(help="Prompt files (.parquet, .json, .jsonl; a comma between), or the folder of prepared ones.")
+]
+Val = Annotated[Text, typer.Option(help="Prompt files to validate on, where --data names files.")]
 Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node to use: trainer.gpus_per_node.")]
 Store = Annotated[Text, typer.Option("--store", metavar="URL", help="Bucket or folder of all runs: store.url.")]
 Endpoint = Annotated[Text, typer.Option(metavar="URL", help="S3 server other than AWS's: store.endpoint.")]
@@ -96,9 +98,10 @@ def init(
     ask = interview.ask
     ask("model.path", student, flag="--student")
     ask("teacher.path", teacher, flag="--teacher")
-    found = ask("data.train", data, flag="--data", says="Parquet files (a comma between), or their folder.", read=_data)
+    says = "Prompt files (a comma between), or the folder of prepared ones."
+    found = ask("data.train", data, flag="--data", says=says, read=partial(_data, val=val))
     if "data.train" in interview.answers or not found:
-        ask("data.val", val, flag="--val", says="Parquet files to validate on (a comma between).", read=_val)
+        ask("data.val", val, flag="--val", says="Prompt files to validate on (a comma between).", read=_val)
     ask("cluster.image.ref", image)
     if "://" in ask("store.url", store):
         ask("store.endpoint", endpoint)
@@ -118,6 +121,14 @@ def init(
     interview.check_needed()
 
     answers = interview.answers
+    for flag, given, path, needed in (
+        ("--endpoint", endpoint, "store.endpoint", "a --store that is a URL"),
+        ("--store-secret", store_secret, "cluster.secrets.store", "a --store that is a URL"),
+        ("--pull-secret", pull_secret, "cluster.image.pullSecrets", "--image"),
+        ("--context", None if not no_cluster else context, "", "a look at the cluster, which --no-cluster leaves out"),
+    ):
+        if given and path not in answers:
+            remarks.append(f"note: {flag} {given} has no effect without {needed}")
     site, _ = two_trees(answers)
     written = texts(answers)
     check(*written)
@@ -156,18 +167,30 @@ def _offers(namespace: str | None, context: str | None, no_cluster: bool) -> tup
         return Offers(remarks=[f"the cluster was left out: {error}"]), namespace or "opd"
 
 
-def _data(text: str) -> dict[str, Any]:
+def _data(text: str, *, val: str | None) -> dict[str, Any]:
     """Files, or the folder in which they have their usual names."""
-    files = _files(text)
-    return {"data.train": files} if all(file.endswith(".parquet") for file in files) else {"data.dir": text}
+    is_folder = "," not in text and not text.startswith("toy://") and (text.endswith("/") or not PurePath(text).suffix)
+    if not is_folder:
+        return {"data.train": _files("data.train", text)}
+    if val:
+        rule = f"the validation files of a folder go by their names, so --val {val} would have no effect"
+        raise usage_error(f"data.dir {text!r}: {rule}", fix="name files with --data, or leave --val out")
+    return {"data.dir": text}
 
 
 def _val(text: str) -> dict[str, Any]:
-    return {"data.val": _files(text)}
+    return {"data.val": _files("data.val", text)}
 
 
-def _files(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _files(path: str, text: str) -> list[str]:
+    from opd.inputs.data import suffix_fault
+
+    files = [part.strip() for part in text.split(",") if part.strip()]
+    for file in files:
+        if not file.startswith("toy://") and (rule := suffix_fault(PurePath(file))):
+            fix = "prepare it as one of these; the name of a folder of prepared files (--data) may end in /"
+            raise usage_error(f"{path} {file!r}: {rule}", fix=fix)
+    return files
 
 
 def _secret(path: str, text: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def render(
 
     from opdctl.chart.helm import find_chart, template
     from opdctl.chart.values import load_experiments
+    from opdctl.doctor.held import check_held
     from opdctl.runs.export import binary_file
 
     named = [f"name={name}"] if name is not None else []
@@ -61,7 +62,9 @@ def render(
             text = template(item, chart=chart, namespace=namespace, timeout_s=timeout)
             if output is None:
                 print(text, end="" if text.endswith("\n") else "\n")
-                continue
-            with binary_file(output / f"{item.run_id}.yaml") as file:
-                file.write(text.encode())
-            note(f"wrote {output / f'{item.run_id}.yaml'}")
+            else:
+                with binary_file(output / f"{item.run_id}.yaml") as file:
+                    file.write(text.encode())
+                note(f"wrote {output / f'{item.run_id}.yaml'}")
+            for check in check_held(item.spec, text):
+                note(f"warning: {item.run_id}: {check.message}; fix: {check.fix}")

@@ -59,6 +59,7 @@ def wait(
                 found.place.store,
                 silent_s=silent_after,
                 on_away=lambda reason: note(f"the store is away, waiting goes on: {reason}"),
+                on_ended=lambda text: note(f"{text} (--silent-after)"),
             )
         else:
             raise ToolError(

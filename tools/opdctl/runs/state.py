@@ -119,20 +119,30 @@ class End:
 
 
 def wait_for_end(
-    store: Store, *, silent_s: float | None, on_away: Callable[[str], None], poll_s: float = POLL_S
+    store: Store,
+    *,
+    silent_s: float | None,
+    on_away: Callable[[str], None],
+    on_ended: Callable[[str], None] = lambda text: None,
+    poll_s: float = POLL_S,
 ) -> End:
     """Waits until the run has its result, or an end that no retry can mend.
 
     Args:
         silent_s: an ended or silent attempt that nobody follows for this long counts as the end; None waits for ever.
         on_away: told once when the store goes away; waiting goes on.
+        on_ended: told once of each attempt that has ended and may be followed; waiting goes on.
     """
-    is_away = False
+    is_away, told = False, 0
     while True:
         try:
-            end = _end(store, silent_s)
+            end, last = _end(store, silent_s)
             if end is not None:
                 return end
+            if last is not None and last.end and last.attempt != told:
+                told = last.attempt
+                left = "" if silent_s is None else f"{max(silent_s - (time.time() - last.last_sign_s), 0):.0f} s "
+                on_ended(f"attempt {last.attempt} {last.end}; waiting {left}for another")
             is_away = False
         except StoreUnavailable as error:
             if not is_away:
@@ -141,18 +151,18 @@ def wait_for_end(
         time.sleep(poll_s)
 
 
-def _end(store: Store, silent_s: float | None) -> End | None:
+def _end(store: Store, silent_s: float | None) -> tuple[End | None, AttemptLine | None]:
+    """The run's end; where there is none yet, its newest attempt."""
     listing = Listing(store)
     if RESULT_FILE in listing:
-        return End(is_success=True, reason="")
+        return End(is_success=True, reason=""), None
     if FATAL_FILE in listing:
-        return End(is_success=False, reason=str((store.get_json(FATAL_FILE) or {}).get("reason", "")))
-    attempts = attempt_lines(listing)
-    if silent_s is None or not attempts:
-        return None
-    last = attempts[-1]
+        return End(is_success=False, reason=str((store.get_json(FATAL_FILE) or {}).get("reason", ""))), None
+    last = next(reversed(attempt_lines(listing)), None)
+    if last is None:
+        return None, None
     age_s = time.time() - last.last_sign_s
-    if age_s < silent_s:
-        return None
+    if silent_s is None or age_s < silent_s:
+        return None, last
     how = f"ended ({last.outcome}): {last.detail}" if last.outcome else "gave no sign of life"
-    return End(is_success=False, reason=f"attempt {last.attempt} {how}, and nobody followed for {age_s:.0f} s")
+    return End(is_success=False, reason=f"attempt {last.attempt} {how}, and nobody followed for {age_s:.0f} s"), None

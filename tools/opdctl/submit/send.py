@@ -18,7 +18,9 @@ from opdctl.chart.helm import Where, find_chart, install, release_status, templa
 from opdctl.chart.values import Experiment
 from opdctl.console import note
 from opdctl.doctor.examination import Examination
+from opdctl.doctor.held import check_held
 from opdctl.doctor.looking import OneLook
+from opdctl.doctor.report import Check
 from opdctl.errors import EXIT_USAGE, ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
@@ -123,7 +125,9 @@ class Sender:
 
     def _try(self, order: Order) -> None:
         text = template(order.experiment, chart=order.chart, namespace=self.api.namespace, timeout_s=self.timeout_s)
-        self._warn_of_secrets(Examination(self._once, order.experiment, text))
+        # Pods wait for a Secret that is not there; who may not read Secrets is told nothing.
+        secrets = Examination(self._once, order.experiment, text).secrets()
+        self._warn([*secrets, *check_held(order.experiment.spec, text)])
         objects = rendered_objects(text)
         pods = [pod for tree in objects if tree["kind"] == "RayJob" for pod in pods_of(tree)]
         waiting = dry_run(self.api, pods)
@@ -138,9 +142,9 @@ class Sender:
                 f"the API server refuses {order.experiment.run_id}:\n{lines}", fix=fix, exit_code=EXIT_USAGE
             )
 
-    def _warn_of_secrets(self, run: Examination) -> None:
-        """Pods wait for a Secret that is not there; once for all cells of a sweep. Who may not read Secrets is told nothing."""
-        for check in run.secrets():
+    def _warn(self, checks: Sequence[Check]) -> None:
+        """Once for all cells of a sweep."""
+        for check in checks:
             if check.state in ("MISSING", "warning") and check.message not in self._warned:
                 self._warned.add(check.message)
                 note(f"warning: {check.message}; fix: {check.fix}")

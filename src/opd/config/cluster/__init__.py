@@ -92,9 +92,19 @@ class Cluster(ClusterSection):
     progress: Progress = Field(default_factory=Progress, description="How the run stands, in its namespace.")
     pod_monitor: PodMonitor = Field(default_factory=PodMonitor, description="Metrics of Ray for Prometheus.")
     extra_env: tuple[EnvVar, ...] = Field(default=(), description="More variables of every Ray pod; they win.")
-    env_from: KubeObjects = Field(default=(), description="`envFrom` of every Ray container: secretRef, configMapRef.")
-    extra_volumes: KubeObjects = Field(default=(), description="More volumes of every Ray pod.")
-    extra_volume_mounts: KubeObjects = Field(default=(), description="More mounts of every Ray container.")
+    env_from: KubeObjects = Field(
+        default=(),
+        description="`envFrom` of every Ray container: secretRef, configMapRef.",
+        examples=[[{"secretRef": {"name": "variables"}}]],
+    )
+    extra_volumes: KubeObjects = Field(
+        default=(), description="More volumes of every Ray pod.", examples=[[{"name": "scratch", "emptyDir": {}}]]
+    )
+    extra_volume_mounts: KubeObjects = Field(
+        default=(),
+        description="More mounts of every Ray container.",
+        examples=[[{"name": "scratch", "mountPath": "/scratch"}]],
+    )
     ray_version: str | None = Field(
         default=None, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Ray in the image; unset: the lock's version."
     )

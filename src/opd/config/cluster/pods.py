@@ -46,9 +46,19 @@ class Pods(ClusterSection):
     requests: Resources = Field(description="Resource requests.")
     limits: Resources = Field(description="Resource limits.")
     node_selector: dict[str, str] = Field(default_factory=dict, description="Node labels the pods need.")
-    tolerations: KubeObjects = Field(default=(), description="Taints the pods tolerate.")
+    tolerations: KubeObjects = Field(
+        default=(),
+        description="Taints the pods tolerate.",
+        examples=[[{"key": "nvidia.com/gpu", "operator": "Exists"}]],
+    )
     affinity: KubeObject = Field(default_factory=dict, description="Affinity rules.")
-    topology_spread_constraints: KubeObjects = Field(default=(), description="How the pods spread.")
+    topology_spread_constraints: KubeObjects = Field(
+        default=(),
+        description="How the pods spread.",
+        examples=[
+            [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}],
+        ],
+    )
     priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass; unset: the cluster's own.")
     labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra pod labels.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Extra pod annotations.")
