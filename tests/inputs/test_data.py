@@ -251,7 +251,7 @@ def test_the_scorer_is_that_of_the_run():
                 "importance": {
                     "problems": {
                         "weights": "competence",
-                        "pass_rates": "p", "drop": False,
+                        "pass_rates": "p",
                         "drop": False,
                         "recompute": {"at_stages": True},
                     }
