@@ -275,7 +275,7 @@ def test_a_role_that_chat_templates_do_not_know_is_named_with_its_row(tmp_path, 
     )
     rows[1]["prompt"] = [{"role": "human", "content": "hi"}]
     problem = only([write_rows(tmp_path / "a.parquet", rows, schema)])
-    assert "role 'human' in row 1 (counted from 0): roles are system, user, assistant, tool" in problem.rule
+    assert "role 'human' in row 1 (counted from 0): roles are system, developer, user, assistant, tool" in problem.rule
 
 
 def test_files_whose_columns_no_type_holds_are_refused_before_they_are_joined(tmp_path):

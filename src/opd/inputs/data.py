@@ -34,7 +34,7 @@ _NUM_SHOWN = 5
 _NULL = "null"  # the type of a column without a value, which goes with any other
 _BATCH_ROWS = 16_384
 _MAX_SHOWN_CHARS = 60
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 _WHOLE = Split()
