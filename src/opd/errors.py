@@ -53,6 +53,10 @@ class StoreRefused(StoreError):
     """A permanent failure: trying again cannot help."""
 
 
+class NoBucket(StoreRefused):
+    """The store has no such bucket."""
+
+
 class CreateOnlyUnsupported(StoreError):
     """The store has no create-only write, which attempts are claimed with."""
 

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opd.config.errors import Problem, SpecError
-from opd.errors import CorruptRecord, RunError
+from opd.errors import CorruptRecord, NoBucket, RunError
 from opd.store.access import CREATE_ONLY_PROTOCOLS
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
@@ -125,13 +125,17 @@ def mirror(url: str, folder: Path, *, say: Say = print) -> int:
 def _listing(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     """The store that the URL's objects are read from, the objects, and whether the URL names a single one."""
     store = open_store(url)
-    found = store.list("")
+    nothing = NothingThere(f"{url}: there is nothing; check the path and the bucket")
+    try:
+        found = store.list("")
+    except NoBucket as error:
+        raise nothing from error
     if len(found) == 1 and not found[0].key:
         parent, _, name = url.rpartition("/")
         return open_store(parent), [ObjectInfo(key=name, size=found[0].size, modified_s=found[0].modified_s)], True
     listed = [info for info in found if info.key]
     if not listed:
-        raise NothingThere(f"{url}: there is nothing; check the path and the bucket")
+        raise nothing
     if outside := [info.key for info in listed if leads_out(info.key)]:
         raise FetchError(f"{url}: object names that lead out of the folder: {', '.join(outside)}")
     return store, listed, False

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import fsspec
 
-from opd.errors import AlreadyExists, CreateOnlyUnsupported, StoreError, StoreRefused, StoreUnavailable
+from opd.errors import AlreadyExists, CreateOnlyUnsupported, NoBucket, StoreError, StoreRefused, StoreUnavailable
 from opd.store.access import CREATE_ONLY_PROTOCOLS, require_package, storage_options
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 
@@ -194,7 +194,7 @@ class FsspecStore(Store):
         answer = getattr(error.__cause__, "response", None) or {}
         if answer.get("Error", {}).get("Code") == "NoSuchBucket":
             bucket = self.root.partition("/")[0]
-            raise StoreRefused(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
+            raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
 
     def _delete(self, key: str) -> None:
         try:
