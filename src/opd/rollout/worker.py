@@ -255,11 +255,10 @@ class RolloutWorker(_VerlWorker):
                 await loop.run(sampling, session_id=row.sample, **prompt)
             assert client.growth is not None  # a single-turn loop asks once
             return client.growth
-        except ray.exceptions.RayActorError:
-            raise  # a server that is gone answers no other row either, and its node may be
         except Exception as error:
-            if _engine_is_gone(error):
-                raise
+            if isinstance(error, ray.exceptions.RayActorError) or _engine_is_gone(error):
+                raise  # a server that is gone answers no other row either, and its node may be
+            # The row is given up and counted, as one of a whole batch is.
             logger.warning("rollout of data row %s, sample %d failed: %s", row.index, row.sample, error)
             return Growth(tokens=[], version=-1, is_complete=False, error=str(error) or type(error).__name__)
         finally:
@@ -404,7 +403,7 @@ class RolloutWorker(_VerlWorker):
 
 
 def _engine_is_gone(error: object) -> TypeGuard[Exception]:
-    """Whether vLLM's engine has died: its server's actor lives on, and answers no other row either."""
+    """Whether vLLM's engine has died, whose server's actor lives on."""
     if not isinstance(error, ray.exceptions.RayTaskError):
         return False
     return type(error.cause).__name__ == "EngineDeadError"  # of a module that only the server imports
