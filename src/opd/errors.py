@@ -3,7 +3,8 @@
 RunError (exit 1)
 ├── StoreError               the object store
 │   ├── StoreUnavailable     transient, and it outlasted the bounded retries: worth another attempt later
-│   ├── StoreRefused         permanent: credentials, a missing bucket, a full disk, a path that is no folder
+│   ├── StoreRefused         permanent: credentials, a full disk, a path that is no folder
+│   │   └── NoBucket         the bucket does not exist
 │   ├── CreateOnlyUnsupported  the store cannot say who was first, so attempts could not be fenced
 │   └── AlreadyExists        a create-only write lost
 ├── DiskFull                 the disk of the run directory; worth another attempt once there is room

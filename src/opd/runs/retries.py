@@ -40,7 +40,7 @@ ROWS = (
     ),
     Row(
         fault="wrong credentials, a missing bucket, a folder that cannot be written",
-        error="StoreRefused",
+        error="StoreRefused, NoBucket",
         tried_again="no",
         then="exit 1 with the reason",
     ),
