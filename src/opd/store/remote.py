@@ -190,10 +190,9 @@ class FsspecStore(Store):
         return [_object_info(self._relative(path), entry) for path, entry in found.items() if _is_object(path, entry)]
 
     def _refuse_without_bucket(self, error: FileNotFoundError) -> None:
-        """What S3 calls missing is the bucket: no prefix in it is just empty. Its own answer says so; nothing more is asked."""
-        answer = getattr(error.__cause__, "response", None) or {}
-        if answer.get("Error", {}).get("Code") == "NoSuchBucket":
-            bucket = self.root.partition("/")[0]
+        """What is missing is the bucket: no prefix in it is just empty. The service's own answer says so; nothing more is asked."""
+        bucket = self.root.partition("/")[0]
+        if _is_of_bucket(error, bucket):
             raise NoBucket(f"object store {self.url!r}: bucket {bucket!r} does not exist") from error
 
     def _delete(self, key: str) -> None:
@@ -249,6 +248,18 @@ def _client_errors(service: str) -> tuple[type[Exception], ...]:
     """The classes behind CLIENT_ERRORS, of the packages that the service's file system has imported anyway."""
     names = [name.split(":") for name in CLIENT_ERRORS[service]]
     return tuple(getattr(importlib.import_module(module), attribute) for module, attribute in names)
+
+
+def _is_of_bucket(error: FileNotFoundError, bucket: str) -> bool:
+    """Whether the service has said that the bucket is missing, by what its package leaves of the answer."""
+    s3 = getattr(error.__cause__, "response", None) or {}
+    return (
+        s3.get("Error", {}).get("Code") == "NoSuchBucket"
+        # gcsfs drops the text and keeps the address: GCS answers a listing with 404 only where there is no bucket to list.
+        or error.args == (f"b/{bucket}/o",)
+        # adlfs, in `ls` alone: in `info` and `find` it takes both for nothing there.
+        or getattr(error.__context__, "error_code", None) == "ContainerNotFound"
+    )
 
 
 def _is_transient(error: Exception) -> bool:
