@@ -21,6 +21,7 @@ RunError (exit 1)
 │   └── NodeLost             with their node
 ├── MissingPackage (exit 2)  what the spec asks for is not installed here
 ├── UnusableInput (exit 2)   a function that the spec names cannot do what the run needs of it
+├── Unforeseen               none of these: its traceback is in the attempt's log
 └── CheckpointError
     ├── IncompleteCheckpoint the named checkpoint cannot be loaded, with the reasons
     └── UnsafePath           a manifest names a path outside its checkpoint
@@ -141,6 +142,10 @@ class UnusableInput(RunError):
     """A function that the spec names cannot do what a run needs of it; mended in its place, the same spec runs."""
 
     exit_code = 2
+
+
+class Unforeseen(RunError):
+    """An error that is none of these ended the attempt; it is the cause, and its traceback is printed."""
 
 
 class TooFewNodes(RunError):

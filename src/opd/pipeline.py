@@ -28,7 +28,7 @@ from opd.convert.target import KEY_FILE
 from opd.errors import CheckpointError, CorruptRecord, RunError, RunFinished, SpecChanged
 from opd.inputs import Inputs, check_inputs
 from opd.pods import stop
-from opd.runs.claim import open_run, refuse
+from opd.runs.claim import attempting, open_run, refuse
 from opd.runs.manifest import step_folder
 from opd.runs.progress import PROGRESS
 from opd.runs.result import RESULT_FILE
@@ -97,7 +97,7 @@ def _one_stage(spec: PipelineSpec, start: Start, *, is_final: bool, origin: str)
         finished, following = look(stages)
         if not finished:
             _check_inputs(stages, origin)
-        with open_run(spec) as claimed:
+        with attempting(open_run(spec)) as claimed:
             if following is not None:
                 name, resolved = following
                 number = f"{len(finished) + 1} of {len(stages)}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from tests.convert.checkpoints import STEP, Case
 
 from opd.config.load import load_text
+from opd.convert import pipeline
 from opd.convert.attempt import run_attempt
 from opd.pods import stop
 from opd.runs.claim import open_run
@@ -65,6 +67,36 @@ def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_p
     (step_dir / "COMPLETE").write_bytes(complete)
     assert run_attempt(spec, say=said.append) == 0
     assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]
+
+
+@pytest.mark.parametrize(
+    ("error", "in_log", "told"),
+    [
+        (ZeroDivisionError("by nothing"), 1, "the attempt has ended by the error above"),
+        (PermissionError("read-only"), 0, "PermissionError: read-only"),
+    ],
+    ids=["unforeseen", "of the disk"],
+)
+def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log(
+    tmp_path, monkeypatch, capfd, error: Exception, in_log: int, told: str
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "convert_checkpoint", fail)
+    said: list[str] = []
+    with open(2, "w", buffering=1, closefd=False) as stderr:  # pytest's own would pass the log by
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert run_attempt(_spec(tmp_path, tmp_path / "checkpoint"), say=said.append) == 1
+    attempt = tmp_path / "store/to-hf/attempts/0001"
+    log = attempt / "driver.log"
+    assert (
+        (log.read_text().count("Traceback") if log.exists() else 0)
+        == capfd.readouterr().err.count("Traceback")
+        == in_log
+    )
+    assert said == [told]
+    assert json.loads((attempt / "ended.json").read_text())["detail"] == f"{type(error).__name__}: {error}"
 
 
 def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_the_pipeline_that_it_is_a_stage_of(

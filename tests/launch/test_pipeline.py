@@ -51,6 +51,8 @@ from opd.runs.claim import open_run
 def start(spec, within):
     told = Path(f"{spec.name}.code")
     told = told.read_text() if told.exists() else "0"
+    if told == "raises":
+        raise ZeroDivisionError("by nothing")
     try:
         with open_run(spec, within=within) as claimed:
             print(f"running {spec.name}", flush=True)
@@ -149,6 +151,17 @@ def test_it_ends_with_the_code_of_the_stage_that_fails_and_goes_on_there(folder)
 
     (folder / "pipe-learn.code").unlink()
     assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
+
+
+def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log_and_told_once(folder):
+    (folder / "pipe-ask.code").write_text("raises")
+    code, output = ended(folder)
+    assert code == 1
+    attempt = folder / "store/pipe/attempts/0001"
+    log = (attempt / "driver.log").read_text()
+    assert "Traceback" in log
+    assert log.count("ZeroDivisionError: by nothing") == output.count("ZeroDivisionError: by nothing") == 1
+    assert json.loads((attempt / "ended.json").read_text())["detail"] == "ZeroDivisionError: by nothing"
 
 
 def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(folder):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from opd.config import ConvertSpec
 from opd.convert.errors import ConvertError
 from opd.errors import RunError, RunFinished
-from opd.runs.claim import open_run
+from opd.runs.claim import attempting, open_run
 from opd.runs.progress import PROGRESS
 from opd.runs.run import Run
 from opd.store.opening import open_store
@@ -22,8 +22,7 @@ def run_attempt(
 ) -> int:
     """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0; see `opd.convert.run`."""
     try:
-        claimed = open_run(spec, within=within)
-        with claimed:
+        with attempting(open_run(spec, within=within), OSError) as claimed:
             PROGRESS.rest("conversion")
             with nullcontext() if meanwhile is None else meanwhile(claimed):
                 from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
+from collections.abc import Iterator
 
 from opd.config import BaseSpec, PipelineSpec, SpecError, dump_spec, identity, spec_hash
-from opd.errors import RunError, RunFinished
+from opd.errors import RunError, RunFinished, Unforeseen
+from opd.runs.disk import as_disk_full
 from opd.runs.result import refuse_if_over
 from opd.runs.run import Run
 from opd.store.opening import open_store
@@ -24,6 +28,28 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
         tells_cluster=not isinstance(spec, PipelineSpec),
         within=within,
     )
+
+
+@contextlib.contextmanager
+def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
+    """The attempt as a context manager that leaves the traceback of an error without an exit code of ours in its log.
+
+    Args:
+        foreseen: other errors that the caller tells in a line.
+
+    Raises:
+        Unforeseen: from the error, whose traceback is told by then.
+    """
+    with claimed:
+        try:
+            yield claimed
+        except foreseen:
+            raise
+        except Exception as error:
+            if hasattr(error, "exit_code") or as_disk_full(error, claimed.local.root) is not None:
+                raise
+            traceback.print_exc()  # the log closes with the attempt
+            raise Unforeseen("the attempt has ended by the error above") from error
 
 
 def refuse(spec: BaseSpec, error: SpecError) -> int:

@@ -171,6 +171,12 @@ ROWS = (
         then="exit 1 with the reason",
     ),
     Row(
+        fault="anything else",
+        error="Unforeseen",
+        tried_again="no",
+        then="exit 1 with its traceback, which is in driver.log too; the next start resumes",
+    ),
+    Row(
         fault="a lost head, node or pod",
         error="(KubeRay's), NodeLost",
         tried_again="where one pod had all ranks, in the same Ray cluster; else, and for a lost head, by KubeRay: "

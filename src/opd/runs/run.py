@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from opd.errors import Overtaken, RunError, StoreError
+from opd.errors import Overtaken, RunError, StoreError, Unforeseen
 from opd.runs.attempts import (
     BEATS_PER_LEASE,
     DEFAULT_LEASE_TTL_S,
@@ -230,7 +230,7 @@ class Run(RunWriter):
 
     def fail(self, error: BaseException | str, *, fatal: bool = False) -> None:
         """Marks the attempt as failed; with `fatal` also the run, so that no later attempt tries again."""
-        why = error.__cause__ if isinstance(error, SystemExit) and error.__cause__ is not None else error
+        why = error.__cause__ if isinstance(error, SystemExit | Unforeseen) and error.__cause__ is not None else error
         text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         if fatal:
             self.check_owner()

@@ -31,7 +31,7 @@ from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
 from opd.runs import origin, stacks
-from opd.runs.disk import as_disk_full
+from opd.runs.claim import attempting
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.trainer import compiled, tracking
@@ -91,7 +91,6 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         printed.
     """
     set_process_environment(spec.device)
-    is_printed = False
     try:
         config = compose(spec, facts)
         START.mark("config")
@@ -108,20 +107,13 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
             within=within,
         )
         START.mark("claim")
-        with claimed:
+        with attempting(claimed):
             try:
                 tracking.write_into(claimed.handle.local_dir)
                 origin.tell(claimed.stores[0], claimed.handle.attempt)
                 result = _run_claimed(spec, config, claimed)
             except (Unfit, SpecError) as error:
                 claimed.fail(error, fatal=facts.in_ray_cluster)
-                raise
-            except (ConvertError, RunError):
-                raise
-            except Exception as error:
-                if as_disk_full(error, claimed.local.root) is None:
-                    traceback.print_exc()  # the log closes with the attempt
-                    is_printed = True
                 raise
             claimed.finish(result)
     except ConvertError as error:
@@ -131,8 +123,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
         print(f"opd.launch: {error}", file=sys.stderr)
         return error.exit_code
     except Exception:  # noqa: BLE001 - the front door of a run: whatever it was, the exit code and the traceback say so
-        if not is_printed:
-            traceback.print_exc()
+        traceback.print_exc()
         return 1
     return 0
 
