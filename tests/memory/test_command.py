@@ -1,6 +1,7 @@
 """What `--plan` says of options and models that it cannot use as they are."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ from opd.config import load_text
 from opd.launch import parser
 from opd.memory import command, shapes
 from opd.memory.shapes import Unplannable, read_shape
+from opd.store.base import NO_RETRY
 
 SIZES = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 128, "vocab_size": 1000}  # fmt: skip
@@ -80,6 +82,16 @@ def test_a_config_behind_a_store_that_does_not_answer_is_told_by_key_and_fix(tol
     assert said.startswith("opd.launch: --plan: model.path: s3://bucket/model: its config.json cannot be read")
     assert f"({type(error).__name__}: {' '.join(str(error).split())})" in said
     assert "name a folder that has one" in said
+
+
+def test_a_store_that_is_away_is_no_mistake_of_the_spec(told, monkeypatch):
+    monkeypatch.setattr(shapes, "open_store", partial(shapes.open_store, policy=NO_RETRY))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    code, _, said = told("model.path=s3://bucket/model")
+    assert code == 1
+    assert said.startswith("opd.launch: --plan: cannot read s3://bucket/model/config.json: EndpointConnectionError")
 
 
 def test_a_path_that_is_neither_folder_nor_id_is_not_asked_of_the_hub():

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from opd.config.errors import Problem, SpecError
 from opd.errors import CorruptRecord, NoBucket, RunError
-from opd.store.access import CREATE_ONLY_PROTOCOLS
 from opd.store.base import ObjectInfo, Store, leads_out
 from opd.store.durable import hash_file
 from opd.store.local import LocalStore
@@ -79,11 +78,6 @@ class Fetched:
 class _Digests:
     md5: str
     sha256: str
-
-
-def is_store_url(path: str) -> bool:
-    """Whether `path` names something in an object store (and not a local path or a Hugging Face id)."""
-    return path.partition("://")[0] in CREATE_ONLY_PROTOCOLS and "://" in path
 
 
 def cache_dir() -> Path:

@@ -10,7 +10,8 @@ from opd.config.algorithm import MESSAGES
 from opd.config.run_config import KEY, RunConfig
 from opd.data.toy import model_folder
 from opd.data.toy.task import write_conversations, write_parquet
-from opd.inputs.fetch import is_store_url, local_copy, naming
+from opd.inputs.fetch import local_copy, naming
+from opd.store.access import is_store_url
 
 _DATA = {"toy://train": 0, "toy://heldout": 1}  # which of the files that `write_parquet` returns
 

@@ -9,6 +9,7 @@ from opd.config import Loaded, OpdAgentSpec, OpdSpec, SftSpec, SpecError
 from opd.config.context import context_problems
 from opd.config.rules.terms import carried_sizes
 from opd.config.sections import Model, Teacher
+from opd.errors import StoreUnavailable
 from opd.memory.device import declared_bytes, declared_name, local_bytes, product_name
 from opd.memory.pace import PRODUCT_RATES, Rates, make_pace, product_rates, render_pace, response_lengths
 from opd.memory.plan import Plan, make_plan
@@ -33,7 +34,7 @@ class Expected:
 
 
 def run(loaded: Loaded, expected: Expected = Expected()) -> int:
-    """Print the plan and the pace; 0 if it fits (or the device is not known), 2 if it does not or cannot be made."""
+    """Print the plan and the pace; 0 if it fits (or the device is not known), 2 if it does not or cannot be made, 1 if a store is away."""
     spec = loaded.spec
     if not isinstance(spec, PlannedSpec):
         print(
@@ -48,6 +49,9 @@ def run(loaded: Loaded, expected: Expected = Expected()) -> int:
     except Unplannable as error:
         print(f"opd.launch: --plan: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    except StoreUnavailable as error:
+        print(f"opd.launch: --plan: {error}", file=sys.stderr)
+        return error.exit_code
     if problems := list(context_problems(spec, student.context)):
         print(SpecError(problems, origin=loaded.origin), file=sys.stderr)
         return EXIT_REFUSED

@@ -10,6 +10,9 @@ from textwrap import shorten
 from typing import Any
 
 from opd.config.context import context_of
+from opd.errors import StoreUnavailable
+from opd.store.access import is_store_url, open_url
+from opd.store.opening import open_store
 
 MAX_REASON_CHARS = 400
 
@@ -165,10 +168,12 @@ def read_shape(path: str, *, revision: str | None = None) -> ModelShape:
     """The sizes of a model in a folder, behind a store URL or on the Hugging Face hub; only its config.json is read.
 
     Raises:
-        Unplannable: there is no config, or it does not name the sizes.
+        Unplannable: there is no config, or it does not name the sizes. StoreUnavailable: the store is away.
     """
     try:
         config = json.loads(_config_text(path, revision))
+    except StoreUnavailable:
+        raise
     except Exception as error:  # of whatever library reads the store or the hub, each with classes of its own
         what = shorten(str(error), MAX_REASON_CHARS)
         raise Unplannable(
@@ -183,9 +188,9 @@ def _config_text(path: str, revision: str | None) -> str:
         from opd.data.toy import model_folder
 
         path = model_folder(path)
+    if is_store_url(path):
+        return open_store(path).get("config.json").decode()
     if "://" in path:
-        from opd.store.access import open_url
-
         with open_url(f"{path.rstrip('/')}/config.json", "rt") as file:
             text: str = file.read()
         return text

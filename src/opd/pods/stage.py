@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opd.errors import RunError
-from opd.inputs.fetch import is_store_url, mirror
+from opd.inputs.fetch import mirror
+from opd.store.access import is_store_url
 from opd.store.local import LocalStore
 
 RECORD_FILE = ".opd-staged.json"

@@ -57,6 +57,11 @@ def is_usable(url: str) -> bool:
     return re.search(URL_PATTERN, url) is not None or re.search(MEANT_AS_URL_PATTERN, url) is None
 
 
+def is_store_url(path: str) -> bool:
+    """Whether `path` names something in an object store (and not a local path or a Hugging Face id)."""
+    return path.partition("://")[0] in CREATE_ONLY_PROTOCOLS and "://" in path
+
+
 def address_of(experiment: Mapping[str, Any]) -> StoreAddress | None:
     """The address of the store that an experiment (its tree) names; None where it names none."""
     store = experiment.get("store") or {}

@@ -14,9 +14,10 @@ from opd.config.errors import Problem, SpecError
 from opd.errors import CheckpointError
 from opd.evaluation.pass_rates import PassRate, read_pass_rates, weights_bytes, weights_key, write_pass_rates
 from opd.importance import Schedule, competence_weights, hard_filter, moment_matched
-from opd.inputs.fetch import is_store_url, local_copy, naming
+from opd.inputs.fetch import local_copy, naming
 from opd.runs.kept_files import KeptFiles
 from opd.runs.run import Run
+from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from opd.config.errors import Problem as Fault
 from opd.config.errors import SpecError
 from opd.evaluation.problems import Problem
-from opd.inputs.fetch import is_store_url, local_copy, naming
+from opd.inputs.fetch import local_copy, naming
 from opd.rollout.seeds import TRAIN, request_seed
+from opd.store.access import is_store_url
 from opd.trainer.dataset import PromptDataset
 
 _COLUMNS = ["data_source", "problem_index", "sample_index", "ground_truth", "response", "truncated"]

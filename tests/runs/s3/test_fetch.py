@@ -12,8 +12,9 @@ from tests.runs.conftest import wait_until
 
 from opd.errors import StoreUnavailable
 from opd.inputs import fetch
-from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, is_store_url, local_copy
+from opd.inputs.fetch import CHECKSUMS_FILE, RECORD_FILE, FetchError, NothingThere, local_copy
 from opd.store import transfer
+from opd.store.access import is_store_url
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
 
