@@ -1,4 +1,4 @@
-"""What doctor, render and submit say of data and models that no pod of the run can have."""
+"""What doctor, render and submit say of data, models and programs that no pod of the run can have."""
 
 from __future__ import annotations
 
@@ -86,6 +86,30 @@ def test_a_models_folder_counts_and_a_hub_id_does_not() -> None:
     assert said(model={"path": "/models/m"}) == ["warning: model.path /models/m: no volume of the pods holds it"]
     assert said(teacher={"path": "./m"})[0].startswith("warning: teacher.path ./m: no volume")
     assert said(model={"path": "Qwen/Qwen3-1.7B"}) == []
+
+
+def test_a_scorer_and_what_tools_read_count_and_modules_do_not() -> None:
+    tools = {"kind": "opd-agent", "data": data("/data/a.parquet")}
+    places = {"database_dir": "agent://database", "toolset": "/code/tools.py", "tool_config_path": "cfg/tools.yaml"}
+    assert [line.split(": no volume")[0] for line in said(**tools, agent=places)] == [
+        "warning: agent.toolset /code/tools.py", "warning: agent.tool_config_path cfg/tools.yaml"
+    ]  # fmt: skip
+    assert said(**tools, agent={"database_dir": "/data/db", "toolset": "my.tools"}) == []
+    [line] = said(data=data("/data/a.parquet"), reward={"function": "custom", "path": "/home/me/score.py"})
+    assert line == "warning: reward.path /home/me/score.py: no volume of the pods holds it"
+    assert said(data=data("/data/a.parquet"), reward={"function": "custom", "path": "/data/score.py"}) == []
+
+
+@pytest.mark.go
+def test_a_tool_database_that_the_pods_fetch_is_there(inside: Callable, tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(
+        "{kind: opd-agent, name: r, model: {path: hub/m}, teacher: {path: hub/t}, agent: {database_dir: /db}, "
+        "data: {train: ['s3://b/t.parquet'], val: ['s3://b/v.parquet']}, "
+        f"cluster: {{toolDatabase: {{url: 's3://b/db.tar', sha256: {'a' * 64}}}}}}}"
+    )
+    done = inside("render", "exp.yaml", "--image", DIGEST, "--charts", ROOT / "charts", OPDCTL_HELM=str(find("helm")))
+    assert done.returncode == 0, done.stderr
+    assert "no volume" not in done.stderr
 
 
 def test_a_stage_of_a_pipeline_is_named() -> None:

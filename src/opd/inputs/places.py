@@ -11,11 +11,15 @@ from opd.config.errors import Problem
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+def is_module(path: str) -> bool:
+    """Whether a program of this name may be an importable module."""
+    return bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
+
+
 def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
     for key, path in places:
-        is_module = bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
-        if "://" in path or is_module or Path(path).exists():
+        if "://" in path or is_module(path) or Path(path).exists():
             continue
         yield Problem(
             path=key,

@@ -1,4 +1,4 @@
-"""Which data files and models of a run no volume of its pods can hold, by what the chart renders."""
+"""Which data files, models, programs and databases of a run no volume of its pods can hold, by what the chart renders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
 from opd.config.pipeline import stages_of
 from opd.inputs import Inputs
 from opd.inputs.models import is_hub_id
+from opd.inputs.places import is_module
 from opdctl.doctor.rendered import groups_of
 from opdctl.doctor.report import Check, warning
 from opdctl.kube.dry_run import rendered_objects
@@ -21,7 +22,7 @@ _FIX = (
 
 
 def check_held(spec: FileSpec, text: str) -> list[Check]:
-    """A warning for each key of data or a model with a path that no volume holds; URLs, bundled names and hub ids are none.
+    """A warning for each key with a path that no volume holds; URLs, bundled names, hub ids and modules are none.
 
     Args:
         text: what the chart renders.
@@ -32,7 +33,11 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
     folder = container.get("workingDir", "/")
     made = {tree["metadata"]["name"] for tree in objects if tree["kind"] == "PersistentVolumeClaim"}
     sources = {volume["name"]: volume for volume in group.spec.get("volumes") or ()}
-    mounts = {item["mountPath"]: sources.get(item["name"], {}) for item in container.get("volumeMounts") or ()}
+    # What Ray's container may not write somebody else has filled: an init container does so with a fetched tool database.
+    mounts = {
+        item["mountPath"]: {} if item.get("readOnly") else sources.get(item["name"], {})
+        for item in container.get("volumeMounts") or ()
+    }
     filled = [path for path, source in mounts.items() if not {"emptyDir", "ephemeral"} & source.keys()]
     there = [path for path in filled if mounts[path].get("persistentVolumeClaim", {}).get("claimName") not in made]
     out = []
@@ -51,7 +56,7 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
 
 
 def _paths(spec: FileSpec) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """(stage, key, what can only be a path of the pods) of the data and models of each run."""
+    """(stage, key, what can only be a path of the pods) of all that each run reads."""
     runs: list[tuple[str, AnySpec]] = (
         [(f"stages.{stage.name}.", stage.spec) for stage in stages_of(spec)]
         if isinstance(spec, PipelineSpec)
@@ -65,6 +70,8 @@ def _paths(spec: FileSpec) -> Iterator[tuple[str, str, Sequence[str]]]:
             yield under, key, [] if "://" in path or is_hub_id(path) else [path]
         for data in inputs.data:
             yield under, data.key, [path for path in data.files if "://" not in path]
+        for key, path in inputs.places:
+            yield under, key, [] if "://" in path or is_module(path) else [path]
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
