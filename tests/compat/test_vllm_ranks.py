@@ -1,4 +1,4 @@
-"""A rank's end of vLLM comes without vLLM's engine, which verl's own import of it brings along."""
+"""A rank's end of vLLM comes without vLLM's engine, which verl's own import of it brings along, and waits for no answer that cannot come."""
 
 import json
 import os
@@ -20,21 +20,21 @@ asked_for = list(no_vllm.ASKED)
 import vllm
 from verl.workers.rollout.vllm_rollout import vllm_rollout
 print(json.dumps({{
-    "adapter": [adapter.__module__, adapter is vllm_rollout.ServerAdapter],
+    "is_verl_s": adapter is vllm_rollout.ServerAdapter,
+    "is_verl_s_or_based_on_it": issubclass(adapter, vllm_rollout.ServerAdapter),
     "sleep_level": vllm_rollout.VLLM_SLEEP_LEVEL,
     "asked_for": asked_for,
     "engine_afterwards": getattr(vllm.LLM, "__name__", None),
 }}))
 """
-ADAPTER = ["verl.workers.rollout.vllm_rollout.vllm_rollout", True]
 
 pytestmark = pytest.mark.slow
 
 
-def play(more):
+def play(*command):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM.format(more=more)],
+        [sys.executable, "-W", "ignore", *command],
         env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-4000:]
@@ -43,15 +43,28 @@ def play(more):
 
 @pytest.mark.parametrize("worker", ["opd_worker", "policy_worker"])
 def test_a_rank_has_verl_s_adapter_without_vllm_s_engine(worker):
-    found = play(f"import opd.worker.{worker}")
-    assert found["adapter"] == ADAPTER
+    found = play("-c", PROGRAM.format(more=f"import opd.worker.{worker}"))
+    assert found["is_verl_s_or_based_on_it"]
     assert found["sleep_level"] == 2
     assert not [name for name in found["asked_for"] if not name.startswith("vllm.distributed")]
     assert found["engine_afterwards"] == "LLM"  # who asks for it then gets it
 
 
 def test_verl_still_imports_vllm_s_engine_for_it():
-    found = play("")
-    assert found["adapter"] == ADAPTER
+    found = play("-c", PROGRAM.format(more=""))
+    assert found["is_verl_s"]
     assert found["sleep_level"] == 2
     assert "vllm:LLM" in found["asked_for"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("taken", "taken"),
+        ("dead", "ValueError: the engine is gone"),
+        ("broken", "ValueError: no room for these weights"),
+        ("silent", "RuntimeError: vLLM has ended taking the weights, and a part of them is not answered"),
+    ],
+)
+def test_sending_weights_ends_with_their_taking(tmp_path, how, said):
+    assert play("-m", "tests.compat.vllm_start.sending", how, f"ipc://{tmp_path}/weights.sock") == said
