@@ -29,6 +29,11 @@ RULES = [
         "trains on in different updates",
         {"opd.reward_beta": None},
     ),
+    *(
+        ("opd", {key: value}, key, "temperatures from 0.01 to 2", {key: 2})
+        for key in ("rollout.temperature", "rollout.val.temperature")
+        for value in (0.009, 2.1)
+    ),
     ("opd", CARRIED | REWARDED, "opd.policy.weight", "trains on in different updates", {"opd.policy.weight": 0.0}),
     (
         "opd",
@@ -78,6 +83,27 @@ RULES = [
         "rollout.max_age",
         "some would wait longer",
         {"rollout.in_flight": 512},
+    ),
+    (
+        "opd",
+        CARRIED | {"rollout.keep_prefixes": True},
+        "rollout.keep_prefixes",
+        "lost with the memory",
+        {"rollout.free_cache_engine": False},
+    ),
+    (
+        "opd",
+        CARRIED | {"rollout.keep_prefixes": True, "rollout.free_cache_engine": False, "device": "cpu"},
+        "rollout.keep_prefixes",
+        "has no prefix cache",
+        {"rollout.keep_prefixes": False},
+    ),
+    (
+        "opd",
+        {"rollout.keep_prefixes": True},
+        "rollout.keep_prefixes",
+        "belongs to rollout.schedule carry",
+        {"rollout.keep_prefixes": False},
     ),
     *(
         (

@@ -180,6 +180,16 @@ def test_a_rollout_with_carried_responses_decodes_a_full_batch_and_reads_those_o
     assert pace.rollout == pytest.approx(alone + products + read)
 
 
+def test_kept_prefixes_are_not_read_again():
+    plan = make_plan(job())
+    read_again, kept = (
+        make_pace(plan, UNIT, [10, 6], prompt_tokens=2, num_ranks=1, in_flight=4, keeps_prefixes=keeps).rollout
+        for keeps in (False, True)
+    )
+    again = 4 * (2 + (100 + 36) / 16 / 2)
+    assert read_again - kept == pytest.approx(2 * 2120 * again / DECODE_SHARE)
+
+
 def test_half_as_long_entries_of_the_servers_cache_take_half_the_bytes():
     whole, half = (
         make_pace(make_plan(job(key_value_bytes=num)), UNIT, [10, 6], prompt_tokens=2, num_ranks=1).rollout

@@ -39,7 +39,9 @@ class Made:
             num = min(num_left, length - there)
             num_left -= num
             tokens = [1000 * row.number + place for place in range(there, there + num)]
-            grown.append(Growth(tokens=tokens, version=self.version, is_complete=there + num == length))
+            grown.append(
+                Growth(tokens=tokens, version=self.version, is_complete=there + num == length, num_read=1 + there)
+            )
             if there + num < length:
                 break
         return grown
@@ -61,6 +63,14 @@ def _warm(**changes: int) -> Carry:
 
 def _log_normal(number: int) -> int:
     return min(512, max(1, round(random.Random(number).lognormvariate(4.0, 0.9))))
+
+
+def test_an_update_counts_what_the_server_read_for_it():
+    made = Made(lambda number: 6)
+    [update] = _updates(_warm(), made, range(1))
+    # Four prompts; then each of the four rows with its 4 tokens, and, for what is left of the round, a follower's prompt.
+    assert made.rounds == [[[0, 4], [1, 5], [2, 6], [3, 7]]] * 2
+    assert update.metrics(0)["rollout/tokens_read"] == 4 * 1 + 4 * (1 + 4) + 4 * 1
 
 
 def test_rows_end_by_their_lengths_and_the_others_keep_their_tokens_under_new_weights():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.rollout.cpu.tiny import answer_one, make_engine, server_config, tiny_model
 
-from opd.rollout.carry import CarriedRow
+from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer
 from opd.rollout.pieces import PieceClient
@@ -43,12 +43,13 @@ def _with_server(scenario: Callable[[RolloutServer, _Client], Awaitable[None]]) 
     asyncio.run(run())
 
 
-async def _piece(client: _Client, row: CarriedRow, num_tokens: int, **sampling: Any) -> None:
+async def _piece(client: _Client, row: CarriedRow, num_tokens: int, **sampling: Any) -> Growth:
     ends = frozenset() if sampling.get("ignore_eos") else frozenset({END})
     asking = PieceClient(client, row, run_seed=3, ends=ends, num_tokens=num_tokens)
     await asking.generate("r", prompt_ids=PROMPT, sampling_params={"temperature": 1.0} | sampling)
     assert asking.growth is not None
     row.grow(asking.growth, 0)
+    return asking.growth
 
 
 def _greedy(prompt: list[int], num_tokens: int, *, seed: int = 0) -> list[int]:
@@ -66,6 +67,15 @@ def test_pieces_under_one_set_of_weights_make_the_uninterrupted_answer():
         assert [asked["max_tokens"] for asked in client.asked] == [6, 6, 6, 2]
         assert row.pieces == [(0, 20)]
         assert row.prompt_ids == PROMPT
+
+    _with_server(scenario)
+
+
+def test_a_server_without_a_prefix_cache_reads_prompt_and_tokens_for_each_piece():
+    async def scenario(_: RolloutServer, client: _Client) -> None:
+        row = CarriedRow(number=7, index=1, sample=0, limit=20)
+        read = [(await _piece(client, row, 4, ignore_eos=True)).num_read for _ in range(3)]
+        assert read == [len(PROMPT) + num for num in (0, 4, 8)]
 
     _with_server(scenario)
 

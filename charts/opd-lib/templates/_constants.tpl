@@ -128,6 +128,7 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
+    "keep_prefixes": false,
     "engine_kwargs": {}
    },
    "actor": {
@@ -192,6 +193,7 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
+    "keep_prefixes": false,
     "engine_kwargs": {}
    },
    "actor": {
@@ -281,6 +283,7 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
+    "keep_prefixes": false,
     "engine_kwargs": {}
    },
    "actor": {
@@ -427,6 +430,7 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
+    "keep_prefixes": false,
     "engine_kwargs": {}
    },
    "actor": {
@@ -482,6 +486,7 @@
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "schedule": "strict",
+    "keep_prefixes": false,
     "engine_kwargs": {}
    },
    "actor": {

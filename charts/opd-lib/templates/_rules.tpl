@@ -48,6 +48,18 @@
   "rule" "the rollout server `cpu` belongs to device cpu"
   "fix" "set device: cpu, or rollout.name: vllm") -}}
 {{- end -}}
+{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if and (eq (toString ($v.rollout).name) "vllm") (not (kindIs "invalid" ($v.rollout).temperature)) (or (gt (float64 ($v.rollout).temperature) 2.0) (and (gt (float64 ($v.rollout).temperature) 0.0) (lt (float64 ($v.rollout).temperature) 0.01))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.temperature" "value" ($v.rollout).temperature
+  "rule" "vLLM samples at temperatures from 0.01 to 2, or greedily at 0; it takes a smaller one for 0.01, and refuses every request with a larger one"
+  "fix" "use 0.01 to 2") -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).name) "vllm") (not (kindIs "invalid" (($v.rollout).val).temperature)) (or (gt (float64 (($v.rollout).val).temperature) 2.0) (and (gt (float64 (($v.rollout).val).temperature) 0.0) (lt (float64 (($v.rollout).val).temperature) 0.01))) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.val.temperature" "value" (($v.rollout).val).temperature
+  "rule" "vLLM samples at temperatures from 0.01 to 2, or greedily at 0; it takes a smaller one for 0.01, and refuses every request with a larger one"
+  "fix" "use 0.01 to 2, or 0") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq (toString $v.device) "cpu") (has (toString ($v.model).attn_implementation) (list "flash_attention_2" "varlen")) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "model.attn_implementation" "value" ($v.model).attn_implementation
   "rule" "flash attention needs a CUDA device"
@@ -636,8 +648,23 @@
   "rule" (printf "with %s answers at once (rollout.in_flight) and %s an update, some would wait longer for theirs" (include "opd.text" $v.in_flight) (include "opd.text" $v.step_rows))
   "fix" (printf "use at least %s, or a smaller rollout.in_flight" (include "opd.text" (div (sub (add (addf $v.in_flight $v.step_rows) $v.step_rows) 1) $v.step_rows)))) -}}
 {{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") ($v.rollout).keep_prefixes ($v.rollout).free_cache_engine -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes
+  "rule" "the server's keys and values are lost with the memory that it gives back while the models train"
+  "fix" "set rollout.free_cache_engine: false, where its cache fits beside the training, or keep_prefixes: false") -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") ($v.rollout).keep_prefixes (not ($v.rollout).free_cache_engine) (eq (toString ($v.rollout).name) "cpu") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes
+  "rule" "the rollout server `cpu` has no prefix cache"
+  "fix" "remove the key, or set rollout.name: vllm") -}}
+{{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
+{{- if and ($v.rollout).keep_prefixes (ne (toString ($v.rollout).schedule) "carry") -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes
+  "rule" "it belongs to rollout.schedule carry; no response of strict goes on over an update"
+  "fix" "remove the key, or set rollout.schedule: carry") -}}
+{{- end -}}
 {{- if and (not (kindIs "invalid" ($v.rollout).in_flight)) (ne (toString ($v.rollout).schedule) "carry") -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.in_flight" "value" ($v.rollout).in_flight
   "rule" "it belongs to rollout.schedule carry; strict generates a step's answers at once, by the newest weights"

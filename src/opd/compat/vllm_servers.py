@@ -20,12 +20,16 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
+from opd.compat.vllm_prefixes import keeping
+
 ROLLOUT_NAME = "vllm"
 
 
 @contextlib.contextmanager
-def begun_beside_models(config: DictConfig) -> Iterator[None]:
+def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> Iterator[None]:
     """While `PPOTrainer._setup` runs: vLLM's servers are begun as soon as the ranks have been told to load their models.
+
+    With `keeps_prefixes` they are `opd.compat.vllm_prefixes`' servers.
 
     Those that nobody has launched when it ends, as after models that could not be loaded, are ended. Nothing changes for
     other rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
@@ -35,7 +39,7 @@ def begun_beside_models(config: DictConfig) -> Iterator[None]:
         yield
         return
     load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
-    servers = _Servers(config, load)
+    servers = _Servers(config, (lambda: keeping(load())) if keeps_prefixes else load)
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers.begin)
     try:

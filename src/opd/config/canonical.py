@@ -104,6 +104,7 @@ ADDED_SINCE: dict[str, Any] = {
     "data.split.seed": 42,
     "teacher.refresh_every": 0,
     "rollout.schedule": "strict",
+    "rollout.keep_prefixes": False,
 }
 
 WEIGHT_SCHEDULE = "constant"

@@ -248,6 +248,11 @@ class Rollout(Section):
         examples=[16],
         description="carry: the most versions of the weights, one a step, between the one that sampled a token and the one that trains on it; unset: 16.",
     )
+    keep_prefixes: bool = Field(
+        default=False,
+        description="carry, with vLLM and free_cache_engine: false: a response goes on from the keys and values that the weights before "
+        "an update computed of its tokens; false: the server reads its prompt and tokens again under the new weights.",
+    )
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")
 
     @property

@@ -86,7 +86,13 @@ def _pace(spec: OpdSpec | OpdAgentSpec, plan: Plan, rates: Rates, expected: Expe
     lengths = response_lengths(rows, longest=longest, mean=expected.response_tokens)
     carried = carried_sizes(spec)[0] if spec.rollout.schedule == "carry" else None
     pace = make_pace(
-        plan, rates, lengths, prompt_tokens=spec.data.max_prompt_length, num_ranks=num_ranks, in_flight=carried
+        plan,
+        rates,
+        lengths,
+        prompt_tokens=spec.data.max_prompt_length,
+        num_ranks=num_ranks,
+        in_flight=carried,
+        keeps_prefixes=spec.rollout.keep_prefixes,
     )
     lines = []
     if expected.response_tokens is not None and expected.response_tokens > longest:

@@ -109,6 +109,7 @@ def make_pace(
     prompt_tokens: int,
     num_ranks: int,
     in_flight: int | None = None,
+    keeps_prefixes: bool = False,
 ) -> Pace:
     """The pace of a plan's steps.
 
@@ -117,6 +118,7 @@ def make_pace(
         prompt_tokens: of each prompt.
         num_ranks: GPUs of the run; they share the rows.
         in_flight: responses that are decoded at once where unfinished ones are carried over an update; None: a step's own.
+        keeps_prefixes: whether those go on without being read again.
     """
     job, rows = plan.job, [prompt_tokens + length for length in lengths]
     tokens, trained = sum(rows), sum(lengths)
@@ -134,7 +136,7 @@ def make_pace(
     num_micro_batches = job.epochs * num_updates * math.ceil(update_tokens / plan.choice.train_tokens)
     host_s = num_micro_batches * _host_s(job.student, compiled=job.compiled, checkpointing=plan.choice.checkpointing)
     return Pace(
-        rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight),
+        rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight, keeps_prefixes),
         teacher=teacher_s,
         student=max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
@@ -148,12 +150,18 @@ def _attention(shape: ModelShape, rows: Sequence[int]) -> float:
 
 
 def _rollout(
-    plan: Plan, rates: Rates, lengths: Sequence[int], prompt_tokens: int, num_ranks: int, in_flight: int | None
+    plan: Plan,
+    rates: Rates,
+    lengths: Sequence[int],
+    prompt_tokens: int,
+    num_ranks: int,
+    in_flight: int | None,
+    keeps_prefixes: bool,
 ) -> float:
     """As long as the longest response takes, alone, and what every row adds to the steps that it is in.
 
     With carried responses the decode batch is always full: as many steps as it takes for a step's tokens, and once an update
-    the prompts and tokens of those on their way are read again. A response on its way is a long one more often than not: their mean
+    the prompts and tokens of those on their way are read again, unless they are kept. A response on its way is a long one more often than not: their mean
     is sum(length^2) / sum(length), of which half is there.
     """
     shape, ranks = plan.job.student, plan.job.rollout_ranks
@@ -161,6 +169,7 @@ def _rollout(
     steps, read_again = max(lengths), 0.0
     if in_flight is not None:
         steps = math.ceil(sum(lengths) / in_flight)
+    if in_flight is not None and not keeps_prefixes:
         read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
     alone = steps * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
     products = 2.0 * shape.num_params * (sum(lengths) + read_again) / (DECODE_SHARE * rates.operations)

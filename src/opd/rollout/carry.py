@@ -66,6 +66,8 @@ class Growth:
     is_complete: bool
     prompt_ids: list[int] = field(default_factory=list)
     """What the tokens follow, without those of earlier rounds."""
+    num_read: int = 0
+    """Tokens before them that the server read, for its cache did not have them."""
     error: str = ""
     """Why the row is given up, if it is."""
 
@@ -86,6 +88,8 @@ class Update:
     num_rounds: int = 0
     num_thrown_away: int = 0
     """Tokens that no update will see."""
+    num_read: int = 0
+    """Tokens of prompts and prefixes that the server read."""
     num_filled: int = 0
     """Rows that were completed by the warm fill, and thrown away."""
     num_failed: int = 0
@@ -101,7 +105,7 @@ class Update:
         """Of an update of weights of that version.
 
         `rollout/age_mean` and `age_max`: versions between the weights that made a token and those that train on it, over tokens;
-        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows.
+        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows; `rollout/tokens_read`: of prompts and prefixes.
         """
         ages = [(version - made_by, num) for row in self.rows for made_by, num in row.pieces]
         return {
@@ -109,6 +113,7 @@ class Update:
             "rollout/age_max": float(max(age for age, _ in ages)),
             "rollout/carried_share": sum(row.pieces[0][0] < version for row in self.rows) / len(self.rows),
             "rollout/tokens_thrown_away": float(self.num_thrown_away),
+            "rollout/tokens_read": float(self.num_read),
             "rollout/rounds": float(self.num_rounds),
         }
 
@@ -271,6 +276,7 @@ class Carry:
                     unused.append(row)
                     continue
                 spent += len(growth.tokens)
+                made.num_read += growth.num_read
                 row.grow(growth, self._clock + spent)
                 if growth.error:
                     made.num_failed += 1

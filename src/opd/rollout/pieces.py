@@ -78,9 +78,17 @@ class PieceClient:
                 f"the rollout server aborted a piece of row {row.number} at {len(tokens)} of {num_tokens} tokens"
             )
         version = output.extra_fields.get("global_steps")
+        num_cached = output.extra_fields.get("num_cached_tokens") or 0
         if not tokens or version is None:
             raise RuntimeError(f"the rollout server gave {len(tokens)} tokens, made by weights of step {version}")
         has_ended = len(tokens) < num_tokens or tokens[-1] in self._ends
         is_complete = has_ended or len(row.tokens) + len(tokens) >= row.limit
-        self.growth = Growth(tokens=tokens, version=int(version), is_complete=is_complete, prompt_ids=list(prompt_ids))
+        num_read = len(prompt_ids) + len(row.tokens) - num_cached
+        self.growth = Growth(
+            tokens=tokens,
+            version=int(version),
+            is_complete=is_complete,
+            prompt_ids=list(prompt_ids),
+            num_read=num_read,
+        )
         return output

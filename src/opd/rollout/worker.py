@@ -34,6 +34,7 @@ from opd.agent.metrics import AgentCounts
 from opd.agent.settings import AGENT_LOOP, LOOP_COLUMN
 from opd.agent.trajectories import Trajectory
 from opd.compat.verl_trainer import RewardWorker
+from opd.compat.vllm_prefixes import begun_under
 from opd.config import EvalSpec
 from opd.config.run_config import RunConfig
 from opd.evaluation.samples import Sample, further_numbers
@@ -248,6 +249,8 @@ class RolloutWorker(_VerlWorker):
         client = PieceClient(self.llm_client, row, run_seed=seed, ends=ends, num_tokens=num_tokens)
         try:
             sampling = self._sampling(TRAIN, step=0) | {"logprobs": False}
+            if self.ours.sampling.rollout.keep_prefixes and row.pieces:
+                sampling |= begun_under(row.pieces[0][0])
             if row.prompt_ids:
                 await client.generate("", prompt_ids=row.prompt_ids, sampling_params=sampling)
             else:

@@ -111,7 +111,8 @@ class OrderedTrainer(PPOTrainerSync):
                 patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
                 patches.enter_context(verl_trainer.rendezvous_at(port))
-            patches.enter_context(vllm_servers.begun_beside_models(self.config))
+            keeps = self.ours.sampling.rollout.keep_prefixes
+            patches.enter_context(vllm_servers.begun_beside_models(self.config, keeps_prefixes=keeps))
             patches.enter_context(verl_trainer.told(START.mark))
             super()._setup()
 

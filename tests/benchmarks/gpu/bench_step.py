@@ -75,7 +75,13 @@ VLLM_PARTS = {
     "compilation": r"\(compilation: ([\d.]+) s",
     "engine": r"init engine .*? took ([\d.]+) s",
 }
-CARRIED = ("rollout/age_mean", "rollout/age_max", "rollout/carried_share", "rollout/rounds")
+CARRIED = (
+    "rollout/age_mean",
+    "rollout/age_max",
+    "rollout/carried_share",
+    "rollout/rounds",
+    "rollout/tokens_read",
+)
 """Means over the steps, of a run with the schedule carry."""
 POLL_S = 2.0
 

@@ -26,6 +26,16 @@ BASICS = (
         rule="the rollout server `cpu` belongs to device cpu",
         fix="set device: cpu, or rollout.name: vllm",
     ),
+    *(
+        Rule(
+            key=key,
+            when=f'rollout.name == "vllm" and {key} is not None and ({key} > 2 or {key} > 0 and {key} < 0.01)',
+            rule="vLLM samples at temperatures from 0.01 to 2, or greedily at 0; it takes a smaller one for 0.01, and refuses every request with a larger one",
+            fix=f"use 0.01 to 2{or_greedy}",
+            kinds=SAMPLES,
+        )
+        for key, or_greedy in (("rollout.temperature", ""), ("rollout.val.temperature", ", or 0"))
+    ),
     Rule(
         key="model.attn_implementation",
         when='device == "cpu" and model.attn_implementation in ("flash_attention_2", "varlen")',

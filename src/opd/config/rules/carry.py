@@ -71,6 +71,28 @@ def _where_carried() -> Iterator[Rule]:
         fix="use at least {ceil_div(in_flight + step_rows, step_rows)}, or a smaller rollout.in_flight",
         kinds=("opd",),
     )
+    kept = f"{_CARRIES} and rollout.keep_prefixes"
+    yield Rule(
+        key="rollout.keep_prefixes",
+        when=f"{kept} and rollout.free_cache_engine",
+        rule="the server's keys and values are lost with the memory that it gives back while the models train",
+        fix="set rollout.free_cache_engine: false, where its cache fits beside the training, or keep_prefixes: false",
+        kinds=("opd",),
+    )
+    yield Rule(
+        key="rollout.keep_prefixes",
+        when=f'{kept} and not rollout.free_cache_engine and rollout.name == "cpu"',
+        rule="the rollout server `cpu` has no prefix cache",
+        fix="remove the key, or set rollout.name: vllm",
+        kinds=("opd",),
+    )
+    yield Rule(
+        key="rollout.keep_prefixes",
+        when='rollout.keep_prefixes and rollout.schedule != "carry"',
+        rule="it belongs to rollout.schedule carry; no response of strict goes on over an update",
+        fix="remove the key, or set rollout.schedule: carry",
+        kinds=SAMPLES,
+    )
     for key in ("rollout.in_flight", "rollout.max_age"):
         yield Rule(
             key=key,
