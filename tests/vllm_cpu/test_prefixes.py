@@ -1,0 +1,90 @@
+"""vLLM's engine behind the server that keeps its prefixes: who finds the keys and values that earlier weights computed, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opd.compat.vllm_prefixes import begun_under, server_of
+from opd.data.toy import STUDENT_DIR
+
+BLOCK = 16
+PROMPT = [5 + i % 90 for i in range(64)]
+
+
+class _Base:
+    """verl's server as far as the changes of `server_of` go."""
+
+    def __init__(self) -> None:
+        self.global_steps = 0
+
+    async def run_server(self, args: Any) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**vars(args)))
+
+    async def asked(self, name: str, tokens: list[int], sampling: dict[str, Any]) -> tuple[list[int], int]:
+        """What came, and how many of the tokens before it were in the cache; asked in verl's words."""
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        params = SamplingParams(max_tokens=BLOCK, temperature=0, detokenize=False, ignore_eos=True, **sampling)
+        prompt = TokensPrompt(prompt_token_ids=tokens)
+        last = None
+        async for output in self.engine.generate(
+            prompt=prompt, sampling_params=params, request_id=name, lora_request=None, priority=0
+        ):
+            last = output
+        assert last is not None
+        return list(last.outputs[0].token_ids), last.num_cached_tokens
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, int]:
+    """Cached tokens of each request."""
+
+    async def scenario() -> dict[str, int]:
+        server = server_of(_Base)()
+        await server.run_server(
+            SimpleNamespace(
+                model=str(STUDENT_DIR),
+                enforce_eager=True,
+                max_model_len=128,
+                block_size=BLOCK,
+                skip_tokenizer_init=True,
+            )
+        )
+        try:
+            cached = {}
+            tokens, cached["begun"] = await server.asked("begun", PROMPT, {})
+            row = PROMPT + tokens
+            more, cached["goes on"] = await server.asked("goes on", row, begun_under(0))
+            row += more
+            server.global_steps = 1  # an update
+            await server.clear_kv_cache()
+            _, cached["goes on after an update"] = await server.asked("goes on after", row, begun_under(0))
+            _, cached["begun after an update"] = await server.asked("begun after", PROMPT, {})
+            _, cached["begun beside it"] = await server.asked("beside", PROMPT, {})
+            return cached
+        finally:
+            server.engine.shutdown()
+
+    return asyncio.run(asyncio.wait_for(scenario(), timeout=300))
+
+
+def test_a_response_goes_on_from_its_own_keys_and_values(served):
+    assert served["begun"] == 0
+    assert served["goes on"] == len(PROMPT)
+
+
+def test_also_after_an_update(served):
+    assert served["goes on after an update"] == len(PROMPT) + BLOCK
+
+
+def test_a_response_that_begins_after_an_update_finds_nothing_of_earlier_weights(served):
+    assert served["begun after an update"] == 0
+    assert served["begun beside it"] == len(PROMPT) - BLOCK  # the last token is always computed, with its block
