@@ -18,7 +18,7 @@ class _Base:
         self.num_cleared = 0
 
     async def run_server(self, args: Any) -> None:
-        def generate(*, prompt: dict[str, Any], sampling_params: Any, request_id: str) -> str:
+        def generate(prompt: dict[str, Any], sampling_params: Any, request_id: str) -> str:
             self.asked.append((prompt["cache_salt"], prompt["prompt_token_ids"]))
             return request_id
 

@@ -12,7 +12,7 @@ from tests.charts.helm import DIGEST
 
 from gotools import find
 from opd.config.parse import parse_tree
-from opdctl.doctor.held import check_held
+from opdctl.doctor.held import _is_below, check_held
 from opdctl.kube.client import ROLE_LABEL
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,11 @@ def test_a_tool_database_that_the_pods_fetch_is_there(inside: Callable, tmp_path
     done = inside("render", "exp.yaml", "--image", DIGEST, "--charts", ROOT / "charts", OPDCTL_HELM=str(find("helm")))
     assert done.returncode == 0, done.stderr
     assert "no volume" not in done.stderr
+
+
+@pytest.mark.parametrize(("mount", "path"), [("/db/", "/db"), ("/db", "/db/"), ("/db/", "/db/x"), ("/", "/db")])
+def test_a_closing_slash_of_a_mount_or_a_path_means_nothing(mount: str, path: str) -> None:
+    assert _is_below(path, [mount])
 
 
 def test_a_stage_of_a_pipeline_is_named() -> None:

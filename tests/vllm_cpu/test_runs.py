@@ -71,17 +71,24 @@ def test_an_engine_that_is_killed_ends_the_run_with_its_name(tmp_path):
     process = start(tmp_path, "opd", *VLLM, "trainer.total_steps=1000")
     try:
         _await(tmp_path, " 2/1000")
-        [engine] = [
-            child for child in psutil.Process(process.pid).children(recursive=True) if "EngineCore" in child.name()
-        ]
+        children = psutil.Process(process.pid).children(recursive=True)
+        [engine] = [child for child in children if "EngineCore" in child.name()]
         engine.kill()
         killed_s = time.monotonic()
         outcome = finish(process, tmp_path, "opd")
     finally:
         process.terminate()
     assert outcome.returncode == 1
-    assert "EngineDeadError" in outcome.output
+    assert "EngineDeadError" in outcome.output or "the engine of vllm_server_0_0" in outcome.output
     assert time.monotonic() - killed_s < ENDS_WITHIN_S
+
+
+def test_an_engine_that_is_killed_while_it_takes_weights_ends_the_run_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_TAKES_WEIGHTS", "2")
+    monkeypatch.setenv("TEST_DIES_TAKING", "1")
+    outcome = run(tmp_path, "opd", *VLLM, "trainer.total_steps=1000")
+    assert outcome.returncode == 1
+    assert "the run has lost the engine of vllm_server_0_0: its process is gone" in outcome.output
 
 
 def test_weights_that_vllm_cannot_take_end_the_run_with_the_reason(tmp_path, monkeypatch):

@@ -41,11 +41,9 @@ def server_of(server: type[Any]) -> type[Any]:
             await super().run_server(args)
             generate = self.engine.generate
 
-            def salted(*, prompt: Any, sampling_params: Any, **others: Any) -> AsyncGenerator[Any, None]:
+            def salted(prompt: Any, sampling_params: Any, *more: Any, **others: Any) -> AsyncGenerator[Any, None]:
                 salt = (sampling_params.extra_args or {}).get(_SALT, str(self.global_steps))
-                asked: AsyncGenerator[Any, None] = generate(
-                    prompt={**prompt, _SALT: salt}, sampling_params=sampling_params, **others
-                )
+                asked: AsyncGenerator[Any, None] = generate({**prompt, _SALT: salt}, sampling_params, *more, **others)
                 return asked
 
             self.engine.generate = salted

@@ -4,8 +4,10 @@ verl 0.9.1 imports `vllm.LLM`, and all that it needs, for one constant. The impo
 15 s); nothing reads the name. What else verl imports of vLLM in its processes stays, and is short: `vllm` itself, which
 sets the environment of compilers and mends torch's, and `vllm.distributed`.
 
-Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer for ever, also where the engine has died since the last
-step, or could not load what it was given. Here the call that told vLLM to take them is looked at meanwhile, and its error ends the sending.
+Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer for ever, also where the engine had died before, or the worker
+could not load what it was given. Here the call that told vLLM to take them is looked at meanwhile, and its error ends the sending. (An engine
+that dies meanwhile leaves the call unanswered: `opd.cluster.engines` sees it. So does, without anybody seeing it before the run
+is found stalled, a worker of a server of several GPUs, but the first, that cannot load its part: vLLM hears its workers in their order.)
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from verl.workers.rollout import base
 
 _TAKE_WEIGHTS = "update_weights_from_ipc"
 _POLL_MS = 500
+_LAST_POLL_MS = 10_000
 
 
 def register() -> None:
@@ -57,7 +60,7 @@ def _ending_with_the_taking(rollout: Any) -> type[Any]:
 
         def _init_socket(self) -> None:
             super()._init_socket()
-            if taking:  # a server of several GPUs is told by the first of its ranks, whose end is the others'
+            if taking:  # a server of several GPUs is told by the first of its ranks
                 self.socket = Answered(self.socket, taking.pop())
 
     class ServerAdapter(rollout.ServerAdapter):
@@ -107,5 +110,5 @@ class Answered:
         while not self._socket.poll(_POLL_MS, event):
             if self._taking.done():
                 self._taking.result()
-                if not self._socket.poll(_POLL_MS, event):  # it may have come in between
+                if not self._socket.poll(_LAST_POLL_MS, event):  # it may have come in between
                     raise RuntimeError("vLLM has ended taking the weights, and a part of them is not answered")

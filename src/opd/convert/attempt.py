@@ -22,7 +22,7 @@ def run_attempt(
 ) -> int:
     """Convert under the spec's name; returns the exit code, `say` gets the reason of any but 0; see `opd.convert.run`."""
     try:
-        with attempting(open_run(spec, within=within), OSError) as claimed:
+        with attempting(open_run(spec, within=within), ConvertError, OSError) as claimed:
             PROGRESS.rest("conversion")
             with nullcontext() if meanwhile is None else meanwhile(claimed):
                 from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours

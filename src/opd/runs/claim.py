@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 
 from opd.config import BaseSpec, PipelineSpec, SpecError, dump_spec, identity, spec_hash
-from opd.errors import RunError, RunFinished, Unforeseen
+from opd.errors import RunError, RunFinished, Unfit, Unforeseen
 from opd.runs.disk import as_disk_full
 from opd.runs.result import refuse_if_over
 from opd.runs.run import Run
@@ -32,21 +32,22 @@ def open_run(spec: BaseSpec, *, within: Run | None = None) -> Run:
 
 @contextlib.contextmanager
 def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
-    """The attempt as a context manager that leaves the traceback of an error without an exit code of ours in its log.
+    """The attempt as a context manager that leaves the traceback of an unforeseen error in its log.
 
     Args:
-        foreseen: other errors that the caller tells in a line.
+        foreseen: what the caller tells in a line, beside errors of a run, of its spec and of its inputs.
 
     Raises:
         Unforeseen: from the error, whose traceback is told by then.
     """
+    told: tuple[type[Exception], ...] = (RunError, SpecError, Unfit, *foreseen)
     with claimed:
         try:
             yield claimed
-        except foreseen:
+        except told:
             raise
         except Exception as error:
-            if hasattr(error, "exit_code") or as_disk_full(error, claimed.local.root) is not None:
+            if as_disk_full(error, claimed.local.root) is not None:
                 raise
             traceback.print_exc()  # the log closes with the attempt
             raise Unforeseen("the attempt has ended by the error above") from error

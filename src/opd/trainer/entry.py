@@ -107,7 +107,7 @@ def run(spec: AnyRunSpec, facts: RunFacts, *, within: Run | None = None) -> int:
             within=within,
         )
         START.mark("claim")
-        with attempting(claimed):
+        with attempting(claimed, ConvertError):
             try:
                 tracking.write_into(claimed.handle.local_dir)
                 origin.tell(claimed.stores[0], claimed.handle.attempt)
@@ -165,6 +165,7 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
     # Not in a thread beside Ray's start: verl's packages import each other, and two importing threads may be handed
     # half-made modules. Nor Ray in a thread: its daemons are told to die with the thread that started them.
     from opd.cluster import lost
+    from opd.cluster.engines import look_for_dead_engines
     from opd.cluster.nodes import fetch_on_nodes, wait_for_nodes
     from opd.cluster.unplaced import look_for_unplaced_parts
     from opd.cluster.watch import Watch
@@ -187,7 +188,8 @@ def run_config(config: DictConfig, claimed: Run | None = None) -> dict[str, Any]
             print(f"starting trainer, queue{server}", flush=True)
             told = nullcontext() if claimed is None else claimed.reporter.telling(RunGauges())
             looks = [lost.look_for_lost_daemons(), lost.look_for_lost_nodes(), lost.look_for_lost_parts()]
-            with Watch([*looks, look_for_unplaced_parts(sizes)]), told, lost.naming_lost_nodes():
+            looks += [look_for_unplaced_parts(sizes), look_for_dead_engines()]
+            with Watch(looks), told, lost.naming_lost_nodes():
                 return TaskRunner().run(config, claimed)
         finally:
             if embedded:

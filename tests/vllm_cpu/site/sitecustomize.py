@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -36,7 +37,7 @@ def _plain_products(layers: ModuleType) -> None:
 def _copied_weights(transfer: ModuleType) -> None:
     """A received weight is no view of the shared memory, which cannot be closed before its views: on a CPU `to(device)` copies nothing.
 
-    TEST_TAKES_WEIGHTS=2: it is taken twice, and then is not.
+    TEST_TAKES_WEIGHTS=2: it is taken twice, and then is not, by an error, or, with TEST_DIES_TAKING=1, as the engine is killed.
     """
     num_left = int(os.environ.get("TEST_TAKES_WEIGHTS", sys.maxsize))
     receive = transfer.BucketedWeightReceiver.receive_weights
@@ -45,6 +46,9 @@ def _copied_weights(transfer: ModuleType) -> None:
         nonlocal num_left
         num_left -= 1
         if num_left < 0:
+            if "TEST_DIES_TAKING" in os.environ:
+                os.kill(os.getppid(), signal.SIGKILL)
+                signal.pause()
             raise RuntimeError("no room for these weights")
 
         def copied(weights: list[tuple[str, Any]], is_last: bool) -> None:

@@ -76,4 +76,5 @@ def _paths(spec: FileSpec) -> Iterator[tuple[str, str, Sequence[str]]]:
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
     whole = posixpath.normpath(path)
-    return any(whole == folder or whole.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+    normal = [posixpath.normpath(folder) for folder in folders]
+    return any(whole == folder or whole.startswith(f"{folder.rstrip('/')}/") for folder in normal)
