@@ -54,6 +54,21 @@ def test_it_samples_from_the_weights_of_each_step(tmp_path):
     assert min(agreement) > 0.999
 
 
+@pytest.mark.parametrize(
+    "spec", ["grpo", "opd-agent", "opd-agent-grpo", "opd-reward", "eval", "passrate", "opd-agent-eval"]
+)
+def test_every_kind_ends_well_with_it(tmp_path, spec):
+    outcome = run(tmp_path, spec, *VLLM)
+    assert outcome.returncode == 0, outcome.output[-6000:]
+    assert outcome.result
+
+
+def test_adapters_reach_it_as_whole_weights(tmp_path):
+    outcome = run(tmp_path, "opd", *VLLM, "model.lora.rank=8", "actor.learning_rate=1e-2", "rollout.logprobs_every=1")
+    assert outcome.returncode == 0, outcome.output[-6000:]
+    assert min(row["training/rollout_actor_probs_pearson_corr"] for row in outcome.steps) > 0.999
+
+
 def test_answers_that_go_on_over_updates_have_the_versions_that_made_them(carried):
     assert carried.returncode == 0, carried.output[-6000:]
     assert max(row["rollout/age_max"] for row in carried.steps) > 1
