@@ -133,7 +133,7 @@ e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; its table goes to
 
 # vLLM takes GBs of disk and a start of it half a minute: a target of its own.
 test-vllm: $(CPU_VLLM)/.stamp ## the rollout server that runs on GPUs have, on this machine's CPU: whole runs with vLLM
-	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
+	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site:$(CURDIR) VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
 	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
 
 test-placement: setup ## ranks, queue and workers on a real Ray with logical nodes, up to four of eight GPUs

