@@ -19,7 +19,7 @@ from opd.cluster import lost
 from opd.cluster.shutdown import GracefulStop
 from opd.compat import verl_trainer, vllm_servers
 from opd.compat.plain_loads import plain_loads
-from opd.config import EvalSpec
+from opd.config import EvalSpec, OpdSpec
 from opd.config.run_config import KEY, RunConfig
 from opd.errors import NodeLost
 from opd.monitor import monitor
@@ -111,7 +111,7 @@ class OrderedTrainer(PPOTrainerSync):
                 patches.enter_context(verl_trainer.routing_in_process())
             if port is not None:
                 patches.enter_context(verl_trainer.rendezvous_at(port))
-            keeps = self.ours.sampling.rollout.keep_prefixes
+            keeps = isinstance(self.ours.spec, OpdSpec) and self.ours.spec.rollout.keep_prefixes
             patches.enter_context(vllm_servers.begun_beside_models(self.config, keeps_prefixes=keeps))
             patches.enter_context(verl_trainer.told(START.mark))
             super()._setup()
