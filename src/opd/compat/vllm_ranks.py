@@ -1,7 +1,7 @@
 """verl's end of vLLM in a rank: without vLLM's engine, and with an end to the sending of weights that nobody takes.
 
-verl 0.9.1 imports `vllm.LLM`, and all that it needs, for one constant. The import, of `verl.third_party.vllm`, stands at the end of a rank's loading of its models and takes it about as long as a server (8 to
-15 s); nothing reads the name. What else verl imports of vLLM in its processes stays, and is short: `vllm` itself, which
+verl 0.9.1 imports `vllm.LLM`, and all that it needs, for one constant. The import, of `verl.third_party.vllm`, stands at the end of a rank's
+loading of its models and takes it about as long as a server (8 to 15 s); nothing reads the name. What else verl imports of vLLM in its processes stays, and is short: `vllm` itself, which
 sets the environment of compilers and mends torch's, and `vllm.distributed`.
 
 Weights go to vLLM's worker by a socket on which verl 0.9.1 waits for an answer for ever, also where the engine had died before, or the worker

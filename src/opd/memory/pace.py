@@ -169,8 +169,8 @@ def _rollout(
     steps, read_again = max(lengths), 0.0
     if in_flight is not None:
         steps = math.ceil(sum(lengths) / in_flight)
-    if in_flight is not None and not keeps_prefixes:
-        read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
+        if not keeps_prefixes:
+            read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
     alone = steps * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
     products = 2.0 * shape.num_params * (sum(lengths) + read_again) / (DECODE_SHARE * rates.operations)
     key_values = plan.job.key_value_bytes * 2 * shape.key_width * shape.layers
