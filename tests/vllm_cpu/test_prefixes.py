@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.vllm_cpu.served import Served
 
 from opd.compat.vllm_prefixes import begun_under, server_of
 from opd.data.toy import STUDENT_DIR
@@ -15,32 +16,11 @@ BLOCK = 16
 PROMPT = [5 + i % 90 for i in range(64)]
 
 
-class _Base:
-    """verl's server as far as the changes of `server_of` go."""
-
-    def __init__(self) -> None:
-        self.global_steps = 0
-
-    async def run_server(self, args: Any) -> None:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**vars(args)))
-
-    async def asked(self, name: str, tokens: list[int], sampling: dict[str, Any]) -> tuple[list[int], int]:
-        """What came, and how many of the tokens before it were in the cache; asked in verl's words."""
-        from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
-
-        params = SamplingParams(max_tokens=BLOCK, temperature=0, detokenize=False, ignore_eos=True, **sampling)
-        prompt = TokensPrompt(prompt_token_ids=tokens)
-        last = None
-        async for output in self.engine.generate(
-            prompt=prompt, sampling_params=params, request_id=name, lora_request=None, priority=0
-        ):
-            last = output
-        assert last is not None
-        return list(last.outputs[0].token_ids), last.num_cached_tokens
+async def _asked(server: Any, name: str, tokens: list[int], sampling: dict[str, Any]) -> tuple[list[int], int]:
+    """What came, and how many of the tokens before it were in the cache."""
+    fixed = {"max_tokens": BLOCK, "temperature": 0, "detokenize": False, "ignore_eos": True}
+    last = (await server.outputs(name, tokens, **fixed, **sampling))[-1]
+    return list(last.outputs[0].token_ids), last.num_cached_tokens
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +28,7 @@ def served() -> dict[str, int]:
     """Cached tokens of each request."""
 
     async def scenario() -> dict[str, int]:
-        server = server_of(_Base)()
+        server = server_of(Served)()
         await server.run_server(
             SimpleNamespace(
                 model=str(STUDENT_DIR),
@@ -60,15 +40,15 @@ def served() -> dict[str, int]:
         )
         try:
             cached = {}
-            tokens, cached["begun"] = await server.asked("begun", PROMPT, {})
+            tokens, cached["begun"] = await _asked(server, "begun", PROMPT, {})
             row = PROMPT + tokens
-            more, cached["goes on"] = await server.asked("goes on", row, begun_under(0))
+            more, cached["goes on"] = await _asked(server, "goes on", row, begun_under(0))
             row += more
             server.global_steps = 1  # an update
             await server.clear_kv_cache()
-            _, cached["goes on after an update"] = await server.asked("goes on after", row, begun_under(0))
-            _, cached["begun after an update"] = await server.asked("begun after", PROMPT, {})
-            _, cached["begun beside it"] = await server.asked("beside", PROMPT, {})
+            _, cached["goes on after an update"] = await _asked(server, "goes on after", row, begun_under(0))
+            _, cached["begun after an update"] = await _asked(server, "begun after", PROMPT, {})
+            _, cached["begun beside it"] = await _asked(server, "beside", PROMPT, {})
             return cached
         finally:
             server.engine.shutdown()

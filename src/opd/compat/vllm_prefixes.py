@@ -10,27 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import ray
-
 _SALT = "cache_salt"
 
 
 def begun_under(version: int) -> dict[str, Any]:
     """Sampling parameters of a request whose response began under the weights of that version; without them: under the present ones."""
     return {"extra_args": {_SALT: str(version)}}
-
-
-def keeping(replica: type[Any]) -> type[Any]:
-    """verl's replica of vLLM servers (`vLLMReplica`), with servers that keep their prefixes."""
-
-    class Replica(replica):
-        server_class: Any
-
-        def __init__(self, *args: Any, **kwargs: Any):
-            super().__init__(*args, **kwargs)
-            self.server_class = ray.remote(server_of(self.server_class.__ray_metadata__.modified_class))
-
-    return Replica
 
 
 def server_of(server: type[Any]) -> type[Any]:

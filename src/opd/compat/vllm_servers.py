@@ -1,4 +1,6 @@
-"""verl's vLLM servers begun while the models load: verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
+"""verl's vLLM servers as this project has them, begun while the models load.
+
+verl 0.9.1 makes their actors afterwards, and each imports vLLM for 15 s first.
 
 Begun is an actor's process, its imports and its constructor, which reads configs and the tokenizer; the device is taken by
 `launch_server`, which verl calls when it always did, with the models loaded and their memory given back. Both times verl's own
@@ -20,7 +22,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from opd.compat.vllm_prefixes import keeping
+from opd.compat import vllm_outputs, vllm_prefixes
 
 ROLLOUT_NAME = "vllm"
 
@@ -29,7 +31,7 @@ ROLLOUT_NAME = "vllm"
 def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> Iterator[None]:
     """While `PPOTrainer._setup` runs: vLLM's servers are begun as soon as the ranks have been told to load their models.
 
-    With `keeps_prefixes` they are `opd.compat.vllm_prefixes`' servers.
+    They answer once (`opd.compat.vllm_outputs`), and with `keeps_prefixes` they keep their prefixes (`opd.compat.vllm_prefixes`).
 
     Those that nobody has launched when it ends, as after models that could not be loaded, are ended. Nothing changes for
     other rollouts, nor for prefill and decode on servers of their own, which verl starts in another way.
@@ -39,7 +41,8 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         yield
         return
     load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
-    servers = _Servers(config, (lambda: keeping(load())) if keeps_prefixes else load)
+    changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
+    servers = _Servers(config, lambda: _with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers.begin)
     try:
@@ -48,6 +51,22 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         trainer_base.RayWorkerGroup = make_group
         RolloutReplicaRegistry.register(ROLLOUT_NAME, load)
         servers.end()
+
+
+def _with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], type[Any]]]) -> type[Any]:
+    """verl's replica of vLLM servers (`vLLMReplica`), whose servers are of a changed class."""
+
+    class Replica(replica):
+        server_class: Any
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            server = self.server_class.__ray_metadata__.modified_class
+            for change in changes:
+                server = change(server)
+            self.server_class = ray.remote(server)
+
+    return Replica
 
 
 def _beginning(make_group: Callable[..., Any], begin: Callable[[Sequence[_Placed]], None], **arguments: Any) -> Any:
