@@ -11,12 +11,13 @@ from ray._private import services
 
 from opd.compat.ray_start import own_job_id, patient_start
 
-WAIT = "RAY_gcs_server_port_wait_time_s"
+START, ANSWER = WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
 
 
 @pytest.fixture(autouse=True)
-def _nobody_set_the_wait(monkeypatch):
-    monkeypatch.delenv(WAIT, raising=False)
+def _nobody_set_the_waits(monkeypatch):
+    for name in WAITS:
+        monkeypatch.delenv(name, raising=False)
 
 
 def looks(monkeypatch, *, num_failures):
@@ -50,42 +51,54 @@ def test_ray_is_as_it_was_afterwards(monkeypatch):
     looks(monkeypatch, num_failures=0)
     before = services.get_node
     with patient_start(timeout_s=90):
-        assert os.environ[WAIT] == "90"
+        assert [os.environ[name] for name in WAITS] == ["90", "90"]
     assert services.get_node is before
-    assert WAIT not in os.environ
+    assert not os.environ.keys() & set(WAITS)
 
 
 def test_a_wait_that_the_user_set_stays(monkeypatch):
     looks(monkeypatch, num_failures=0)
-    monkeypatch.setenv(WAIT, "7")
-    with patient_start():
-        assert os.environ[WAIT] == "7"
-    assert os.environ[WAIT] == "7"
+    monkeypatch.setenv(START, "7")
+    with patient_start(timeout_s=90):
+        assert [os.environ[name] for name in WAITS] == ["7", "90"]
+    assert os.environ[START] == "7"
+    assert ANSWER not in os.environ
 
 
 _TWO_RUNS = """
+import os
 import ray
 from opd.compat.ray_start import own_job_id, patient_start
 
 @ray.remote(num_cpus=0)
 def job_id():
-    return ray.get_runtime_context().get_job_id()
+    return ray.get_runtime_context().get_job_id(), os.environ["RAY_gcs_rpc_server_connect_timeout_s"]
 
 for _ in range(2):
-    with patient_start(), own_job_id():
+    with patient_start(90), own_job_id():
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    print("job", ray.get_runtime_context().get_job_id(), ray.get(job_id.remote()))
+    print("job", ray.get_runtime_context().get_job_id(), *ray.get(job_id.remote()))
     ray.shutdown()
 """
 
 
-@pytest.mark.slow
-def test_two_embedded_rays_have_jobs_of_different_ids():
+@pytest.fixture(scope="module")
+def jobs():
+    """Of each of two runs: the driver's job, a worker's, and how long that worker would have waited for the control store."""
     words = [sys.executable, "-c", _TWO_RUNS]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=True)
-    jobs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("job ")]
-    assert [driver == worker for driver, worker in jobs] == [True, True]
+    return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("job ")]
+
+
+@pytest.mark.slow
+def test_two_embedded_rays_have_jobs_of_different_ids(jobs):
+    assert [driver == worker for driver, worker, _ in jobs] == [True, True]
     assert jobs[0] != jobs[1]
+
+
+@pytest.mark.slow
+def test_a_worker_waits_for_the_control_store_as_long_as_the_start_did(jobs):
+    assert [wait_s for _, _, wait_s in jobs] == ["90", "90"]
 
 
 def test_a_job_s_id_is_ray_s_own_again_afterwards():

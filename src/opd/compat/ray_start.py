@@ -12,16 +12,18 @@ from typing import Any
 # Far above any start seen: a bound on hanging, not on slowness.
 START_TIMEOUT_S = 150.0
 _POLL_S = 0.1
-_STORE_WAIT = "RAY_gcs_server_port_wait_time_s"
+# Seconds: until the control store is up, and until it answers a process that begins; Ray's own are 30 and 5.
+_STORE_WAITS = ("RAY_gcs_server_port_wait_time_s", "RAY_gcs_rpc_server_connect_timeout_s")
 _JOB_IDS = 2**32 - 1  # four bytes, of which all ones mean none
 
 
 @contextmanager
 def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
-    """Within it a `ray.init` that starts a node waits up to `timeout_s` for each of the node's daemons.
+    """Within it a `ray.init` that starts a node waits up to `timeout_s` for each of the node's daemons, and so do the node's workers, also later.
 
     Ray 2.60 gives the raylet 30 s to register, a constant without a setting (ray/_private/node.py), and asks for it by
-    `services.get_node`, which raises RuntimeError until it has. Its wait for the control store has a setting. Ray looks
+    `services.get_node`, which raises RuntimeError until it has. Its waits for the control store have settings. A worker
+    that gets no answer from it in time, as on a busy machine, dies with a traceback in the driver's log, and Ray begins another. Ray looks
     at answers, not at processes: a raylet that dies at once is reported as late as one that hangs.
     """
     from ray._private import services
@@ -38,15 +40,15 @@ def patient_start(timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
                     raise
             time.sleep(_POLL_S)
 
-    is_ours = _STORE_WAIT not in os.environ
-    os.environ.setdefault(_STORE_WAIT, str(int(timeout_s)))
+    ours = [name for name in _STORE_WAITS if name not in os.environ]
+    os.environ.update(dict.fromkeys(ours, str(int(timeout_s))))  # the node's processes inherit them
     services.get_node = get_node
     try:
         yield
     finally:
         services.get_node = once
-        if is_ours:
-            del os.environ[_STORE_WAIT]
+        for name in ours:
+            del os.environ[name]
 
 
 @contextmanager
