@@ -1,6 +1,6 @@
 """vLLM's servers answer once a request: verl 0.9.1 has vLLM make an output, with its text, after every token, and reads the last one's tokens.
 
-With 256 requests at once that is most of what the server's process does while they decode, on the host whose other processes
+With 256 requests at once that is a third of what the server's process does while they decode, on the host whose other processes
 schedule and launch each decoding step.
 """
 
