@@ -56,8 +56,16 @@ def _own() -> list[Phase]:
 
 
 def _bound(worker, given, max_tokens) -> None:
-    """Answers of this class of rollout workers have their phase's lengths."""
-    phases, original = _own(), worker._trajectory
+    """Prompts have their phase's number of answers, and answers its lengths, in this class of rollout workers."""
+    from opd.rollout.worker import _row
+
+    phases, original, generate = _own(), worker._trajectory, worker.generate
+
+    async def sized(self, batch):
+        # A worker in a process of its own has a config of its own, which the trainer's change (_sized) does not reach.
+        rows = phase_of(phases, int(_row(batch, 0)["global_steps"])).rows
+        self.config.actor_rollout_ref.rollout.n = rows // self.config.data.train_batch_size
+        return await generate(self, batch)
 
     async def trajectory(self, prompt, sample, partition):
         if given in prompt:  # carried, and complete
@@ -66,7 +74,7 @@ def _bound(worker, given, max_tokens) -> None:
         tokens = phase_of(phases, step).length(int(prompt["index"]), sample)
         return await original(self, prompt | {max_tokens: tokens}, sample, partition)
 
-    worker._trajectory = trajectory
+    worker._trajectory, worker.generate = trajectory, sized
 
 
 def _in_process(module) -> None:

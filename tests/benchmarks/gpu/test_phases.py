@@ -1,13 +1,17 @@
 """What a run of `bench_step` is made of, and what is read from its rows."""
 
+import asyncio
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
+from omegaconf import OmegaConf
+from tensordict import NonTensorData, TensorDict
 from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC, found
 from tests.benchmarks.gpu.phases import PHASES as VARIABLE
-from tests.benchmarks.gpu.phases import Phase, as_text, phase_of
+from tests.benchmarks.gpu.phases import Phase, _bound, as_text, phase_of
 from tests.gpu_smoke.promises import PEARSON
 
 from opd.config.load import parse_tree
@@ -50,18 +54,39 @@ sys.stdout.buffer.write(cloudpickle.dumps(RolloutActor.__ray_metadata__.modified
 RECEIVED = """
 import sys
 from ray import cloudpickle
-print(cloudpickle.load(sys.stdin.buffer)._trajectory.__qualname__)
+worker = cloudpickle.load(sys.stdin.buffer)
+print(worker._trajectory.__qualname__, worker.generate.__qualname__)
 """
 
 
-def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_lengths_too():
+def test_prompts_have_their_phases_number_of_answers_in_a_worker_with_a_config_of_its_own(monkeypatch):
+    monkeypatch.setenv(VARIABLE, as_text(PHASES))
+
+    class Worker:
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 4}}, "data": {"train_batch_size": 4}})
+
+        async def _trajectory(self, prompt, sample, partition): ...
+
+        async def generate(self, batch):
+            return self.config.actor_rollout_ref.rollout.n
+
+    _bound(Worker, "given", "max_tokens")
+
+    def num_answers(step: int) -> int:
+        batch = TensorDict({"index": torch.tensor([7]), "global_steps": NonTensorData(step)}, batch_size=[1])
+        return asyncio.run(Worker().generate(batch))
+
+    assert [num_answers(step) for step in (1, 2, 3)] == [2, 2, 4]
+
+
+def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_rows_and_lengths_too():
     def run(code: str, given: bytes) -> bytes:
         env = os.environ | {VARIABLE: as_text(PHASES), "VERL_USE_EXTERNAL_MODULES": "tests.benchmarks.gpu.phases"}
         return subprocess.run(
             [sys.executable, "-c", code], input=given, env=env, capture_output=True, check=True
         ).stdout
 
-    assert run(RECEIVED, run(SENT, b"")).split()[-1] == b"_bound.<locals>.trajectory"
+    assert run(RECEIVED, run(SENT, b"")).split()[-2:] == [b"_bound.<locals>.trajectory", b"_bound.<locals>.sized"]
 
 
 def _row(step: int, seconds: float, **more: float) -> dict[str, float]:
