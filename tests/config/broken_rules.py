@@ -100,6 +100,18 @@ RULES = [
     ),
     (
         "opd",
+        CARRIED
+        | {
+            "rollout.keep_prefixes": True,
+            "rollout.free_cache_engine": False,
+            "rollout.engine_kwargs": {"enable_prefix_caching": False},
+        },
+        "rollout.keep_prefixes",
+        "switches off",
+        {"rollout.engine_kwargs": {}},
+    ),
+    (
+        "opd",
         {"rollout.keep_prefixes": True},
         "rollout.keep_prefixes",
         "belongs to rollout.schedule carry",

@@ -10,6 +10,8 @@ from statistics import mean
 
 import pytest
 
+from opd.config import parse_tree
+from opd.config.rules.terms import carried_sizes
 from opd.rollout.carry import Carry, Growth, Slot, Update
 
 
@@ -129,6 +131,19 @@ def test_others_hold_while_an_update_waits_for_a_row_that_may_get_no_older():
     assert updates[3].metrics(3)["rollout/age_max"] == 3
     alone = [slots for slots in made.rounds if slots == [[0]]]
     assert len(alone) >= 8, "a round of it alone for each 4 of its tokens"
+    assert sum(update.metrics(0)["rollout/rounds_waited"] for update in updates) == len(alone)
+
+
+@pytest.mark.parametrize("times", [2, 3, 4])
+def test_the_default_bound_of_the_age_keeps_nobody_waiting_where_the_longest_is_six_times_the_mean(times):
+    rollout = {"schedule": "carry", "in_flight": times * 32, "num_samples": 4}
+    tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "rollout": rollout}
+    sizes = {"data": {"train_batch_size": 8}, "actor": {"ppo_mini_batch_size": 8}}
+    in_flight, max_age = carried_sizes(parse_tree(tree | sizes).spec)
+    carry = Carry(rows=32, in_flight=in_flight, max_age=max_age, longest=512)
+    made = Made(lambda number: min(512, round(random.Random(number).lognormvariate(4.1, 0.8))), num_drawn=32)
+    updates = _updates(carry, made, range(60))
+    assert {update.metrics(0)["rollout/rounds_waited"] for update in updates} == {0.0}
 
 
 def test_the_first_updates_are_no_shorter_than_the_others():

@@ -28,7 +28,7 @@
 {{- $_ := set $v "mini_rows" (mulf ($v.actor).ppo_mini_batch_size $v.num_samples) -}}
 {{- $_ := set $v "step_rows" (mulf ($v.data).train_batch_size $v.num_samples) -}}
 {{- $_ := set $v "in_flight" (ternary (mulf 2 $v.step_rows) ($v.rollout).in_flight (kindIs "invalid" ($v.rollout).in_flight)) -}}
-{{- $_ := set $v "max_age" (ternary 16 ($v.rollout).max_age (kindIs "invalid" ($v.rollout).max_age)) -}}
+{{- $_ := set $v "max_age" (ternary (mulf 8 (div (sub (add $v.in_flight $v.step_rows) 1) $v.step_rows)) ($v.rollout).max_age (kindIs "invalid" ($v.rollout).max_age)) -}}
 {{- end -}}
 {{- toJson $v -}}
 {{- end -}}
@@ -657,6 +657,11 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes
   "rule" "the rollout server `cpu` has no prefix cache"
   "fix" "remove the key, or set rollout.name: vllm") -}}
+{{- end -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") ($v.rollout).keep_prefixes (not ($v.rollout).free_cache_engine) (has (toString "enable_prefix_caching") (keys ($v.rollout).engine_kwargs | sortAlpha)) (not (index ($v.rollout).engine_kwargs "enable_prefix_caching")) -}}
+{{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes
+  "rule" "the keys and values lie in the server's prefix cache, which rollout.engine_kwargs.enable_prefix_caching: false switches off"
+  "fix" "remove one of the two") -}}
 {{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}

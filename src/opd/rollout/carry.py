@@ -86,6 +86,8 @@ class Update:
 
     rows: list[CarriedRow] = field(default_factory=list)
     num_rounds: int = 0
+    num_waited: int = 0
+    """Rounds of these in which only rows that have reached `max_age` went on."""
     num_thrown_away: int = 0
     """Tokens that no update will see."""
     num_read: int = 0
@@ -105,7 +107,8 @@ class Update:
         """Of an update of weights of that version.
 
         `rollout/age_mean` and `age_max`: versions between the weights that made a token and those that train on it, over tokens;
-        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows; `rollout/tokens_read`: of prompts and prefixes.
+        `rollout/carried_share`: rows with a token of earlier weights, of the update's rows; `rollout/tokens_read`: of prompts and prefixes;
+        `rollout/rounds_waited`: rounds in which only rows that have reached `max_age` went on.
         """
         ages = [(version - made_by, num) for row in self.rows for made_by, num in row.pieces]
         return {
@@ -115,6 +118,7 @@ class Update:
             "rollout/tokens_thrown_away": float(self.num_thrown_away),
             "rollout/tokens_read": float(self.num_read),
             "rollout/rounds": float(self.num_rounds),
+            "rollout/rounds_waited": float(self.num_waited),
         }
 
 
@@ -165,6 +169,7 @@ class Carry:
             if len(self.complete) < self.rows:
                 self._advance(self._slots(draw), advance)
             elif unfinished:  # the others hold: they would only add to what waits for an update
+                self._made.num_waited += 1
                 self._advance([[row] for row in unfinished], advance)
             else:
                 break

@@ -86,6 +86,16 @@ def _where_carried() -> Iterator[Rule]:
         fix="remove the key, or set rollout.name: vllm",
         kinds=("opd",),
     )
+    uncached = (
+        '"enable_prefix_caching" in keys(rollout.engine_kwargs) and not rollout.engine_kwargs["enable_prefix_caching"]'
+    )
+    yield Rule(
+        key="rollout.keep_prefixes",
+        when=f"{kept} and not rollout.free_cache_engine and {uncached}",
+        rule="the keys and values lie in the server's prefix cache, which rollout.engine_kwargs.enable_prefix_caching: false switches off",
+        fix="remove one of the two",
+        kinds=("opd",),
+    )
     yield Rule(
         key="rollout.keep_prefixes",
         when='rollout.keep_prefixes and rollout.schedule != "carry"',

@@ -15,7 +15,7 @@ SIZES = {
     "mini_rows": "actor.ppo_mini_batch_size * num_samples",
     "step_rows": "data.train_batch_size * num_samples",
     "in_flight": "2 * step_rows if rollout.in_flight is None else rollout.in_flight",
-    "max_age": "16 if rollout.max_age is None else rollout.max_age",
+    "max_age": "8 * ceil_div(in_flight, step_rows) if rollout.max_age is None else rollout.max_age",
 }
 """Names that the rules use beside the keys: tokens of the longest row, ranks that share a sequence, all ranks, data-parallel
 ranks, answers of a prompt, rows of a mini-batch, of a step, and under the schedule carry on their way at once; the bound of their age there."""
