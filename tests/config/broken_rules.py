@@ -86,6 +86,13 @@ RULES = [
     ),
     (
         "opd",
+        CARRIED | {"data.train_batch_size": 256, "rollout.in_flight": 2048, "rollout.max_age": 14},
+        "rollout.max_age",
+        "some would wait longer",
+        {"rollout.max_age": 15},
+    ),
+    (
+        "opd",
         CARRIED | {"rollout.keep_prefixes": True},
         "rollout.keep_prefixes",
         "lost with the memory",

@@ -22,6 +22,7 @@ _METRICS = (
     "rollout/age_mean",
     "rollout/age_max",
     "rollout/carried_share",
+    "rollout/rounds_waited",
 )
 
 

@@ -112,12 +112,12 @@ def test_no_row_is_lost_trained_on_twice_or_made_by_other_weights_than_it_says()
     assert prompts == Counter(range(made.position)), "each prompt that was drawn is answered once, or will be"
 
 
-@pytest.mark.parametrize("max_age", [3, 5])
-def test_no_token_is_older_than_the_bound(max_age):
-    made, carry = Made(_log_normal, num_drawn=8), Carry(rows=8, in_flight=16, max_age=max_age, longest=512)
+@pytest.mark.parametrize(("in_flight", "max_age"), [(8, 2), (16, 3), (16, 5), (32, 7)])
+def test_no_token_is_older_than_the_bound(in_flight, max_age):
+    made, carry = Made(_log_normal, num_drawn=8), Carry(rows=8, in_flight=in_flight, max_age=max_age, longest=512)
     ages = [update.metrics(step)["rollout/age_max"] for step, update in enumerate(_updates(carry, made, range(80)))]
     assert max(ages) == max_age, "it is reached, and not passed"
-    free = Carry(rows=8, in_flight=16, max_age=1000, longest=512)
+    free = Carry(rows=8, in_flight=in_flight, max_age=1000, longest=512)
     assert (
         max(u.metrics(s)["rollout/age_max"] for s, u in enumerate(_updates(free, Made(_log_normal), range(80))))
         > max_age
@@ -144,6 +144,16 @@ def test_the_default_bound_of_the_age_keeps_nobody_waiting_where_the_longest_is_
     made = Made(lambda number: min(512, round(random.Random(number).lognormvariate(4.1, 0.8))), num_drawn=32)
     updates = _updates(carry, made, range(60))
     assert {update.metrics(0)["rollout/rounds_waited"] for update in updates} == {0.0}
+    tokens, rounds = sum(len(row.tokens) for u in updates[1:] for row in u.rows), sum(u.num_rounds for u in updates[1:])
+    assert tokens > 0.93 * rounds * in_flight * carry.round_tokens, "nearly every slot decodes all of every round"
+
+
+@pytest.mark.parametrize(("in_flight", "bound"), [(None, 16), (128, 8), (192, 16), (640, 40)])
+def test_the_default_bound_of_the_age_follows_what_is_in_flight(in_flight, bound):
+    tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "data": {"train_batch_size": 128}}
+    own = {} if in_flight is None else {"in_flight": in_flight}
+    spec = parse_tree(tree | {"rollout": {"schedule": "carry"} | own}).spec
+    assert carried_sizes(spec) == (in_flight or 256, bound)
 
 
 def test_the_first_updates_are_no_shorter_than_the_others():

@@ -25,7 +25,13 @@ _FUNCTIONS = {
     "starts_with": "(hasPrefix {1} (toString {0}))",
 }
 assert _FUNCTIONS.keys() == FUNCTIONS.keys()
-_ARITHMETIC: dict[type[ast.AST], str] = {ast.Add: "addf", ast.Mult: "mulf", ast.FloorDiv: "div", ast.Mod: "mod"}
+_ARITHMETIC: dict[type[ast.AST], str] = {
+    ast.Add: "addf",
+    ast.Sub: "subf",
+    ast.Mult: "mulf",
+    ast.FloorDiv: "div",
+    ast.Mod: "mod",
+}
 _ORDER: dict[type[ast.AST], str] = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 _EQUALITY: dict[type[ast.AST], str] = {ast.Eq: "eq", ast.NotEq: "ne"}
 

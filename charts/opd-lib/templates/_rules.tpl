@@ -643,10 +643,10 @@
   "rule" (printf "fewer answers at once than an update trains on (%s) would leave nothing to carry" (include "opd.text" $v.step_rows))
   "fix" (printf "use at least %s; twice as many is the default" (include "opd.text" $v.step_rows))) -}}
 {{- end -}}
-{{- if and (eq (toString ($v.rollout).schedule) "carry") (ge (float64 $v.in_flight) (float64 $v.step_rows)) (gt (float64 (addf $v.in_flight $v.step_rows)) (float64 (mulf $v.max_age $v.step_rows))) -}}
+{{- if and (eq (toString ($v.rollout).schedule) "carry") (ge (float64 $v.in_flight) (float64 $v.step_rows)) (gt (float64 (addf $v.in_flight (maxf (subf $v.in_flight $v.step_rows) $v.step_rows))) (float64 (mulf $v.max_age $v.step_rows))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.max_age" "value" ($v.rollout).max_age
   "rule" (printf "with %s answers at once (rollout.in_flight) and %s an update, some would wait longer for theirs" (include "opd.text" $v.in_flight) (include "opd.text" $v.step_rows))
-  "fix" (printf "use at least %s, or a smaller rollout.in_flight" (include "opd.text" (div (sub (add (addf $v.in_flight $v.step_rows) $v.step_rows) 1) $v.step_rows)))) -}}
+  "fix" (printf "use at least %s, or a smaller rollout.in_flight" (include "opd.text" (div (sub (add (addf $v.in_flight (maxf (subf $v.in_flight $v.step_rows) $v.step_rows)) $v.step_rows) 1) $v.step_rows)))) -}}
 {{- end -}}
 {{- if and (eq (toString ($v.rollout).schedule) "carry") ($v.rollout).keep_prefixes ($v.rollout).free_cache_engine -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "rollout.keep_prefixes" "value" ($v.rollout).keep_prefixes

@@ -247,7 +247,7 @@ class Rollout(Section):
         default=None,
         examples=[16],
         description="carry: the most versions of the weights, one a step, between the one that sampled a token and the one that trains on it; "
-        "unset: 8 times in_flight over a step's responses, so 16 where in_flight is unset.",
+        "unset: 8 times in_flight over a step's responses, rounded up, so 16 where in_flight is unset.",
     )
     keep_prefixes: bool = Field(
         default=False,

@@ -87,7 +87,7 @@ class Update:
     rows: list[CarriedRow] = field(default_factory=list)
     num_rounds: int = 0
     num_waited: int = 0
-    """Rounds of these in which only rows that have reached `max_age` went on."""
+    """Rounds of these in which only rows went on that the update must hold, so that no token gets older than `max_age`."""
     num_thrown_away: int = 0
     """Tokens that no update will see."""
     num_read: int = 0
@@ -108,7 +108,7 @@ class Update:
 
         `rollout/age_mean` and `age_max`: versions between the weights that made a token and those that train on it, over tokens;
         `rollout/carried_share`: rows with a token of earlier weights, of the update's rows; `rollout/tokens_read`: of prompts and prefixes;
-        `rollout/rounds_waited`: rounds in which only rows that have reached `max_age` went on.
+        `rollout/rounds_waited`: rounds in which only rows went on that this update must hold, so that no token gets older than `max_age`.
         """
         ages = [(version - made_by, num) for row in self.rows for made_by, num in row.pieces]
         return {
@@ -134,7 +134,7 @@ class Carry:
         rows: of an update.
         in_flight: rows that are generated at once.
         max_age: how many versions the weights that train may be ahead of those that made a token. It can be kept if
-            `in_flight + rows <= max_age * rows`.
+            `in_flight + max(in_flight - rows, rows) <= max_age * rows`.
         longest: tokens that a row may have at most.
     """
 
@@ -234,7 +234,7 @@ class Carry:
 
     def _slots(self, draw: Draw) -> list[Slot]:
         """Every running row, with those that are started now, and a follower for each as far as the rows in hand stay bounded."""
-        room = self.in_flight + 2 * self.rows - len(self.complete)
+        room = self.in_flight + max(self.in_flight, 2 * self.rows) - len(self.complete)
         self.running += self._next(min(self.in_flight, room) - len(self.running), draw)
         followers = self._next(min(len(self.running), room - len(self.running)), draw)
         slots = [[row] for row in self.running]

@@ -45,7 +45,7 @@ PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray")
 ROW = (
     "step", "opd/num_tokens", "opd/divergence", PEARSON, "timing/step_s", "timing_s/gen", "timing_s/rollout_generate",
     "timing_s/rollout_store", "timing/teacher_s", "timing/student_s", "timing_s/update_weights", "gpu_busy", "perf/max_memory_allocated_gb",
-    "rollout/age_mean", "rollout/age_max", "rollout/rounds",
+    "rollout/age_mean", "rollout/age_max", "rollout/rounds", "rollout/rounds_waited",
 )  # fmt: skip
 """What is kept of a step."""
 POLL_S = 1.0

@@ -80,6 +80,7 @@ CARRIED = (
     "rollout/age_max",
     "rollout/carried_share",
     "rollout/rounds",
+    "rollout/rounds_waited",
     "rollout/tokens_read",
 )
 """Means over the steps, of a run with the schedule carry."""

@@ -66,9 +66,9 @@ def _where_carried() -> Iterator[Rule]:
     )
     yield Rule(
         key="rollout.max_age",
-        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + step_rows > max_age * step_rows",
+        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + max(in_flight - step_rows, step_rows) > max_age * step_rows",
         rule="with {in_flight} answers at once (rollout.in_flight) and {step_rows} an update, some would wait longer for theirs",
-        fix="use at least {ceil_div(in_flight + step_rows, step_rows)}, or a smaller rollout.in_flight",
+        fix="use at least {ceil_div(in_flight + max(in_flight - step_rows, step_rows), step_rows)}, or a smaller rollout.in_flight",
         kinds=("opd",),
     )
     kept = f"{_CARRIES} and rollout.keep_prefixes"
