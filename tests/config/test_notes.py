@@ -26,6 +26,16 @@ def test_a_teacher_that_no_value_leads_to_is_remarked(minimal):
 
 
 @pytest.mark.parametrize(
+    ("gpus", "in_flight", "mend"), [(1, 512, 512), (2, 512, None), (4, 1028, 257), (4, 1024, None)]
+)
+def test_more_responses_in_flight_than_the_servers_decode_at_once_are_remarked(gpus, in_flight, mend, minimal):
+    changes = {"rollout.schedule": "carry", "rollout.in_flight": in_flight, "trainer.gpus_per_node": gpus}
+    notes = parse_tree(tree_of(minimal, "opd", **{"data.train_batch_size": 64}, **changes)).notes
+    found = [note for note in notes if note.startswith("rollout.max_num_seqs 256")]
+    assert [f"set it to {mend}," in note for note in found] == ([] if mend is None else [True])
+
+
+@pytest.mark.parametrize(
     ("opd", "words"),
     [
         ({"policy": {"weight": 0.5}}, "no policy gradient"),

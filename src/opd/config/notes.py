@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opd.config.defaults import DEFAULTS, Lookup
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec
-from opd.config.rules.terms import IS_PACKED, UPDATE_BY_ACTOR, UPDATE_SIZES, holds
+from opd.config.rules.terms import IS_PACKED, UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
 
 
 def _unread_sizes(spec: DistillationSpec) -> list[str]:
@@ -52,6 +52,14 @@ def notes(spec: BaseSpec) -> list[str]:
                 f"opd.importance.tokens.normalize micro: the scale of {tokens.score} is that of a micro-batch, which the memory plan makes as "
                 "long as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
             )
+        if spec.rollout.schedule == "carry":
+            num_servers = spec.trainer.nnodes * spec.trainer.gpus_per_node // spec.rollout.tensor_parallel_size
+            of_each = -(-carried_sizes(spec)[0] // num_servers)
+            if of_each > (num_decoded := spec.rollout.max_num_seqs):
+                out.append(
+                    f"rollout.max_num_seqs {num_decoded}: a rollout server has {of_each} responses in flight (rollout.in_flight) and decodes "
+                    f"{num_decoded} at once, so the others wait; set it to {of_each}, or a smaller rollout.in_flight"
+                )
         losses = {spec.opd.loss_type, *(stage.loss_type for stage in spec.opd.stages)}
         off_policy = spec.actor.ppo_epochs > 1 or spec.actor.ppo_mini_batch_size < spec.data.train_batch_size
         if "sampled_reverse_kl" in losses and (spec.rollout.is_truncated or off_policy):
