@@ -66,6 +66,7 @@ class Cell(NamedTuple):
 CELLS = {
     "strict": Cell({}),
     "carry": Cell({"schedule": "carry"}),
+    "carry_192": Cell({"schedule": "carry", "in_flight": 192}),
     "carry_512": Cell({"schedule": "carry", "in_flight": 512, "max_age": 16}),
     "by_start": Cell({}, by_start=True),
 }
