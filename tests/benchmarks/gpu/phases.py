@@ -55,6 +55,11 @@ def _own() -> list[Phase]:
     return [Phase(**phase) for phase in json.loads(os.environ[PHASES])]
 
 
+def _set_answers(config, phases: Sequence[Phase], step: int) -> None:
+    """How many answers each prompt of this step has, in the config of one process."""
+    config.actor_rollout_ref.rollout.n = phase_of(phases, step).rows // config.data.train_batch_size
+
+
 def _bound(worker, given, max_tokens) -> None:
     """Prompts have their phase's number of answers, and answers its lengths, in this class of rollout workers."""
     from opd.rollout.worker import _row
@@ -63,8 +68,7 @@ def _bound(worker, given, max_tokens) -> None:
 
     async def sized(self, batch):
         # A worker in a process of its own has a config of its own, which the trainer's change (_sized) does not reach.
-        rows = phase_of(phases, int(_row(batch, 0)["global_steps"])).rows
-        self.config.actor_rollout_ref.rollout.n = rows // self.config.data.train_batch_size
+        _set_answers(self.config, phases, int(_row(batch, 0)["global_steps"]))
         return await generate(self, batch)
 
     async def trajectory(self, prompt, sample, partition):
@@ -98,8 +102,7 @@ def _sized(module) -> None:
     phases, original = _own(), module.OPDTrainer.prepare_step
 
     def prepare_step(self):
-        rows = phase_of(phases, self.global_steps).rows
-        self.config.actor_rollout_ref.rollout.n = rows // self.config.data.train_batch_size
+        _set_answers(self.config, phases, self.global_steps)
         return original(self)
 
     module.OPDTrainer.prepare_step = prepare_step

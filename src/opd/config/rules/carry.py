@@ -64,11 +64,12 @@ def _where_carried() -> Iterator[Rule]:
         fix="use at least {step_rows}; twice as many is the default",
         kinds=("opd",),
     )
+    to_train = "in_flight + max(in_flight - step_rows, step_rows)"  # rows in hand, less those of the next update
     yield Rule(
         key="rollout.max_age",
-        when=f"{_CARRIES} and in_flight >= step_rows and in_flight + max(in_flight - step_rows, step_rows) > max_age * step_rows",
+        when=f"{_CARRIES} and in_flight >= step_rows and {to_train} > max_age * step_rows",
         rule="with {in_flight} answers at once (rollout.in_flight) and {step_rows} an update, some would wait longer for theirs",
-        fix="use at least {ceil_div(in_flight + max(in_flight - step_rows, step_rows), step_rows)}, or a smaller rollout.in_flight",
+        fix=f"use at least {{ceil_div({to_train}, step_rows)}}, or a smaller rollout.in_flight",
         kinds=("opd",),
     )
     kept = f"{_CARRIES} and rollout.keep_prefixes"
