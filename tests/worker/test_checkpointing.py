@@ -432,7 +432,7 @@ class Writer(ShardUploads):
 @pytest.fixture
 def beside(tmp_path) -> Iterator[Callable[..., tuple[Run, Sealing, threading.Event]]]:
     """A run whose step 1 is on its way to its seal; its files are not written before the event."""
-    may_write = threading.Event()
+    may_write, begun = threading.Event(), list[Sealing]()
     with ExitStack() as stack:
 
         def begin(error: Exception | None = None) -> tuple[Run, Sealing, threading.Event]:
@@ -444,10 +444,13 @@ def beside(tmp_path) -> Iterator[Callable[..., tuple[Run, Sealing, threading.Eve
             rank.save_beside(run.checkpoints.staged(1), ranks, 1)
             sealing = Sealing()
             sealing.begin(1, lambda: checkpointing.seal(run, ranks, 1, Checkpoint()))
+            begun.append(sealing)
             return run, sealing, may_write
 
         yield begin
         may_write.set()
+        # A thread that outlived its test would meet what the next one puts in the place of parts of this module.
+        assert all(sealing.is_over(within_s=60) for sealing in begun)
 
 
 def test_a_step_is_sealed_once_its_files_are_written_while_the_trainer_goes_on(beside):
