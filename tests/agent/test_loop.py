@@ -24,7 +24,7 @@ from opd.rollout.cpu.server import RolloutServer, ServerConfig
 
 TOOLSET = str(Path(__file__).with_name("faulty_tools.py"))
 FOLDER = model_folder(STUDENT)
-TIMEOUT_S = 5.0  # what the calls that do answer have for it, too
+TIMEOUT_S = 10.0  # what the calls that do answer have for it, too
 SCRIPT = {
     "case-hang": [call("hang"), "<answer>1</answer>"],
     "case-raise": [call("raise"), "<answer>2</answer>"],

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 _PROGRAM = """
-    import asyncio, json, time
+    import asyncio, json, pathlib, sys, time
     from types import SimpleNamespace
     import ray
     from opd.cluster.engines import Engines
@@ -26,11 +26,17 @@ _PROGRAM = """
         async def take_weights(self):
             await asyncio.Event().wait()  # of an engine that is dead
 
-        async def compile(self):
-            time.sleep(3.0)
+        async def compile(self, until):
+            while not until.exists():
+                time.sleep(0.05)
 
     def server(name):
         return ray.remote(num_cpus=0)(Server).options(name=name).remote()
+
+    def look():
+        while not (found := engines.dead()):  # a server that is slow to answer is heard at a later look
+            pass
+        return found
 
     found = {}
     engines = Engines()
@@ -41,11 +47,11 @@ _PROGRAM = """
     found["launched"] = engines.dead()
     waiting = one.take_weights.remote()
     ray.get([one.launch.remote(True), unlike.launch.remote(True)])
-    found["dead"] = [engines.dead(), engines.dead()]
-    busy = other.compile.remote()
-    started_s = time.monotonic()
-    found["beside a busy one"] = engines.dead()
-    assert time.monotonic() - started_s < 3.0
+    found["dead"] = [look(), look()]
+    looked = pathlib.Path(sys.argv[1])
+    busy = other.compile.remote(looked)
+    found["beside a busy one"] = look()
+    looked.touch()
     ray.kill(one)
     ray.get(busy)
     found["ended"] = engines.dead()
@@ -55,15 +61,15 @@ DEAD = {"vllm_server_0_0": "the engine of vllm_server_0_0: its process is gone"}
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(tmp_path_factory):
     environment = os.environ | {
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     environment.pop("RAY_ADDRESS", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_PROGRAM)], env=environment, capture_output=True, text=True, timeout=280
-    )
+    looked = tmp_path_factory.mktemp("engines") / "looked"
+    command = [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(looked)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert ended.returncode == 0, ended.stderr[-4000:]
     return json.loads(ended.stdout.splitlines()[-1])
 

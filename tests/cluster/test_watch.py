@@ -9,11 +9,11 @@ import textwrap
 import pytest
 
 _LATE = """
-    import signal, threading, time
+    import threading
     from opd.cluster import watch
     from opd.errors import PartLost
 
-    begun, asked = threading.Event(), []
+    begun, left, asked = threading.Event(), threading.Event(), []
 
     def find():
         asked.append(None)
@@ -21,13 +21,15 @@ _LATE = """
             raise AttributeError("of a private interface")
         if len(asked) == 3:
             begun.set()
-            time.sleep(watch._JOIN_S + 0.5)
+            left.wait()
         return {"id": "lost"} if len(asked) == 3 else {}
 
     ends = []
     with watch.Watch([watch.Look(find=find, patience_s=0, error=lambda lines: ends.append(lines) or PartLost(lines))], poll_s=0.01):
         begun.wait()
-    time.sleep(1.0)
+        looking, = (thread for thread in threading.enumerate() if thread.name == "opd-watch")
+    left.set()
+    looking.join()
     print("went on", ends, flush=True)
 """
 

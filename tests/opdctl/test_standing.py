@@ -19,6 +19,7 @@ from opd.runs.run import Run, progress_record
 from opd.store.base import RetryPolicy
 from opd.store.opening import open_store
 from opdctl.logs.from_store import LogReader
+from opdctl.runs import state
 from opdctl.runs.state import wait_for_end
 
 
@@ -107,22 +108,34 @@ def test_wait_gives_up_after_its_timeout(call: Callable, live_run: Run, store: P
 
 
 def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_another(
-    call: Callable, store: Path, tmp_path: Path
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.open(run_id="failed", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
     with pytest.raises(ValueError, match="no such layer"), run:
         raise ValueError("no such layer")
-    done = call("wait", "failed", "--store", store, "--timeout", "3")
+    command = [sys.executable, "-m", "opdctl.cli", "wait", "failed", "--store", str(store)]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as waiting:
+        line = waiting.stderr.readline()  # type: ignore[union-attr]
+        waiting.kill()
     words = r"attempt 1 failed: ValueError: no such layer; waiting \d+ s for another"
-    assert re.search(words + r" \(--silent-after\)\n", done.stderr), done.stderr
+    assert re.search(words + r" \(--silent-after\)\n", line), line
+
+    here = open_store(store / "failed")
     told: list[str] = []
-    newest_s = max(file.stat().st_mtime for file in (store / "failed").rglob("*"))
-    silent_s = time.time() - newest_s + 1.5
-    wait_for_end(
-        open_store(store / "failed"), silent_s=silent_s, on_away=pytest.fail, on_ended=told.append, poll_s=0.05
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            here.put_json("fatal.json", {"reason": "the tokenizers differ"})
+
+    monkeypatch.setattr(state, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    assert (
+        wait_for_end(here, silent_s=3600, on_away=pytest.fail, on_ended=told.append).reason == "the tokenizers differ"
     )
-    assert len(told) == 1
+    assert (len(slept), len(told)) == (3, 1)
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:

@@ -78,8 +78,17 @@ def test_the_exit_code_is_the_trainer_s(tmp_path, code):
 
 def test_a_request_is_made_once_when_the_deadline_is_near(tmp_path, monkeypatch):
     monkeypatch.setattr(stop, "LISTEN_INTERVAL_S", 0.1)
-    here = experiment(tmp_path)
-    start.watch(sleeper(seconds=3), here, time.time() + 0.2, save_s=150)
+    here, trainer, real, looks = experiment(tmp_path), until_told(), stop.sign_of_life, []
+
+    def sign_of_life(run_dir):
+        real(run_dir)
+        if stop.pending(run_dir):
+            looks.append(run_dir)
+        if len(looks) == 3:
+            trainer.stdin.close()
+
+    monkeypatch.setattr(stop, "sign_of_life", sign_of_life)
+    start.watch(trainer, here, time.time() + 0.2, save_s=150)
     [request] = stop.pending(here.run_dir)
     assert request.reason == "the deadline is near"
     assert request.hold_s == 300  # beyond the deadline: the run ends as it was saved

@@ -133,9 +133,11 @@ def ids(rows) -> list[str]:
 
 
 def timed_score(function: str, text: str, truth: str, *, timeout_s: float, bound_s: float) -> dict:
-    started = time.monotonic()
+    # Of what runs in this thread its own time, whatever else the machine does meanwhile.
+    clock_s = time.monotonic if function == "math_verify" else time.thread_time
+    started_s = clock_s()
     row = compute_score("math", text, truth, {"index": 0}, function=function, timeout_s=timeout_s)
-    assert time.monotonic() - started < bound_s
+    assert clock_s() - started_s < bound_s
     return row
 
 

@@ -208,9 +208,9 @@ def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callab
 def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends(
     train: Callable, run_store: LocalStore
 ) -> None:
-    old = train(num_steps=1000, step_s=0.05, lease_ttl_s=1, STOP_AT="6")
+    old = train(num_steps=1000, step_s=0.05, STOP_AT="6")
     old.wait_for("step 6\n")
-    new = train(num_steps=12, step_s=0.05, lease_ttl_s=1)
+    new = train(num_steps=12, step_s=0.05)
     assert new.wait() == 0, new.text
     assert "attempt 2 resuming from step 5" in new.text
     before = {info.key: run_store.get(info.key) for info in run_store.list("checkpoints")}
@@ -227,9 +227,9 @@ def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends
 
 
 def test_a_second_start_beside_a_living_run_is_refused_and_names_it(train: Callable) -> None:
-    first = train(num_steps=1000, step_s=0.05, lease_ttl_s=6)
+    first = train(num_steps=1000, step_s=0.05, lease_ttl_s=20)  # longer than a busy machine lets it wait for its turn
     first.wait_for("step 1\n")
-    second = train(num_steps=1000, lease_ttl_s=6)
+    second = train(num_steps=1000, lease_ttl_s=20)
     assert second.wait() == 1
     assert f"held by attempt 1 (pid {first.process.pid} on " in second.text
     assert RunIsLive.__name__ in second.text

@@ -112,8 +112,9 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
 
     def _await_ready(self, child: ChildProcess) -> None:
         try:
-            if child.connection.poll(START_TIMEOUT_S) and isinstance(child.connection.recv(), Ready):
-                return
+            _: Ready = child.receive(START_TIMEOUT_S)
+            return
+        except TimeoutError:
             reason = f"not ready after {START_TIMEOUT_S:g} s"
         except (EOFError, OSError):
             reason = f"ended{child.exit_status()} before it was ready"
@@ -133,11 +134,14 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             return ToolReply(text, "bad_arguments", time.monotonic() - started, queued_s)
         try:
             child.connection.send_bytes(message)
-            if child.connection.poll(self._timeout_s):
-                answer: WorkerReply = child.connection.recv()
-                if answer.fault is not None:
-                    logger.warning("tool %s raised %s", name, answer.fault)
-                return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s, answer.state)
+            answer: WorkerReply = child.receive(self._timeout_s)
+        except TimeoutError:
+            logger.warning("tool %s gave no answer in %g s: its process is killed and replaced", name, self._timeout_s)
+            child.kill()
+            text = error_text(
+                "timeout", f"{name} gave no answer in {self._timeout_s:g} s; try other arguments or another tool"
+            )
+            return ToolReply(text, "timeout", time.monotonic() - started, queued_s)
         except (EOFError, OSError):
             if self._closed:
                 raise ToolPoolError("their pool was closed") from None
@@ -145,9 +149,6 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
             child.kill()
             text = error_text("crashed", f"{name} failed: its process died; try other arguments or another tool")
             return ToolReply(text, "crashed", time.monotonic() - started, queued_s)
-        logger.warning("tool %s gave no answer in %g s: its process is killed and replaced", name, self._timeout_s)
-        child.kill()
-        text = error_text(
-            "timeout", f"{name} gave no answer in {self._timeout_s:g} s; try other arguments or another tool"
-        )
-        return ToolReply(text, "timeout", time.monotonic() - started, queued_s)
+        if answer.fault is not None:
+            logger.warning("tool %s raised %s", name, answer.fault)
+        return ToolReply(answer.text, answer.error, time.monotonic() - started, queued_s, answer.state)

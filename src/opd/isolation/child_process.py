@@ -4,9 +4,11 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,22 @@ class ChildProcess:
             )
         self.connection: Connection = ours
         self.pid = self._process.pid
+
+    def receive(self, timeout_s: float) -> Any:
+        """What the child sends within this time.
+
+        Raises:
+            TimeoutError: nothing. Also where the child has ended since: `orphan_alarm` may be faster than a parent that stood still.
+            EOFError, OSError: the child has ended before.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            if self.connection.poll(timeout_s):
+                return self.connection.recv()
+        except (EOFError, OSError):
+            if time.monotonic() < deadline_s:
+                raise
+        raise TimeoutError(f"no answer in {timeout_s:g} s")
 
     def alive(self) -> bool:
         """Whether the process still runs; reaps it where it does not."""

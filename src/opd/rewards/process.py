@@ -66,6 +66,7 @@ class ScorerProcess(ChildProcess):
         return reply._replace(worst_score=declared) if isinstance(reply, Failure) else reply
 
     def _receive(self, timeout_s: float, what: str) -> Any:
-        if not self.connection.poll(timeout_s):
-            raise TimeoutError(f"had not {what} after {timeout_s:g} s and was killed")
-        return self.connection.recv()
+        try:
+            return self.receive(timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"had not {what} after {timeout_s:g} s and was killed") from None

@@ -69,7 +69,7 @@ def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from
     state.silent.add("s1")
     for number, lines in ((1, FIRST), (2, SECOND)):
         state.begin(submitter(f"s{number}", number), *lines)
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=3, attempts={1: FIRST, 2: SECOND})
+    following, printed, errors = following_of(state, api, tmp_path, silent_s=8, attempts={1: FIRST, 2: SECOND})
     until(lambda: state.num_refused > 0)
     state.begin(submitter("s3", 3), *THIRD)
     del state.pods["s2"]

@@ -109,15 +109,19 @@ def test_weights_are_refused_while_requests_run():
     with_server(scenario)
 
 
-def test_an_aborted_request_returns_what_it_has():
+async def until_generated(server: RolloutServer, num_tokens: int) -> None:
     def num_generated(engine):
         return sum(len(request.token_ids) for batch in engine._all_batches() for _, request in batch.running)
 
+    await asyncio.sleep(0)
+    while await server._engine.call(num_generated) < num_tokens:
+        await asyncio.sleep(0.001)
+
+
+def test_an_aborted_request_returns_what_it_has():
     async def scenario(server):
         running = asyncio.create_task(server.generate([5], {"max_tokens": 3000, "seed": 1}, "long"))
-        await asyncio.sleep(0)
-        while await server._engine.call(num_generated) < 3:
-            await asyncio.sleep(0.001)
+        await until_generated(server, 3)
         assert await server.abort_request("long") == {"aborted": True, "request_id": "long"}
         output = await running
         assert output.stop_reason == "aborted"
@@ -146,7 +150,7 @@ def test_after_abort_all_requests_wait_or_are_turned_away_until_generation_resum
 def test_a_cancelled_caller_frees_its_request():
     async def scenario(server):
         running = asyncio.create_task(server.generate([5], {"max_tokens": 3000}, "long"))
-        await asyncio.sleep(0.05)
+        await until_generated(server, 1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
