@@ -106,7 +106,7 @@ test-fast: setup ## the loop while you work: core and tool, under three minutes 
 	$(BIN)/python -m pytest -m "not slow and not go" $(FAST) $(ARGS)
 
 # Not part of `make test`: on Python 3.11 counting lines doubles the time of tests that are Python alone.
-COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data envs evaluation importance losses memory monitor opdctl rewards rollout runs trainer worker)
+COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
 coverage: setup tools ## lines of the source that the tests of one process execute; the rest by file, the total last (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not matrix and not e2e" --cov --cov-report=term $(COVERED) $(ARGS)
 

@@ -34,7 +34,7 @@ _PROGRAM = """
         return ray.remote(num_cpus=0)(Server).options(name=name).remote()
 
     def look():
-        while not (found := engines.dead()):  # a server that is slow to answer is heard at a later look
+        while not (found := engines.dead()) and engines._asked:  # a slow machine: the answer comes with a later look
             pass
         return found
 
@@ -45,6 +45,7 @@ _PROGRAM = """
     found["not launched"] = engines.dead()
     ray.get([it.launch.remote(False) for it in (one, other, unlike)])
     found["launched"] = engines.dead()
+    look()  # so that no answer from before is on its way
     waiting = one.take_weights.remote()
     ray.get([one.launch.remote(True), unlike.launch.remote(True)])
     found["dead"] = [look(), look()]

@@ -71,7 +71,7 @@ def test_the_first_process_is_ended_and_its_folder_removed(place, machine):
     (place / "state.json").write_text(json.dumps({"pid": first.pid, "started": started, "baseline": host.snapshot()}))
     with ThreadPoolExecutor(1) as pool:
         down = pool.submit(lifecycle.down, print)
-        assert first.wait(60) == -15  # its parent reaps it
+        assert first.wait(60) == -15  # only its parent, this process, can reap it, and `down` waits for that
         assert down.result(60) is True
     assert not place.exists()
 

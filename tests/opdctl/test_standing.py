@@ -114,7 +114,7 @@ def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_ano
                    store_url=str(store), tee=False)  # fmt: skip
     with pytest.raises(ValueError, match="no such layer"), run:
         raise ValueError("no such layer")
-    command = [sys.executable, "-m", "opdctl.cli", "wait", "failed", "--store", str(store)]
+    command = [sys.executable, "-m", "opdctl.cli", "wait", "failed", "--store", str(store), "--timeout", "120"]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as waiting:
         line = waiting.stderr.readline()  # type: ignore[union-attr]
@@ -124,18 +124,19 @@ def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_ano
 
     here = open_store(store / "failed")
     told: list[str] = []
-    slept: list[float] = []
+    num_looks = 0
 
     def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
+        nonlocal num_looks
+        num_looks += 1
+        if num_looks == 3:
             here.put_json("fatal.json", {"reason": "the tokenizers differ"})
 
     monkeypatch.setattr(state, "time", SimpleNamespace(time=time.time, sleep=sleep))
     assert (
         wait_for_end(here, silent_s=3600, on_away=pytest.fail, on_ended=told.append).reason == "the tokenizers differ"
     )
-    assert (len(slept), len(told)) == (3, 1)
+    assert (num_looks, len(told)) == (3, 1)
 
 
 def test_an_attempt_that_nobody_follows_is_the_end(make_run: Callable, store: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_request_is_made_once_when_the_deadline_is_near(tmp_path, monkeypatch)
             trainer.stdin.close()
 
     monkeypatch.setattr(stop, "sign_of_life", sign_of_life)
-    start.watch(trainer, here, time.time() + 0.2, save_s=150)
+    start.watch(trainer, here, time.time() + 0.2, save_s=150, end_at_s=time.time() + 120)
     [request] = stop.pending(here.run_dir)
     assert request.reason == "the deadline is near"
     assert request.hold_s == 300  # beyond the deadline: the run ends as it was saved

@@ -54,7 +54,7 @@ time.sleep(3600)
 
 
 class Clock:
-    """In the place of `time`: nothing but its sleeping takes any time."""
+    """A stand-in for `time`: its clock moves only while somebody sleeps."""
 
     time = staticmethod(time.time)
 

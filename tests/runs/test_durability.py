@@ -127,8 +127,8 @@ def test_when_a_step_is_sealed_all_that_led_up_to_it_is_on_the_disk(open_run: Ca
     # verl creates the step's folders and files itself and syncs none of them; the row of the step is written just before.
     with watched_disk() as disk:
         store = tmp_path / "store"
-        with open_run(store_url=str(store), flush_interval_s=1e6) as run:
-            run._summariser.stop()  # nor another thread: what is on its way there at the seal is no part of the promise
+        with open_run(store_url=str(store), flush_interval_s=1e6, lease_ttl_s=1e6) as run:
+            run._summariser.stop()  # no thread writes beside the save: a file that is just being written is not promised
             save(run, 1, disk, tmp_path)
 
 

@@ -112,8 +112,9 @@ class ToolPool(ProcessPool[ChildProcess, _Request, ToolReply]):
 
     def _await_ready(self, child: ChildProcess) -> None:
         try:
-            _: Ready = child.receive(START_TIMEOUT_S)
-            return
+            if isinstance(child.receive(START_TIMEOUT_S), Ready):
+                return
+            reason = "said something else before it was ready"
         except TimeoutError:
             reason = f"not ready after {START_TIMEOUT_S:g} s"
         except (EOFError, OSError):

@@ -2,9 +2,9 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -41,15 +41,15 @@ class ChildProcess:
         """What the child sends within this time.
 
         Raises:
-            TimeoutError: nothing. Also where the child has ended since: `orphan_alarm` may be faster than a parent that stood still.
-            EOFError, OSError: the child has ended before.
+            TimeoutError: nothing came, or the alarm of `isolation.serving.orphan_alarm` has ended the child, which may come
+                first where this process stood still.
+            EOFError, OSError: the child has ended in any other way.
         """
-        deadline_s = time.monotonic() + timeout_s
         try:
             if self.connection.poll(timeout_s):
                 return self.connection.recv()
         except (EOFError, OSError):
-            if time.monotonic() < deadline_s:
+            if self._exit_code() != -signal.SIGALRM:
                 raise
         raise TimeoutError(f"no answer in {timeout_s:g} s")
 
@@ -71,7 +71,11 @@ class ChildProcess:
 
     def exit_status(self) -> str:
         """` with exit status N` of a process that died, or nothing while it has not."""
+        code = self._exit_code()
+        return "" if code is None else f" with exit status {code}"
+
+    def _exit_code(self) -> int | None:
         try:
-            return f" with exit status {self._process.wait(REAP_TIMEOUT_S)}"
+            return self._process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return ""
+            return None

@@ -20,7 +20,7 @@ from opd.envs.travel.manifest import ManifestError
 TOOLSET = str(Path(__file__).with_name("misbehaving_tools.py"))
 PATIENCE_S = 60.0
 """A deadline for what should be quick: only a hang can reach it."""
-CALL_TIMEOUT_S = 3.0
+CALL_TIMEOUT_S = 6.0
 """Of pools whose calls hang; some that answer have it too, and take less than a millisecond."""
 
 
