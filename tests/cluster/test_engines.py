@@ -52,8 +52,13 @@ _PROGRAM = """
     looked = pathlib.Path(sys.argv[1])
     busy = other.compile.remote(looked)
     found["beside a busy one"] = look()
+    held_up = one.compile.remote(looked)
+    found["not answering"] = engines.dead()
     looked.touch()
+    ray.get(held_up)
     ray.kill(one)
+    while "vllm_server_0_0" in ray.util.list_named_actors():
+        time.sleep(0.05)
     ray.get(busy)
     found["ended"] = engines.dead()
     print(json.dumps(found), flush=True)
@@ -88,6 +93,10 @@ def test_a_dead_engine_is_told_while_its_server_waits_for_it(found):
 
 def test_a_busy_server_keeps_nobody_from_being_asked(found):
     assert found["beside a busy one"] == DEAD
+
+
+def test_a_dead_engine_stays_told_while_its_server_does_not_answer(found):
+    assert found["not answering"] == DEAD
 
 
 def test_a_server_that_has_ended_is_no_engine_that_is_dead(found):
