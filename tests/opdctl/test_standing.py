@@ -33,6 +33,12 @@ def live_run(tmp_path: Path, store: Path) -> Iterator[Run]:
         yield run
 
 
+def begin(*arguments: object, **pipes: int) -> subprocess.Popen[str]:
+    """`opdctl ARGUMENTS` as a process that goes on while the test does."""
+    command = [sys.executable, "-m", "opdctl.cli", *map(str, arguments)]
+    return subprocess.Popen(command, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, **pipes)
+
+
 def test_status_shows_a_running_run_and_the_time_it_has_left(call: Callable, live_run: Run, store: Path) -> None:
     live_run.log(4, {"opd/loss": 0.5, "timing/step_s": 20.0})
     deadline = time.monotonic() + 120
@@ -114,10 +120,8 @@ def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_ano
                    store_url=str(store), tee=False)  # fmt: skip
     with pytest.raises(ValueError, match="no such layer"), run:
         raise ValueError("no such layer")
-    command = [sys.executable, "-m", "opdctl.cli", "wait", "failed", "--store", str(store), "--timeout", "120"]
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as waiting:
-        line = waiting.stderr.readline()  # type: ignore[union-attr]
+    with begin("wait", "failed", "--store", store, "--timeout", 120, stderr=subprocess.PIPE) as waiting:
+        line = next(iter(waiting.stderr), "")
         waiting.kill()
     words = r"attempt 1 failed: ValueError: no such layer; waiting \d+ s for another"
     assert re.search(words + r" \(--silent-after\)\n", line), line
@@ -174,10 +178,7 @@ def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: 
 def test_follow_ends_when_the_run_does_and_prints_all_of_it(store: Path, live_run: Run) -> None:
     log = live_run.handle.attempt_dir / "driver.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    follower = subprocess.Popen(
-        [sys.executable, "-m", "opdctl.cli", "logs", "live", "-f", "--store", str(store), "--timeout", "60"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )  # fmt: skip
+    follower = begin("logs", "live", "-f", "--store", store, "--timeout", 60, stdout=subprocess.PIPE)
     remote = store / "live" / "attempts" / "0001" / "driver.log"
     for number in range(5):
         with remote.open("a") as file:
