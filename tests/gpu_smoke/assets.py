@@ -36,11 +36,13 @@ def widened_tokenizer(num_entries: int = NUM_VOCAB) -> PreTrainedTokenizerFast:
     """The toy tokenizer with entries that no text holds, up to `num_entries`.
 
     vLLM masks ids beyond the tokenizer and the actor does not: a row of the head without a token would make the two
-    disagree about every probability.
+    disagree about every probability. Newline and space are in it once more as a byte-level tokenizer names them: transformers reads the
+    vocabulary of a folder with a Qwen2 model as one, whatever else its tokenizer.json says.
     """
     small = build_tokenizer()
     tree = json.loads(small.backend_tokenizer.to_str())
-    tree["model"]["vocab"].update({f"<unused_{i}>": i for i in range(len(small), num_entries)})
+    more = [*"\u010a\u0120", *(f"<unused_{i}>" for i in range(len(small) + 2, num_entries))]
+    tree["model"]["vocab"].update({entry: len(small) + i for i, entry in enumerate(more)})
     wide = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(tree)),
         eos_token=small.eos_token,

@@ -1,4 +1,4 @@
-"""Sizes from a config.json: parameters against the models themselves, activations against a hand count."""
+"""Sizes from a config.json: parameters against the models themselves, activations against what autograd keeps."""
 
 import json
 
@@ -74,13 +74,47 @@ def test_qwen3_8b_has_its_published_parameters():
     assert shape_of(config, "Qwen/Qwen3-8B").num_params == 8_190_735_360
 
 
-def test_what_a_layer_keeps_a_token_is_the_sum_over_its_tensors():
-    # 32 wide, 4 query and 2 key heads of 8, feed-forward 48, bf16. Norms: 2 x 32 entries of 4 + 2 + 2 bytes. Queries 32
-    # and keys 16 rotated, values 16, keys and values repeated to 32 each, output 32: 160 entries of 2. Gate, activation,
-    # other branch, product: 4 x 48 of 2.
-    shape = shape_of(LlamaConfig(**SIZES).to_dict(), "m")
-    assert shape.saved_bytes(2) == 64 * 8 + 160 * 2 + 192 * 2
+WIDE = {"hidden_size": 256, "intermediate_size": 768, "head_dim": 64, "vocab_size": 64}
+
+
+def kept_by_autograd(config, layers, lora, num_tokens=64):
+    """Bytes a token that a bf16 forward keeps for its backward, beside the weights."""
+    config.num_hidden_layers = layers
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    backbone = model.model
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=1, target_modules="all-linear"))
+        model.enable_input_require_grads()
+    model.to(torch.bfloat16)
+    weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept, sizes = [], {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept.append(tensor)  # so that no later tensor has its address
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        backbone(input_ids=torch.zeros(1, num_tokens, dtype=torch.long), use_cache=False)
+    return sum(sizes.values()) / num_tokens
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
+def test_what_a_layer_keeps_a_token_is_what_autograd_keeps(kind, lora):
+    config = kind(**SIZES | WIDE)
+    found = kept_by_autograd(config, 2, lora) - kept_by_autograd(config, 1, lora)
+    expected = shape_of(config.to_dict(), "m").saved_bytes(2, frozen=lora)
+    # Beyond it: of each norm and head one number a token, and of each adapter.
+    assert expected <= found <= 1.01 * expected
+
+
+def test_what_a_forward_has_at_once_is_its_widest_layers():
     # Stream: 32 x (2 + 2 + 4); the feed-forward's 3 x 48 x 2 is more than attention's (2 x 32 + 2 x 16) x 2 + 4 x 32 is not.
+    shape = shape_of(LlamaConfig(**SIZES).to_dict(), "m")
     assert shape.transient_bytes(2) == 32 * 8 + max(96 * 2 + 128, 3 * 2 * 48)
 
 

@@ -167,7 +167,8 @@ def _student(job: Job, choice: Choice) -> Phase:
     """Forward and backward of a micro-batch beside the sums over those before."""
     tokens = _share(choice.train_tokens, job.sequence_ranks)
     shape, width = job.student, job.compute_bytes
-    saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width))
+    frozen = job.adapter_params is not None
+    saved = tokens * (shape.compiled_bytes(width) if job.compiled else shape.saved_bytes(width, frozen=frozen))
     inputs = tokens * shape.layers * width * shape.hidden
     kept = inputs if choice.checkpointing else int(shape.layers * saved * choice.activation_share)
     return _phase(
@@ -186,7 +187,7 @@ def _student(job: Job, choice: Choice) -> Phase:
             # Of several teachers, and blends, the rows of a micro-batch make one each, and autograd's sum is one more.
             # A LoRA student's head is frozen.
             "head gradient": 0
-            if job.adapter_params is not None
+            if frozen
             else (len(job.readers) + (len(job.readers) > 1))
             * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
             "rollout server": _server_asleep(job),

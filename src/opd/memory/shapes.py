@@ -94,18 +94,22 @@ class ModelShape:
             * sum(width for name, width in widths.items() if "all-linear" in modules or name in modules)
         )
 
-    def saved_bytes(self, width: int) -> int:
-        """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision; an estimate.
+    def saved_bytes(self, width: int, *, frozen: bool = False) -> int:
+        """Bytes a token and layer that autograd keeps for the backward, in `width`-byte precision.
 
-        transformers' modules as they are: an RMS norm keeps its input in fp32, and its result before and after its
-        weight (4 + 2 width bytes an entry, on the hidden states twice and on queries and keys once); queries and keys
-        after the rotation, values, repeated keys and values, the attention's output (width each); the feed-forward's
-        gate, its activation, the other branch and their product (width each).
+        transformers' modules as they are: an RMS norm keeps its input in fp32 and its result before its weight, which only the
+        weight's gradient reads (4 + width bytes an entry, on the hidden states twice and on queries and keys once); products keep
+        the results of the norms on the hidden states, the attention queries and keys after the rotation, values and its output; the
+        feed-forward keeps gate, its activation, the other branch and their product (width each). What a token has one number of is left out.
+
+        Args:
+            frozen: adapters alone are trained, on all linear layers, so that these keep their inputs all the same.
         """
         norms = 2 * self.hidden + (self.query_width + self.key_width if self.qk_norm else 0)
-        attention = 2 * self.query_width + 2 * self.key_width + 2 * self.query_width
+        attention = 2 * self.query_width + 2 * self.key_width
         experts = max(1, self.experts_per_token)
-        return norms * (4 + 2 * width) + width * (attention + 4 * experts * self.intermediate)
+        kept = 2 * self.hidden + attention + 4 * experts * self.intermediate
+        return norms * (4 if frozen else 4 + width) + width * kept
 
     def compiled_bytes(self, width: int) -> int:
         """Bytes a token and layer that a compiled layer keeps for its backward where it recomputes least; an estimate.

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from tensordict import TensorDict
 from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC
 from tests.benchmarks.gpu.phases import Phase
 from tests.benchmarks.gpu.worker_alone import QWEN3_1_7B, QWEN3_8B
 from tests.gpu_smoke import assets, smoke
+from verl.utils.seqlen_balancing import rearrange_micro_batches
 
 from opd.config import OpdSpec
 from opd.config.load import load_spec
@@ -22,6 +26,8 @@ from opd.config.parse import parse_tree
 from opd.memory.device import product_bytes
 from opd.memory.job import GIB
 from opd.memory.pace import make_pace, product_rates
+from opd.memory.phases import Phase as MemoryPhase
+from opd.memory.phases import phases_of
 from opd.memory.plan import Plan, make_plan
 from opd.memory.shapes import ModelShape, shape_of
 from opd.memory.sources import job_from_spec
@@ -39,19 +45,33 @@ def predicted(
     *,
     prompt_tokens: int = TOY_PROMPT_TOKENS,
 ) -> dict[str, Any]:
-    """Seconds of a step's parts, and GiB that the trainer's process allocates at most."""
+    """Seconds of a step's parts, and GiB that the trainer's process allocates at most with these lengths."""
     plan = make_plan(job_from_spec(spec, student, teacher, device_bytes=product_bytes(GPU)))
     rates = product_rates(GPU)
     assert rates is not None
     pace = make_pace(plan, rates, lengths, prompt_tokens=prompt_tokens, num_ranks=1)
     parts = {name: round(value, 2) for name, value in dataclasses.asdict(pace).items() if value}
-    return {"step_s": round(pace.step, 2), "parts_s": parts, "allocated_gib": round(allocated(plan) / GIB, 1)}
+    longest = largest_micro_batch([prompt_tokens + length for length in lengths], plan)
+    phases = phases_of(plan.job, dataclasses.replace(plan.choice, train_tokens=longest))
+    return {"step_s": round(pace.step, 2), "parts_s": parts, "allocated_gib": round(allocated(phases) / GIB, 1)}
 
 
-def allocated(plan: Plan) -> int:
+def largest_micro_batch(rows: Sequence[int], plan: Plan) -> int:
+    """Tokens of the largest micro-batch that verl cuts an update's rows into, of these tokens each: at most as many as the plan says."""
+    found = 0
+    for start in range(0, len(rows), plan.job.mini_rows):
+        update = rows[start : start + plan.job.mini_rows]
+        ids = torch.nested.as_nested_tensor([torch.zeros(row, dtype=torch.int8) for row in update], layout=torch.jagged)
+        batch = TensorDict({"input_ids": ids}, batch_size=[len(update)])
+        _, cut = rearrange_micro_batches(batch, max_token_len=plan.choice.train_tokens)
+        found = max(found, *(sum(update[place] for place in places) for places in cut))
+    return found
+
+
+def allocated(phases: Iterable[MemoryPhase]) -> int:
     """The largest phase of what torch allocates in the trainer's process: without reserve and rollout server."""
     apart = ("reserve", "rollout server")
-    return max(phase.total - sum(phase.parts.get(name, 0) for name in apart) for phase in plan.phases)
+    return max(phase.total - sum(phase.parts.get(name, 0) for name in apart) for phase in phases)
 
 
 def of_phase(phase: Phase) -> dict[str, Any]:

@@ -3,9 +3,22 @@
 import json
 from pathlib import Path
 
-from tests.benchmarks.gpu.bench_plan import CASES, ENTRIES, MODELS, PLANS, measured, off
+import pytest
+from tests.benchmarks.gpu.bench_plan import (
+    CASES,
+    ENTRIES,
+    MODELS,
+    PLANS,
+    QUESTION_TOKENS,
+    TEMPLATE_TOKENS,
+    measured,
+    off,
+)
+from tests.gpu_smoke.assets import widened_tokenizer
+from transformers import AutoTokenizer
 
 from opd.config.parse import parse_tree
+from opd.data.toy.task import make_row, split_problems
 
 
 def test_every_case_is_a_spec_of_its_own_between_models_of_one_tokenizer():
@@ -16,6 +29,19 @@ def test_every_case_is_a_spec_of_its_own_between_models_of_one_tokenizer():
         assert MODELS[case.student].family == MODELS[case.teacher].family
         assert ENTRIES[MODELS[case.student].family] <= MODELS[case.student].vocab
         assert len(case.lengths()) == case.phase.rows
+
+
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen2.5-1.5B", "Llama-3.2-1B"])
+def test_a_familys_tokenizer_is_read_back_with_its_newline_and_as_many_tokens_of_a_prompt(name, tmp_path):
+    config = MODELS[name].config()
+    config.save_pretrained(tmp_path)
+    widened_tokenizer(200).save_pretrained(tmp_path)
+    read = AutoTokenizer.from_pretrained(tmp_path)
+    # verl refuses a Qwen model without it.
+    assert len(read.encode("\n", add_special_tokens=False)) == 1
+    [message] = make_row(split_problems().train[0], "train")["prompt"]
+    prompt = read.apply_chat_template([message], add_generation_prompt=True, return_dict=False)
+    assert len(prompt) == TEMPLATE_TOKENS + QUESTION_TOKENS
 
 
 def test_every_case_has_a_prediction_on_file():
