@@ -88,6 +88,9 @@ def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
         ({}, "uni"),
         ({"trainer": {"nnodes": 2, "gpus_per_node": 4}}, "uni"),  # eight servers of one GPU
         ({"rollout": {"tensor_parallel_size": 2}, "trainer": {"gpus_per_node": 2}}, None),
+        # Its decode batch is always full: verl's own "mp".
+        ({"rollout": {"schedule": "carry"}}, None),
+        ({"rollout": {"schedule": "carry", "engine_kwargs": {"distributed_executor_backend": "uni"}}}, "uni"),
         ({"rollout": {"engine_kwargs": {"distributed_executor_backend": "mp"}}}, "mp"),
         ({"overrides": ["++actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend=mp"]}, "mp"),
         # Servers of two GPUs, by keys that the spec does not have: verl's own "mp".
@@ -96,7 +99,7 @@ def test_numbers_and_strings_keep_their_meaning_from_yaml_and_from_helms_json():
         ({"device": "cpu"}, None),
     ],
 )
-def test_a_vllm_server_of_one_gpu_has_its_worker_in_the_engines_process_unless_the_spec_says_otherwise(
+def test_a_vllm_server_of_one_gpu_has_its_worker_in_the_engines_process_unless_it_carries_or_the_spec_says_otherwise(
     changes, expected
 ):
     found = {key: value for key, value in overrides_of(OPD | changes).items() if "distributed_executor_backend" in key}

@@ -104,6 +104,7 @@ def test_hours_and_cost_are_those_of_all_gpus_and_an_unmeasured_gpu_is_said_to_b
     step, run = render_pace(pace, UNIT, num_ranks=8, num_steps=10, price=2.5)
     assert step.startswith("a step: about 3600.0 s = rollout 3600.0")
     assert "not measured" in step
+    assert step.endswith("on a slow or busy host up to 1.7 times as long")
     assert run.startswith("10 steps: about 80.0 GPU-hours, 200.00 at 2.5 a GPU-hour")
 
 

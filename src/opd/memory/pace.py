@@ -36,6 +36,8 @@ HOST_BYTES_A_SECOND = 20e9
 """Between device and host, pinned; an assumption."""
 REST_S = 0.5
 """Everything else: 0.3 s of a rollout's start and end, 0.2 s of the driver's own."""
+SLOW_HOST = 1.7
+"""How many times as long as told a step took on a slow host whose other GPUs were busy, at the most."""
 SIGMA = 0.8
 """Of the logarithm of a response's length, where only the mean is given."""
 
@@ -207,7 +209,7 @@ def render_pace(pace: Pace, rates: Rates, *, num_ranks: int, num_steps: int | No
     )  # fmt: skip
     of = "" if rates.measured else " (by the datasheet, not measured on this GPU)"
     shown = " + ".join(f"{name} {seconds:.1f}" for name, seconds in parts if seconds)
-    lines = [f"a step: about {pace.step:.1f} s = {shown}{of}"]
+    lines = [f"a step: about {pace.step:.1f} s = {shown}{of}; on a slow or busy host up to {SLOW_HOST} times as long"]
     if num_steps is not None:
         hours = pace.step * num_steps * num_ranks / 3600
         cost = "" if price is None else f", {hours * price:,.2f} at {price:g} a GPU-hour"

@@ -108,11 +108,14 @@ def _engines(spec: AnyRunSpec, raw: Mapping[str, str]) -> Pairs:
     if isinstance(spec, SftSpec):
         yield from _no_rollout()
         return
-    if spec.rollout.name == "vllm" and spec.rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS:
-        # A server of one GPU needs no process for it beside the engine's, which would import vLLM once more; verl's own is "mp".
+    rollout = spec.rollout
+    one_gpu = rollout.name == "vllm" and rollout.tensor_parallel_size == 1 and not raw.keys() & _MORE_GPUS
+    if one_gpu and rollout.schedule == "strict":
+        # A server of one GPU starts faster without a process for it beside the engine's, which would import vLLM once more. With verl's own,
+        # "mp", the model is launched beside the scheduler, which is busy all of the time where a batch is always full.
         yield f"++{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend", "uni"
-    for key, value in _leaves(spec.rollout.engine_kwargs):
-        yield f"++{ROLLOUT}.engine_kwargs.{spec.rollout.name}.{key}", value
+    for key, value in _leaves(rollout.engine_kwargs):
+        yield f"++{ROLLOUT}.engine_kwargs.{rollout.name}.{key}", value
 
 
 def _no_rollout() -> Pairs:
