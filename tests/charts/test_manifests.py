@@ -37,8 +37,8 @@ def picked(tmp_path):
         folder = tmp_path / "cluster"
         shutil.copytree(CLUSTER, folder)
         lines = (folder / "kustomization.yaml").read_text().splitlines()
-        wanted = ("# components:", *(f"#   - components/{name} " for name in components))
-        lines = [line.removeprefix("# ") if f"{line} ".startswith(wanted) else line for line in lines]
+        wanted = tuple(f"  # - components/{name} " for name in components)
+        lines = [line.replace("# ", "", 1) if line.startswith(wanted) else line for line in lines]
         (folder / "kustomization.yaml").write_text("\n".join(lines) + "\n")
         return folder
 

@@ -131,9 +131,7 @@ def walker(tier, rack, readme, tmp_path_factory):
     (found.folder / "store.env").write_text("AWS_ACCESS_KEY_ID=id\nAWS_SECRET_ACCESS_KEY=secret\n")
     (found.folder / "hugging-face.token").write_text("hf_x")
     (found.folder / "wandb.key").write_text("w")
-    uncomment(
-        found.folder / "manifests/cluster/kustomization.yaml", "components:", "components/claims", "components/kueue"
-    )
+    uncomment(found.folder / "manifests/cluster/kustomization.yaml", "components/claims", "components/kueue")
     before = readme[: readme.index(only(readme, "opdctl doctor"))]
     for command in before:
         if command.startswith(ELSEWHERE):
@@ -158,7 +156,7 @@ def uncomment(path, *words):
     lines = path.read_text().splitlines()
     assert all(any(word in line for line in lines) for word in words)
     path.write_text(
-        "\n".join(re.sub(r"^# ", "", line) if any(word in line for word in words) else line for line in lines)
+        "\n".join(line.replace("# ", "", 1) if any(word in line for word in words) else line for line in lines)
     )
 
 

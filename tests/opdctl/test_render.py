@@ -131,7 +131,7 @@ def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     )
     assert done.returncode == 1
     assert "helm is not on PATH" in done.stderr
-    assert "make tools" in done.stderr
+    assert "make helm" in done.stderr
 
 
 def test_run_gives_what_the_launcher_gives_with_the_same_site(call: Callable, tmp_path: Path) -> None:

@@ -30,7 +30,10 @@ def find_helm() -> str:
     """
     found = os.environ.get(HELM_VARIABLE) or shutil.which("helm")
     if not found:
-        raise ToolError("helm is not on PATH", fix=f"install it (`make tools` builds it) or set {HELM_VARIABLE}")
+        raise ToolError(
+            "helm is not on PATH",
+            fix=f"install it, or build it with `make helm` and set {HELM_VARIABLE} to what `python3 tools/gotools.py path helm` prints",
+        )
     return found
 
 
