@@ -6,7 +6,7 @@ as a user starts it, passes through all phases (batches of different sizes and l
 left out. With `--schedule carry` unfinished responses go on over the updates; the responses to the prompts of the data have the lengths
 that they have under strict, and the first step is the warm fill's. Times are those of its metrics rows, how busy the GPU was is sampled by nvidia-smi, where the start's seconds went is
 told by run and vLLM. The JSON file is written after every step, so that a run that is cut short counts as far as it came.
-A second call finds what the first one compiled: its start is the warm one.
+A second call in the same folder finds what the first one compiled: its start is the warm one.
 """
 
 from __future__ import annotations
@@ -292,8 +292,9 @@ def main() -> None:
     print(facts, flush=True)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else {}
-    is_warm = (_cache(folder) / "compiled").exists()
     number = len(list(folder.glob("step*.log")))
+    # vLLM finds what it compiled for a model at the same path.
+    is_warm = number > 0 and (_cache(folder) / "compiled").exists()
     name = f"{number}: {arguments.schedule}, {'warm' if is_warm else 'cold'} start"
     if arguments.schedule == "carry" and len(arguments.phases) > 1:
         parser.error("--schedule carry: name one phase, for responses outlast a step")
