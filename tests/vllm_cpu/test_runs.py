@@ -82,12 +82,17 @@ def test_kept_prefixes_are_not_read_again_after_an_update(carried, kept):
     assert read < 0.8 * read_again
 
 
-def test_an_engine_that_is_killed_ends_the_run_with_its_name(tmp_path):
-    process = start(tmp_path, "opd", *VLLM, "trainer.total_steps=1000")
+@pytest.mark.parametrize(
+    ("killed", "more"),
+    [("EngineCore", ()), ("EngineCore", CARRY), ("VLLM::Worker", CARRY)],
+    ids=["strict", "carry", "carry's worker"],
+)
+def test_an_engine_that_is_killed_ends_the_run_with_its_name(killed, more, tmp_path):
+    process = start(tmp_path, "opd", *VLLM, *more, "trainer.total_steps=1000")
     try:
         _await(tmp_path, " 2/1000")
         children = psutil.Process(process.pid).children(recursive=True)
-        [engine] = [child for child in children if "EngineCore" in child.name()]
+        [engine] = [child for child in children if killed in child.name()]
         engine.kill()
         killed_s = time.monotonic()
         outcome = finish(process, tmp_path, "opd")
