@@ -53,7 +53,7 @@ examples:
   python -m opd.launch exp.yaml -- actor_rollout_ref.rollout.enable_prefix_caching=false
 
 precedence: site file < file < environment variables of the original < --set < Hydra overrides after --
-exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not fit (nothing was started), 76 a lost node of a Ray cluster, 130 interrupted
+exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not fit (nothing was started), or what no later attempt can mend, 76 a lost node of a Ray cluster, 130 interrupted
 """
 
 

@@ -58,6 +58,25 @@ def test_another_address_on_the_web_is_no_model():
     assert only("https://models.example/student").fix.startswith("write OWNER/NAME")
 
 
+@pytest.mark.parametrize(
+    ("path", "rule", "fix"),
+    [
+        ("oss://bucket/model", "no model is read from oss://", "such a store"),
+        ("file:///models/student", "no model is read from file://", "write the folder: /models/student"),
+        ("toy://pupil", "no bundled model", "toy://student or toy://teacher"),
+    ],
+)
+def test_an_address_that_no_model_is_read_from_is_told_with_those_that_one_is(path, rule, fix):
+    found = only(path)
+    assert rule in found.rule
+    assert fix in found.fix
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/model", "gs://bucket/model", "hdfs://host/model", "toy://student"])
+def test_store_urls_and_bundled_models_are_left_to_their_loaders(path):
+    assert list(model_problems([("model.path", path)])) == []
+
+
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     assert "this is a file" in only(tmp_path / "model.gguf").rule

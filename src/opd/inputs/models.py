@@ -11,6 +11,7 @@ from opd.config.context import context_of
 from opd.config.errors import Problem
 from opd.data import toy
 from opd.envs.travel.toy import MODELS as AGENT_MODELS
+from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
 
 # What the hub takes for the name of a repository; anything else can only be a folder.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -19,6 +20,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_con
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEB = ("http://", "https://", "hf://")
+_BY_VERL = "hdfs://"  # which verl itself copies
 _HUB_ADDRESS = re.compile(r"(?:https?://(?:www\.)?huggingface\.co|hf:/)/(?:models/)?([\w.-]+/[\w.-]+)")
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _NUM_SHOWN = 3
@@ -31,17 +33,12 @@ def is_hub_id(path: str) -> bool:
 
 
 def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """What is wrong with (key, path) of models on this machine; hub ids and URLs are left to their loaders."""
+    """What is wrong with (key, path) of models on this machine; hub ids and store URLs are left to their loaders."""
     for key, path in models:
-        if path.startswith(_WEB):
-            found = _HUB_ADDRESS.match(path)
-            yield Problem(
-                path=key,
-                value=path,
-                rule="this is an address on the web; a model is a folder, OWNER/NAME on the hub, or a store URL",
-                fix="write OWNER/NAME" + (f": {found[1]}" if found else ", where the model is on the hub"),
-            )
         if "://" in path:
+            if not (path in _BUNDLED or is_store_url(path) or path.startswith(_BY_VERL)):
+                rule, fix = _address_fault(path)
+                yield Problem(path=key, value=path, rule=rule, fix=fix)
             continue
         folder = Path(path)
         if folder.is_dir():
@@ -55,6 +52,23 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
                 rule=f"there is no such folder{_nearest_folder(folder)}; a Hugging Face id is NAME or OWNER/NAME",
                 fix="a folder that is there, OWNER/NAME of a model on the hub, or a store URL",
             )
+
+
+def _address_fault(path: str) -> tuple[str, str]:
+    """(rule, fix) of an address that no model is read from."""
+    may_be = "a model is a folder, OWNER/NAME on the hub, or a store URL"
+    if path.startswith(_WEB):
+        found = _HUB_ADDRESS.match(path)
+        fix = "write OWNER/NAME" + (f": {found[1]}" if found else ", where the model is on the hub")
+        return f"this is an address on the web; {may_be}", fix
+    protocol, _, rest = path.partition("://")
+    if protocol == "file":
+        return f"no model is read from file://; {may_be}", f"write the folder: {rest}"
+    known = [name for name in _BUNDLED if name.startswith(f"{protocol}://")]
+    if known:
+        return "this is no bundled model", " or ".join(known)
+    stores = ", ".join(f"{name}://" for name in CREATE_ONLY_PROTOCOLS)
+    return f"no model is read from {protocol}://; {may_be} ({stores})", "copy it into a folder or into such a store"
 
 
 def context_of_folder(path: str) -> int | None:

@@ -1,4 +1,4 @@
-"""An attempt at the run that a spec names, claimed before anything heavy is imported."""
+"""An attempt at the run that a spec names, claimed before Ray or a worker is started."""
 
 from __future__ import annotations
 

@@ -167,8 +167,8 @@ ROWS = (
     Row(
         fault="what no later attempt can mend",
         error="Unfit, fatal.json",
-        tried_again="no; in a cluster later attempts end before verl is imported",
-        then="exit 1 with the reason",
+        tried_again="no; in a cluster later attempts end before Ray or a worker is started",
+        then="exit 2 with the reason; a later attempt in the cluster: exit 1",
     ),
     Row(
         fault="anything else",
