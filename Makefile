@@ -70,7 +70,7 @@ status logs wait cancel suspend resume dashboard collect compare report pull: se
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
-submit render delete doctor: setup-tool helm ## those that call Helm (SITE=site.yaml: what belongs to the cluster)
+submit render delete doctor: setup-tool helm ## opdctl's commands that call Helm, on EXP: submit a run, render its manifests, delete it, say what is missing (SITE=site.yaml ARGS="-n opd")
 	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 helm: ## build helm, unless one is on PATH (Go; cached outside the work tree, by version)
@@ -212,5 +212,5 @@ agent-models: setup ## train the agent evidence's teacher and student start agai
 toy-models: setup ## train the quickstart's teacher and student start again
 	$(BIN)/python -m opd.data.toy.make_models
 
-clean: ## remove what builds and tests left (neither the environment nor runs, which lie in outputs)
+clean: ## remove build/ and caches: what builds and tests left, and the runs of the quickstarts and toy pipelines (neither the environment nor runs in outputs/)
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -115,9 +115,14 @@ def test_the_notes_hold_the_exact_commands_of_this_run():
 
 def test_the_notes_follow_mode_and_lifecycle():
     text = notes("eval", "cluster.lifecycle=suspendable", "cluster.checkpoints.claim=mine")
-    assert "-c log -l opd/run-id=my-run,app.kubernetes.io/component=head" in text
+    assert "-c log --tail=-1 -l opd/run-id=my-run,app.kubernetes.io/component=head" in text
     assert "kubectl patch rayjob my-run" in text
     assert "delete pvc" not in text
+
+
+def test_the_notes_leave_suspending_to_kueue_where_it_holds_the_run():
+    text = notes("opd", "cluster.lifecycle=suspendable", "cluster.queue.manager=kueue", "cluster.queue.name=training")
+    assert "kubectl patch rayjob" not in text
 
 
 def test_metrics_are_scraped_only_on_request():

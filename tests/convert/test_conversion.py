@@ -8,7 +8,17 @@ import shutil
 import pytest
 import torch
 from safetensors import safe_open
-from tests.convert.checkpoints import CASES, LORA_CASES, SPEC_HASH, STEP, VOCAB_ROWS, Case, base_model, full_weights
+from tests.convert.checkpoints import (
+    CASES,
+    LORA_CASES,
+    SPEC_HASH,
+    STEP,
+    VOCAB_ROWS,
+    Case,
+    base_model,
+    full_weights,
+    seal,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from opd.config.algorithm import Convert
@@ -174,6 +184,34 @@ def test_files_that_the_manifest_does_not_list_are_neither_read_nor_copied(seale
     assert ["huggingface/added_tokens.json" in warning for warning in done.record["warnings"]] == [True]
     assert not (tmp_path / "out" / "added_tokens.json").exists()
     assert (step_dir / "actor" / "huggingface" / "added_tokens.json").exists(), "a conversion only reads"
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_code_beside_a_checkpoint_runs_only_if_the_conversion_says_so_whatever_the_run_said(tmp_path, is_trusted):
+    actor, run, ran = tmp_path / "actor", tmp_path / "my-run", tmp_path / "ran"
+    (actor / "huggingface").mkdir(parents=True)
+    torch.save({"weight": torch.ones(2)}, actor / shard_name(1, 0))
+    own = {
+        "model_type": "own",
+        "architectures": ["OwnForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_own.OwnConfig"},
+    }
+    (actor / "huggingface" / "config.json").write_text(json.dumps(own))
+    (actor / "huggingface" / "configuration_own.py").write_text(
+        f"import pathlib\nfrom transformers import PretrainedConfig\npathlib.Path({str(ran)!r}).touch()\n\n\n"
+        "class OwnConfig(PretrainedConfig):\n    model_type = 'own'\n"
+    )
+    step_dir = seal(actor, run, base="toy://student", world_size=1)
+    spec = json.loads((run / "spec.json").read_text())
+    spec["model"]["trust_remote_code"] = True
+    (run / "spec.json").write_text(json.dumps(spec))
+    options = Convert(
+        checkpoint=str(step_dir), target=str(tmp_path / "out"), dtype="checkpoint", trust_remote_code=is_trusted
+    )
+    # Trusted, it comes as far as the model, of which there is no code.
+    with pytest.raises(Exception, match="OwnConfig" if is_trusted else r"set convert\.trust_remote_code: true"):
+        convert_checkpoint(options)
+    assert ran.exists() == is_trusted
 
 
 def test_experts_that_transformers_keeps_fused_are_written_under_the_hubs_names(tmp_path):

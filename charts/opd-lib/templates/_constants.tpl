@@ -514,7 +514,7 @@
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": false}
   },
-  "convert": {"kind": "convert", "convert": {"dtype": "base", "verify": true}}
+  "convert": {"kind": "convert", "convert": {"dtype": "base", "trust_remote_code": false, "verify": true}}
  }
 }
 {{- end -}}

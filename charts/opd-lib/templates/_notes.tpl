@@ -11,11 +11,11 @@ log       opdctl logs -f {{ $name }} -n {{ $ns }}
 {{- if eq $cluster.submissionMode "K8sJobMode" }}
           kubectl logs -f job/{{ $name }} -n {{ $ns }}
 {{- else }}
-          kubectl logs -f -n {{ $ns }} -c log -l opd/run-id={{ $name }},app.kubernetes.io/component=head
+          kubectl logs -f -n {{ $ns }} -c log --tail=-1 -l opd/run-id={{ $name }},app.kubernetes.io/component=head
 {{- end }}
 result    opdctl collect {{ $name }} -n {{ $ns }}
 cancel    opdctl cancel {{ $name }} -n {{ $ns }}    (saves first; never `ray job stop`: a stopped job is cleaned up by nobody)
-{{- if eq $cluster.lifecycle "suspendable" }}
+{{- if and (eq $cluster.lifecycle "suspendable") (ne (dig "queue" "manager" "" $cluster) "kueue") }}
 suspend   kubectl patch rayjob {{ $name }} -n {{ $ns }} --type merge -p '{"spec":{"suspend":true}}'
 {{- end }}
 resume    helm uninstall {{ $name }} -n {{ $ns }}, then the same helm install again: it goes on from the newest checkpoint

@@ -441,4 +441,8 @@ class Convert(Section):
         default=None,
         description="Model that `dtype: base` follows; unset: the run's own (a checkpoint of plain verl names none: bf16).",
     )
+    trust_remote_code: bool = Field(
+        default=False,
+        description="Run the code of the model that lies beside the checkpoint; whoever can write the checkpoint can change it.",
+    )
     verify: bool = Field(default=True, description="Compare logits with the checkpoint's on a few prompts.")

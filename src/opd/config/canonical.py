@@ -52,6 +52,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "reward.num_workers",
     "eval.save_generations",
     "convert.target",
+    "convert.trust_remote_code",
     "convert.verify",
     "trainer.loggers",
     "trainer.project",

@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         help=_FIELDS["dtype"].description,
     )
     out.add_argument("--base-model", metavar="MODEL", help=_FIELDS["base_model"].description)
+    out.add_argument("--trust-remote-code", action="store_true", help=_FIELDS["trust_remote_code"].description)
     out.add_argument(
         "--no-verify",
         dest="verify",

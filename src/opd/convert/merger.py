@@ -23,6 +23,12 @@ from opd.lora import Adapted, is_adapted, merged, plain_tensors
 _MESHES = (("fsdp",), ("ddp", "fsdp"))
 
 
+TRUST = (
+    "; its code lies beside the checkpoint: if you trust all who can write there, set convert.trust_remote_code: true (of an eval "
+    "model.trust_remote_code; python -m opd.convert --trust-remote-code)"
+)
+
+
 class ShardMerger(FSDPModelMerger):
     """The weights of a checkpoint by the plain model's names; differs from verl's merger in four places.
 
@@ -48,7 +54,8 @@ class ShardMerger(FSDPModelMerger):
         try:
             super().__init__(config)
         except (ValueError, OSError) as error:
-            raise ConvertError(f"{config.hf_model_config_path}/config.json cannot be loaded: {error}") from error
+            fix = "" if trust_remote_code or "trust_remote_code" not in str(error) else TRUST
+            raise ConvertError(f"{config.hf_model_config_path}/config.json cannot be loaded: {error}{fix}") from error
         # verl leaves the trainer's attention kernel in the config; who loads the model elsewhere may not have it.
         self.model_config._attn_implementation = None
         self.world_size = world_size

@@ -40,12 +40,8 @@ def convert_checkpoint(
     options: Convert,
     *,
     max_shard_size: str | int = MAX_SHARD_SIZE,
-    trust_remote_code: bool | None = None,
 ) -> Conversion:
     """Turn a checkpoint into a Hugging Face folder that holds exactly its weights, after one cast.
-
-    Args:
-        trust_remote_code: run code that the checkpoint's model ships; None: as the run that wrote it did.
 
     Raises:
         IncompleteCheckpoint: files are missing or not as the manifest says; none of them was loaded.
@@ -64,7 +60,7 @@ def convert_checkpoint(
                 shards.actor_dir,
                 huggingface_dir=shards.huggingface_dir,
                 world_size=shards.world_size,
-                trust_remote_code=source.origin.trust_remote_code if trust_remote_code is None else trust_remote_code,
+                trust_remote_code=options.trust_remote_code,
             )
             dtypes = plan_dtypes(mode, merger.dtypes(), base)
             written = _write(folder, merger, dtypes, reporter, max_shard_size)

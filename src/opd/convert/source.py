@@ -41,7 +41,6 @@ class Origin:
     spec_hash: str | None = None
     model_path: str | None = None
     model_revision: str | None = None
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,6 @@ def find_source(checkpoint: str, reporter: Reporter) -> Source:
         spec_hash=manifest.spec_hash if manifest is not None else None,
         model_path=model.get("path"),
         model_revision=model.get("revision"),
-        trust_remote_code=bool(model.get("trust_remote_code")),
     )
     return Source(store=store, prefix=prefix, manifest=manifest, origin=origin)
 

@@ -149,8 +149,13 @@ def _run_claimed(spec: AnyRunSpec, config: DictConfig, claimed: Run) -> dict[str
         folder = Path(claimed.handle.local_dir) / "model"
         shutil.rmtree(folder, ignore_errors=True)
         convert_checkpoint(
-            Convert(checkpoint=spec.eval.checkpoint, target=str(folder), dtype="checkpoint", verify=False),
-            trust_remote_code=spec.model.trust_remote_code,
+            Convert(
+                checkpoint=spec.eval.checkpoint,
+                target=str(folder),
+                dtype="checkpoint",
+                trust_remote_code=spec.model.trust_remote_code,
+                verify=False,
+            )
         )
         config.actor_rollout_ref.model.path = str(folder)
     return run_config(config, claimed)

@@ -34,6 +34,7 @@ def test_only_a_live_suspendable_run_outside_a_queue_is_suspended(rayjob: Callab
         (rayjob(jobDeploymentStatus="Running"), "deletion rules"),
         (rayjob(suspendable=True, queue="team", jobDeploymentStatus="Running"), "Kueue"),
         (rayjob(suspendable=True, jobDeploymentStatus="Failed"), "has ended"),
+        (rayjob(suspendable=True, queue="team", jobDeploymentStatus="Failed"), "has ended"),
         (rayjob(suspendable=True, deleting=True), "has ended"),
     ):
         with pytest.raises(ToolError, match=why):

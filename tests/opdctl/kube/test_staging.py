@@ -49,6 +49,17 @@ def test_the_way_out_goes_with_the_job() -> None:
     assert [item["ports"][0]["port"] for item in tree["spec"]["egress"]] == [53, 443]
 
 
+def test_the_pod_sees_no_gpu_and_reaches_no_address_of_its_own_link() -> None:
+    [container] = job(STAGING)["spec"]["template"]["spec"]["containers"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    _dns, out = policy(STAGING, job_uid="0123456789")["spec"]["egress"]
+    blocks = [peer["ipBlock"] for peer in out["to"] if "ipBlock" in peer]
+    assert blocks == [
+        {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]},
+        {"cidr": "::/0", "except": ["fd00:ec2::/32"]},
+    ]
+
+
 def test_a_jobs_end_is_in_its_conditions() -> None:
     assert job_end({}) is None
     assert job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None

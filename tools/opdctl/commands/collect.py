@@ -25,7 +25,7 @@ class Format(StrEnum):
 def collect(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs; all of the store.", autocompletion=complete_run),
+        typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store.", autocompletion=complete_run),
     ] = None,
     store: StoreUrl = None,
     namespace: Namespace = None,

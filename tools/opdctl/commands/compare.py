@@ -14,7 +14,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN RUN...]",
-        help="Two or more; the first is the base. All of the store.",
+        help="Two or more, the first is the base; by default all runs of the store.",
         autocompletion=complete_run,
     ),
 ]
@@ -22,7 +22,10 @@ Base = Annotated[
     str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.", autocompletion=complete_run)
 ]
 Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", "-m", help="A metric to compare; loss, accuracy and validations.")
+    list[str] | None,
+    typer.Option(
+        "--metric", "-m", help="A metric to compare, may be repeated; by default loss, accuracy and validations."
+    ),
 ]
 
 

@@ -11,7 +11,9 @@ from opdctl.completion import Run
 from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
-Step = Annotated[int | None, typer.Option("--step", min=0, help="Checkpoint of this step; the newest complete one.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, help="Step of the checkpoint; by default the newest complete one.")
+]
 Folder = Annotated[
     str | None, typer.Option("--folder", help="Another folder of the run instead, such as `eval` or `model`.")
 ]

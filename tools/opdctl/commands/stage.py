@@ -32,7 +32,13 @@ HubSecret = Annotated[str | None, typer.Option("--hub-secret", metavar="NAME:KEY
 Create = Annotated[
     str | None, typer.Option("--create-claim", metavar="SIZE", help="Make the claim if it is not there.")
 ]
-Ports = Annotated[list[int] | None, typer.Option("--port", help="TCP port the Job may reach; 443 by default.")]
+Ports = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--port",
+        help="TCP port the Job may reach, may be repeated; by default 443 and the port of store.endpoint. Of a Service its pods' port counts.",
+    ),
+]
 Local = Annotated[bool, typer.Option("--local-image", help="The image was loaded onto the nodes: never pull it.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not follow the Job.")]
 StageTimeout = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Follow it this long.")]

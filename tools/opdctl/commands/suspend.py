@@ -15,7 +15,7 @@ def suspend(
     no_wait: NoWait = False,
     timeout: EndTimeout = None,
 ) -> None:
-    """Suspend a run of lifecycle suspendable: its pods save and go, its GPUs are free until `opdctl resume`.
+    """Suspend a run of lifecycle suspendable, in no Kueue queue: its pods save and go, its GPUs are free until `opdctl resume`.
 
     Example: `opdctl suspend my-run -n opd`
     """

@@ -20,7 +20,10 @@ LEASE_S = 60.0
 Silent = Annotated[
     float | None,
     typer.Option(
-        "--silent-after", min=1, metavar="SECONDS", help="An attempt that nobody follows this long is the end."
+        "--silent-after",
+        min=1,
+        metavar="SECONDS",
+        help="Without a RayJob: the run has failed when its last attempt has been over or silent this long.",
     ),
 ]
 WaitTimeout = Annotated[

@@ -41,13 +41,13 @@ def refuse_suspend(job: JobState) -> None:
             fix=f"`opdctl cancel {job.name}` saves and ends it, `opdctl submit` resumes it later; or submit it with "
             "cluster.lifecycle: suspendable",
         )
-    if job.queue:
-        raise ToolError(
-            f"run {job.name} waits in Kueue's queue {job.queue}, which alone suspends and resumes it",
-            fix=f"`opdctl cancel {job.name}` saves and ends it, `opdctl submit` queues it again",
-        )
     if not job.is_live or job.phase == "deleting":
         raise ToolError(f"run {job.name} has ended ({job.phase}): there is nothing to suspend")
+    if job.queue:
+        raise ToolError(
+            f"run {job.name} is in Kueue's queue {job.queue}: Kueue alone suspends and resumes it",
+            fix=f"`opdctl cancel {job.name}` saves and ends it, `opdctl submit` queues it again",
+        )
 
 
 def refuse_resume(job: JobState) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from opd.config.cluster.lifecycle import DNS_NAMESPACES
+from opd.config.cluster.lifecycle import DNS_NAMESPACES, OWN_LINKS
 from opdctl.kube.client import Tree
 
 MOUNT = "/claim"
@@ -96,7 +96,8 @@ def _container(staging: Staging) -> Tree:
     words = ["python", "-m", "opd.pods.stage", staging.source, "--to", f"{MOUNT}/{staging.folder}".rstrip("/")]
     words += ["--revision", staging.revision] if staging.revision else []
     words += ["--dataset"] if staging.is_dataset else []
-    own = {"HOME": "/tmp", "HF_HOME": "/tmp/huggingface"}
+    # NVIDIA's runtime would show every GPU to an image that asks for all of them, as the trainer's does.
+    own = {"HOME": "/tmp", "HF_HOME": "/tmp/huggingface", "NVIDIA_VISIBLE_DEVICES": "void"}
     env: list[Tree] = [{"name": name, "value": value} for name, value in {**staging.variables, **own}.items()]
     if staging.hub_secret is not None:
         secret, key = staging.hub_secret
@@ -128,6 +129,9 @@ def policy(staging: Staging, *, job_uid: str) -> Tree:
     }
     node_cache = {"ipBlock": {"cidr": "169.254.20.10/32"}}
     out = [{"protocol": "TCP", "port": port} for port in staging.ports]
+    # Everywhere but where clouds hand out credentials. Some plug-ins do not match pods by address.
+    outside = [{"ipBlock": {"cidr": cidr, "except": [own]}} for cidr, own in OWN_LINKS.items()]
+    anywhere: list[Tree] = [{"namespaceSelector": {}}, *outside]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": staging.job_name, "uid": job_uid}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -137,7 +141,7 @@ def policy(staging: Staging, *, job_uid: str) -> Tree:
         "spec": {
             "podSelector": {"matchLabels": {STAGE_LABEL: staging.job_name}},
             "policyTypes": ["Ingress", "Egress"],
-            "egress": [{"to": [resolvers, node_cache], "ports": dns}, {"ports": out}],
+            "egress": [{"to": [resolvers, node_cache], "ports": dns}, {"to": anywhere, "ports": out}],
         },
     }
 

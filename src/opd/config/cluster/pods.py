@@ -65,7 +65,7 @@ class Pods(ClusterSection):
     pod_spec: KubeObject = Field(
         default_factory=dict,
         description="Any fields of a pod's spec, merged last over the chart's, and `unset`, a list of fields of the "
-        "chart's to drop (`securityContext.runAsUser`, `containers.ray-worker.lifecycle`); how: charts/README.md.",
+        "chart's to drop (`securityContext.runAsUser`, `securityContext.fsGroup`); how: charts/README.md.",
     )
 
 
