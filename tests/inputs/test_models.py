@@ -72,8 +72,10 @@ def test_an_address_that_no_model_is_read_from_is_told_with_those_that_one_is(pa
     assert fix in found.fix
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/model", "gs://bucket/model", "hdfs://host/model", "toy://student"])
-def test_store_urls_and_bundled_models_are_left_to_their_loaders(path):
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/model", "gs://bucket/model", "hdfs://host/model", "toy://student", "stages://a/model"]
+)
+def test_store_urls_bundled_models_and_results_of_stages_are_left_to_their_loaders(path):
     assert list(model_problems([("model.path", path)])) == []
 
 

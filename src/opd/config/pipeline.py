@@ -43,6 +43,8 @@ FOLDER = "stages"
 """In the pipeline's run directory: the store of its stages."""
 _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
+OF_A_STAGE = "stages://"
+"""Begins what stands for a result that is not there yet."""
 PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
 """Keys that no stage has."""
 
@@ -56,7 +58,7 @@ class Reference:
 
     def __str__(self) -> str:
         """What stands for it until it is there: no reader takes it for a file of this machine."""
-        return f"stages://{self.stage}/{self.result}"
+        return f"{OF_A_STAGE}{self.stage}/{self.result}"
 
 
 ValueOf = Callable[[Reference], str]

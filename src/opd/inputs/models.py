@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opd.config.context import context_of
 from opd.config.errors import Problem
+from opd.config.pipeline import OF_A_STAGE
 from opd.data import toy
 from opd.envs.travel.toy import MODELS as AGENT_MODELS
 from opd.store.access import CREATE_ONLY_PROTOCOLS, is_store_url
@@ -20,7 +21,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_con
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEB = ("http://", "https://", "hf://")
-_BY_VERL = "hdfs://"  # which verl itself copies
+_LATER = (OF_A_STAGE, "hdfs://")  # there by then, and copied by verl itself
 _HUB_ADDRESS = re.compile(r"(?:https?://(?:www\.)?huggingface\.co|hf:/)/(?:models/)?([\w.-]+/[\w.-]+)")
 _COPY = "copy the model again, or download it with `hf download ID --local-dir FOLDER`"
 _NUM_SHOWN = 3
@@ -36,7 +37,7 @@ def model_problems(models: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """What is wrong with (key, path) of models on this machine; hub ids and store URLs are left to their loaders."""
     for key, path in models:
         if "://" in path:
-            if not (path in _BUNDLED or is_store_url(path) or path.startswith(_BY_VERL)):
+            if not (path in _BUNDLED or is_store_url(path) or path.startswith(_LATER)):
                 rule, fix = _address_fault(path)
                 yield Problem(path=key, value=path, rule=rule, fix=fix)
             continue
