@@ -83,12 +83,12 @@ def test_kept_prefixes_are_not_read_again_after_an_update(carried, kept):
 
 
 @pytest.mark.parametrize(
-    ("killed", "more"),
-    [("EngineCore", ()), ("EngineCore", CARRY), ("VLLM::Worker", CARRY)],
+    ("killed", "sets"),
+    [("EngineCore", VLLM), ("EngineCore", CARRY), ("VLLM::Worker", CARRY)],
     ids=["strict", "carry", "carry's worker"],
 )
-def test_an_engine_that_is_killed_ends_the_run_with_its_name(killed, more, tmp_path):
-    process = start(tmp_path, "opd", *VLLM, *more, "trainer.total_steps=1000")
+def test_an_engine_that_is_killed_ends_the_run_with_its_name(killed, sets, tmp_path):
+    process = start(tmp_path, "opd", *sets, "trainer.total_steps=1000")
     try:
         _await(tmp_path, " 2/1000")
         children = psutil.Process(process.pid).children(recursive=True)

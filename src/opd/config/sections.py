@@ -251,7 +251,7 @@ class Rollout(Section):
     )
     keep_prefixes: bool = Field(
         default=False,
-        description="carry, with vLLM and free_cache_engine: false; true: a response goes on from the keys and values that the weights before "
+        description="true (carry, with vLLM and free_cache_engine: false): a response goes on from the keys and values that the weights before "
         "an update computed of its tokens (in vLLM's prefix cache); false: the server reads its prompt and tokens again under the new weights.",
     )
     engine_kwargs: Extras = Field(default_factory=dict, description="Extra arguments of the rollout server's engine.")

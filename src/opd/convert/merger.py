@@ -21,9 +21,7 @@ from opd.lora import Adapted, is_adapted, merged, plain_tensors
 
 # What verl's FSDP engines build: plain sharding, or replicas of sharded groups.
 _MESHES = (("fsdp",), ("ddp", "fsdp"))
-
-
-TRUST = (
+_TRUST = (
     "; its code lies beside the checkpoint: if you trust all who can write there, set convert.trust_remote_code: true (of an eval "
     "model.trust_remote_code; python -m opd.convert --trust-remote-code)"
 )
@@ -54,7 +52,7 @@ class ShardMerger(FSDPModelMerger):
         try:
             super().__init__(config)
         except (ValueError, OSError) as error:
-            fix = "" if trust_remote_code or "trust_remote_code" not in str(error) else TRUST
+            fix = "" if trust_remote_code or "trust_remote_code" not in str(error) else _TRUST
             raise ConvertError(f"{config.hf_model_config_path}/config.json cannot be loaded: {error}{fix}") from error
         # verl leaves the trainer's attention kernel in the config; who loads the model elsewhere may not have it.
         self.model_config._attn_implementation = None
