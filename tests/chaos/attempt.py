@@ -97,12 +97,7 @@ class Attempt:
 
     def must_freeze_at(self, phase: str, nth: int = 1) -> None:
         """Wait until the driver has stopped itself at the mark; Broken if it ends before."""
-
-        def has_stopped() -> bool:
-            driver = self.driver()
-            return driver is not None and driver.status() == psutil.STATUS_STOPPED
-
-        there = self.reaches(phase, nth) and self.until(has_stopped)
+        there = self.reaches(phase, nth) and self.until(lambda: self.stopped_driver() is not None)
         require(there, f"attempt {self.number} ended before {phase} {nth}; see {self.log}")
 
     def freeze(self) -> list[psutil.Process]:
@@ -146,10 +141,18 @@ class Attempt:
 
     def driver(self) -> psutil.Process | None:
         """The launcher's forked child, None before it exists or after its end."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children():
+        for child in self._tree(recursive=False)[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # another child may end while we look
                 if child.cmdline()[1:3] == ["-m", "opd.launch"]:
                     return child
+        return None
+
+    def stopped_driver(self) -> psutil.Process | None:
+        """The driver if it has stopped itself, None while it runs or if it has ended."""
+        driver = self.driver()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if driver is not None and driver.status() == psutil.STATUS_STOPPED:
+                return driver
         return None
 
     def end(self) -> None:
@@ -179,10 +182,11 @@ class Attempt:
             )
             time.sleep(0.1)
 
-    def _tree(self) -> list[psutil.Process]:
+    def _tree(self, recursive: bool = True) -> list[psutil.Process]:
+        """The launcher and what it has started, with what these have if `recursive`; empty once it is reaped."""
         try:
             root = psutil.Process(self.process.pid)
-            return [root, *root.children(recursive=True)]
+            return [root, *root.children(recursive=recursive)]
         except psutil.NoSuchProcess:
             return []
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 from tests.chaos.attempt import Attempt
@@ -102,8 +101,8 @@ class Point:
         """The driver stops itself at the mark; in a stage before this point's it is let go on."""
 
         def has_stopped() -> bool:
-            driver = attempt.driver()
-            if driver is None or driver.status() != psutil.STATUS_STOPPED:
+            driver = attempt.stopped_driver()
+            if driver is None:
                 return False
             if self._is_running(folder):
                 return True

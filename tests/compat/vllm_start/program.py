@@ -18,10 +18,10 @@ from typing import Any
 
 os.environ["VERL_USE_EXTERNAL_MODULES"] = "opd.compat.cpu"  # must be set before verl is imported
 
-import psutil
 import ray
 from omegaconf import OmegaConf
 from tests.compat.vllm_start import no_vllm, parts
+from tests.processes import is_running
 from verl.plugin.platform import get_platform
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
@@ -102,7 +102,7 @@ def start(config: Any, num_ranks: int, how: str) -> dict[str, Any]:
 
 def wait_for_end(pid: int) -> bool:
     deadline_s = time.monotonic() + parts.TIMEOUT_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while is_running(pid):
         if time.monotonic() > deadline_s:
             return False
         time.sleep(0.05)
