@@ -82,3 +82,18 @@ def test_staging_like_an_experiment_asks_the_server_of_its_store_and_may_reach_i
     assert (
         env.items() >= {"AWS_ENDPOINT_URL_S3": "http://minio.example:9000", "HTTPS_PROXY": "p", "HOME": "/tmp"}.items()
     )
+
+
+def test_the_pod_s_user_and_groups_are_those_of_the_cluster_s_runs(tmp_path: Path) -> None:
+    def security(cluster: str) -> dict[str, object]:
+        (tmp_path / "site.yaml").write_text(f"cluster: {{image: {{ref: i}}, {cluster}}}\n")
+        made = dataclasses.replace(STAGING, user=cluster_of(None, tmp_path / "site.yaml").user)
+        return job(made)["spec"]["template"]["spec"]["securityContext"]
+
+    others = {"runAsNonRoot": True, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
+    assert security("") == others | {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
+    assert security("podSecurity: {runAsUser: 7}") == others | {"runAsUser": 7, "runAsGroup": 1000, "fsGroup": 1000}
+    # OpenShift gives each namespace its own.
+    unset = "[securityContext.runAsUser, securityContext.runAsGroup, securityContext.fsGroup]"
+    assert security(f"head: {{podSpec: {{unset: {unset}}}}}") == others
+    assert cluster_of(None, None).user == {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -13,6 +13,9 @@ import typer
 from opdctl.commands.render import Image, Site
 from opdctl.console import Context, Namespace, deadline
 from opdctl.errors import EXIT_FAILURE, ToolError, usage_error
+
+if TYPE_CHECKING:
+    from opd.config.cluster.pods import PodSecurity
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="s3://..., or owner/name on the hub.")]
 Claim = Annotated[str, typer.Option("--claim", help="The claim to fill.")]
@@ -22,7 +25,7 @@ Dataset = Annotated[bool, typer.Option("--dataset", help="The hub repository is 
 Like = Annotated[
     Path | None,
     typer.Option(
-        "--like", metavar="EXP.yaml", help="Take image, secrets and the store's server from an experiment, over --site."
+        "--like", metavar="EXP.yaml", help="Take image, secrets, user and the store's server from an experiment, over --site."
     ),
 ]
 StoreSecret = Annotated[
@@ -85,6 +88,7 @@ def stage(
         store_secret=store_secret or defaults.store_secret,
         hub_secret=secret,
         pull_secrets=defaults.pull_secrets,
+        user=defaults.user,
         ports=tuple(port or [443, *defaults.store_ports]),
         variables=defaults.variables,
     )
@@ -109,9 +113,12 @@ _ANY_EXPERIMENT = '{"kind": "opd", "model": {"path": "hub/s"}, "teacher": {"path
 
 
 class _Defaults:
-    """What experiment and site file say about images, secrets, its processes' environment and its store's server."""
+    """What experiment and site file say about images, secrets, users, its processes' environment and its store's server."""
 
     def __init__(self) -> None:
+        from opd.config.cluster.pods import PodSecurity
+
+        self.user = _user(PodSecurity(), unset=())
         self.image: str | None = None
         self.is_local = False
         self.store_secret = ""
@@ -143,12 +150,19 @@ def cluster_of(file: Path | None, site: Path | None) -> _Defaults:
     out.store_secret = cluster.secrets.store or ""
     out.hub_secret = (hub.secret, hub.key) if hub is not None else None
     out.pull_secrets = cluster.image.pull_secrets
+    out.user = _user(cluster.pod_security, unset=cluster.head.pod_spec.get("unset", ()))
     at = address_of(dump_spec(loaded.spec))
     out.variables = at.variables if at is not None else {}
     if loaded.spec.store.endpoint is not None:
         endpoint = urlsplit(loaded.spec.store.endpoint)
         out.store_ports = (endpoint.port or (443 if endpoint.scheme == "https" else 80),)
     return out
+
+
+def _user(security: PodSecurity, *, unset: Collection[str]) -> dict[str, int]:
+    """User and groups of a run's pods: these read what the Job writes. A platform that chooses them has them unset."""
+    own = {"runAsUser": security.run_as_user, "runAsGroup": security.run_as_group, "fsGroup": security.fs_group}
+    return {key: value for key, value in own.items() if f"securityContext.{key}" not in unset}
 
 
 def _split(text: str) -> tuple[str, str]:

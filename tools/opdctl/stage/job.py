@@ -26,6 +26,7 @@ class Staging:
         folder: in the claim, relative.
         store_secret: Secret whose keys become variables; empty for none.
         hub_secret: (Secret, key) of the hub's token; None for none.
+        user: `runAsUser`, `runAsGroup` and `fsGroup` of the pod; those that are missing are the cluster's to give.
         ports: TCP ports that the pod may reach.
         variables: environment of the pod, such as the store's endpoint.
     """
@@ -40,7 +41,7 @@ class Staging:
     store_secret: str = ""
     hub_secret: tuple[str, str] | None = None
     pull_secrets: tuple[str, ...] = ()
-    user: int = 1000
+    user: Mapping[str, int] = field(default_factory=dict)
     ports: tuple[int, ...] = (443,)
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,9 +78,7 @@ def _pod(staging: Staging) -> Tree:
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": staging.user,
-            "runAsGroup": staging.user,
-            "fsGroup": staging.user,
+            **staging.user,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
