@@ -6,11 +6,12 @@ from pathlib import Path
 
 # Above the ports that Ray gives its workers (10002 to 19999).
 _LOWEST = 20_000
+_given: set[int] = set()
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
-    """Distinct ports that nothing listens on, below the range that the kernel hands out to clients and to port 0.
+    """Distinct ports that nothing listens on and that no earlier call of this process gave, below the range that the kernel hands out to clients and to port 0.
 
     A port from inside that range could be taken by anybody's connection between this look and the server's start.
     """
@@ -20,6 +21,8 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
     found: list[int] = []
     # Not the global generator: tests that seed it would all draw the same ports.
     for port in random.Random().sample(range(_LOWEST, highest), k=highest - _LOWEST):
+        if port in _given:
+            continue  # it may not be bound yet
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -28,5 +31,6 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
                 continue
         found.append(port)
         if len(found) == count:
+            _given.update(found)
             return found
     raise OSError(f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found")

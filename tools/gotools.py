@@ -168,7 +168,7 @@ def install_all(names: Iterable[str]) -> dict[str, Path]:
     for name in missing(names):
         groups.setdefault(PROGRAMS[name].lock or name, []).append(name)
     for key, group in groups.items():
-        with _one_builder(Path(key).name):
+        with one_builder(Path(key).name):
             wanted = missing(group)  # another process may have built them while this one waited
             if wanted:
                 _build(wanted)
@@ -219,8 +219,8 @@ def _executable(package: str) -> str:
 
 
 @contextmanager
-def _one_builder(name: str) -> Iterator[None]:
-    """Holds the others off while one process builds these programs."""
+def one_builder(name: str) -> Iterator[None]:
+    """Holds the others off while one process makes what goes by this name in the cache."""
     cache_dir().mkdir(parents=True, exist_ok=True)
     with open(cache_dir() / f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

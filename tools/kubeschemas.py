@@ -33,11 +33,12 @@ def location() -> str:
     versions = "-".join(gotools.MODULES[name][1] for name in SOURCES)
     folder = gotools.cache_dir() / f"schemas-{versions}-{'-'.join(MONITORING)}"
     done = folder / "complete"
-    if not done.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in schemas().items():
-            (folder / name).write_text(text)
-        done.touch()
+    with gotools.one_builder("schemas"):
+        if not done.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in schemas().items():
+                (folder / name).write_text(text)
+            done.touch()
     return str(folder / PATTERN)
 
 

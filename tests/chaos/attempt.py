@@ -131,7 +131,8 @@ class Attempt:
         if driver is None:
             self.kill_tree()  # before the launcher has forked there is only one process
             return
-        driver.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver.kill()
         self.wait(120)
 
     def kill_launcher(self) -> None:

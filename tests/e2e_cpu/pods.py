@@ -8,6 +8,7 @@ They share the machine's network.
 from __future__ import annotations
 
 import ctypes
+import http.client
 import json
 import os
 import shlex
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from tests.ports import free_ports
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 300.0
+_UNANSWERED = (OSError, ValueError, http.client.HTTPException)  # no answer, or one that was cut short
 OBJECT_STORE_BYTES = 100_000_000
 _BIN = Path(sys.executable).parent
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -156,14 +159,25 @@ class Cluster:
         self._ask(f"/api/jobs/{job}/stop", {})
 
     def has_ended(self, job: str) -> str | None:
-        """How the job ended, None while it runs."""
-        status = self._ask(f"/api/jobs/{job}")["status"]
+        """How the job ended, None while it runs, or where Ray's server does not answer this time."""
+        try:
+            status = self._ask(f"/api/jobs/{job}")["status"]
+        except _UNANSWERED as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                raise
+            return None
         return status if status in ("SUCCEEDED", "FAILED", "STOPPED") else None
 
     def wait(self, job: str, timeout_s: float) -> str:
         """How the job ended; its log is in the error if it does not."""
-        wait_for(lambda: self.has_ended(job) is not None, timeout_s, f"the end of {job}", lambda: self.log(job))
-        return str(self.has_ended(job))
+        ended: list[str] = []
+
+        def has_ended() -> bool:
+            ended.extend(filter(None, [self.has_ended(job)]))
+            return bool(ended)
+
+        wait_for(has_ended, timeout_s, f"the end of {job}", lambda: self.log(job))
+        return ended[-1]
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ray's job server; its command line would take seconds of a core a question."""
@@ -232,7 +246,7 @@ class Cluster:
         """How many have joined; 0 while the head does not answer yet."""
         try:
             return len(self._ask("/nodes?view=hostnamelist")["data"]["hostNameList"])
-        except OSError:
+        except _UNANSWERED:
             return 0
 
 

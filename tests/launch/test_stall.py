@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from tests.e2e_cpu import pods
 
+from opd.cluster import supervise
+from opd.runs import progress as progress_module
 from opd.runs import stacks
-from opd.runs.progress import FIRST_FLOORS, Progress
+from opd.runs.progress import _HEADER, FIRST_FLOORS, Progress
 
 FLOOR_S = 1.0
 PREAMBLE = f"""
@@ -265,3 +268,33 @@ def test_a_floor_of_zero_watches_nothing(monkeypatch):
     progress.enter("rollout", 1)
     clock.now_s += 1e9
     assert not progress.read().is_stalled
+
+
+def test_a_note_that_was_cut_short_holds_no_reader_and_the_next_one_is_whole(monkeypatch):
+    monkeypatch.setattr(progress_module, "_NUM_LOOKS", 3)
+    progress = Progress()
+    progress.enter("rollout", 3)
+    progress._count += 1  # what an exception between the two writes of a note leaves
+    _HEADER.pack_into(progress._shared, 0, progress._count, 0)
+    assert progress.read() is None
+    progress.tick()
+    assert progress.read().phase == "rollout"
+
+
+def test_a_stalled_run_is_ended_although_its_stacks_cannot_be_had(monkeypatch, capfd):
+    def dump(pids):
+        raise PermissionError("of another user's process")
+
+    monkeypatch.setattr(stacks, "dump", dump)
+    monkeypatch.setattr(supervise, "STALL_POLL_S", 0.01)
+    progress = Progress()
+    monkeypatch.setattr(supervise, "PROGRESS", progress)
+    run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        with supervise.StallWatch(run.pid):
+            progress.watch(folder="", floor_s=1e-3, factor=1.0)
+            progress.enter("rollout", 3)
+            assert run.wait(60) == -signal.SIGKILL
+    finally:
+        run.kill()
+    assert "its stacks cannot be had: PermissionError" in capfd.readouterr().err

@@ -10,6 +10,8 @@ import time
 import psutil
 import pytest
 
+from opd.cluster.supervise import EXIT_INTERRUPTED, _Supervisor
+
 # A run that leaves a child in its own session and an orphan (its parent is gone: only a subreaper still finds it).
 CHILD = """
 import os, signal, subprocess, sys, time
@@ -134,3 +136,21 @@ def test_a_run_that_saves_is_not_told_again_that_its_launcher_was_killed(mark):
         os.kill(run, signal.SIGHUP)
     assert finish(process)[1] == "saved\n"
     kill_orphans(mark)
+
+
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (75 << 8, EXIT_INTERRUPTED)])
+def test_a_signal_behind_the_end_stops_what_would_follow_and_does_not_undo_a_run_that_is_done(status, code):
+    child = os.posix_spawn(sys.executable, [sys.executable, "-c", f"raise SystemExit({status >> 8})"], os.environ)
+    supervisor = _Supervisor(child, grace_s=20)
+    while supervisor.status is None:
+        supervisor.wait()
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        supervisor.child = bystander.pid  # the number may be given again
+        with supervisor.handling_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    assert supervisor.exit_code(supervisor.status) == code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 from opd.store.base import ObjectInfo
 from opd.store.local import LocalStore
 from opdctl.errors import ToolError
-from opdctl.runs.download import pull_folder
+from opdctl.runs.download import pull_checkpoint, pull_folder
 from opdctl.runs.targets import RunPlace
+
+from .test_store_commands import seal_checkpoint
 
 
 class Hostile(LocalStore):
@@ -49,3 +52,14 @@ def test_pull_does_not_leave_the_run(tmp_path: Path, folder: str) -> None:
     with pytest.raises(ToolError, match="must lie inside the run r"):
         pull_folder(place, folder, tmp_path / "into", show=silent)
     assert not (tmp_path / "into").exists()
+
+
+def test_a_checkpoint_that_retention_takes_meanwhile_is_not_called_damaged(tmp_path: Path) -> None:
+    class Pruned(LocalStore):
+        def _get_file(self, key: str, path: Path) -> None:
+            shutil.rmtree(tmp_path / "store" / "checkpoints")
+            super()._get_file(key, path)
+
+    seal_checkpoint(tmp_path / "store", 10, {"a": b"1", "b": b"2"})
+    with pytest.raises(ToolError, match="global_step_10 of r was pruned while it was looked at"):
+        pull_checkpoint(RunPlace(run_id="r", store=Pruned(tmp_path / "store")), 10, tmp_path / "into", show=silent)

@@ -16,7 +16,11 @@ from opd.evaluation.pass_rates import PassRate, write_pass_rates
 from opd.evaluation.results import as_metrics, evaluate
 from opd.evaluation.samples import SCHEMA, write_generations
 from opd.runs.tokens import StepTokens, TokenRow, file_key, to_bytes
+from opd.store.local import LocalStore
+from opd.store.opening import open_store
 from opdctl.errors import ToolError
+from opdctl.runs.gather import gather
+from opdctl.runs.targets import RunPlace
 
 README = Path(opdctl.__file__).parent / "README.md"
 RATES = {"base": 1.0, "new": 2.0}
@@ -144,3 +148,25 @@ def test_a_cache_that_cannot_be_written_costs_no_run_its_metrics(
     monkeypatch.setenv("OPDCTL_CACHE_DIR", str(tmp_path / "no-folder"))
     run = opdctl.load(str(store / "r"))
     assert (run.record.last_step, run.metrics["opd/loss"].to_pylist()) == (2, [2.0, 1.0])
+
+
+def test_metrics_that_another_command_replaced_in_the_cache_are_read_again(make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
+    place = RunPlace(run_id="r", store=open_store(store).child("r"))
+    [run] = gather([place], folder=tmp_path / "cache")
+    make_run("r", attempts=[{2: {"opd/loss": 2.0}}])  # it goes on, and another command reads it
+    [newer] = gather([place], folder=tmp_path / "cache")
+    assert newer.metrics()["step"].to_pylist() == [1, 2]
+    assert run.metrics()["step"].to_pylist() == [1]
+
+
+def test_a_run_that_is_deleted_while_it_is_read_costs_no_other_its_row(make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
+    class Deleted(LocalStore):
+        def _get(self, key: str) -> bytes:
+            shutil.rmtree(self.root, ignore_errors=True)
+            return super()._get(key)
+
+    make_run("kept")
+    make_run("gone")
+    places = [RunPlace(run_id="gone", store=Deleted(store / "gone")), RunPlace(run_id="kept", store=LocalStore(store / "kept"))]  # fmt: skip
+    assert [run.record.run_id for run in gather(places, folder=tmp_path / "cache")] == ["kept"]

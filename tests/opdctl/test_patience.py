@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from opd.store.base import DEFAULT_POLICY
 from opd.store.opening import open_store
 from opd.store.remote import FsspecStore
-from opdctl.console import DEFAULT_TIMEOUT_S
+from opdctl.console import DEFAULT_TIMEOUT_S, deadline
 from opdctl.runs import targets
 
 
@@ -53,3 +55,22 @@ def test_training_stays_patient_beside_it() -> None:
     store = open_store("s3://bucket/runs")
     assert isinstance(store, FsspecStore)
     assert (store.policy, store.filesystem.config_kwargs["read_timeout"]) == (DEFAULT_POLICY, 20.0)
+
+
+def test_a_limit_of_the_caller_s_own_holds_behind_a_command_s() -> None:
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError("the caller's")
+
+    def command_and_more() -> None:
+        with deadline(100):
+            time.sleep(0.3)
+        time.sleep(60)
+
+    before = signal.signal(signal.SIGALRM, late)
+    own_s, _ = signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(TimeoutError, match="the caller's"):
+            command_and_more()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, own_s)
+        signal.signal(signal.SIGALRM, before)

@@ -47,3 +47,11 @@ def test_a_terminated_container_ends_at_once(tmp_path):
     assert process.stdout.readline() == "hello\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
+
+
+def test_a_log_that_goes_between_the_look_and_the_read_is_passed_over(tmp_path):
+    out = io.BytesIO()
+    (tmp_path / "job-driver-a.log").symlink_to("gone")
+    (tmp_path / "job-driver-b.log").write_bytes(b"there\n")
+    Follower(tmp_path, out).poll()
+    assert out.getvalue() == b"there\n"

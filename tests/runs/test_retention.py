@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs.conftest import write_step
@@ -118,6 +121,29 @@ def test_a_deletion_cut_short_is_finished_by_the_next_one(
     (tmp_path / "local/checkpoints/.opd-tmp-left").mkdir()
     assert make_checkpoints(attempt=2).prune(keep_last=5) == [10]
     assert folders(tmp_path, "local") == folders(tmp_path, "store") == [20]
+
+
+def test_a_step_that_somebody_reads_over_nfs_stays_until_a_later_call(
+    make_checkpoints: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = make_checkpoints()
+    for step in (10, 20):
+        save_step(checkpoints, step)
+    read = tmp_path / "local/checkpoints/.opd-tmp-left"
+    read.mkdir()
+    rmdir = os.rmdir
+
+    def busy(path: Path | str, **options: Any) -> None:
+        if Path(path).name == read.name:
+            raise OSError(errno.EBUSY, "Device or resource busy")  # a file in it is open, and has another name now
+        rmdir(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        assert checkpoints.prune(keep_last=1) == [10]
+    assert read.exists()
+    checkpoints.prune(keep_last=1)
+    assert not read.exists()
 
 
 def test_a_damaged_step_that_was_passed_over_does_not_cost_the_steps_saved_after_it(

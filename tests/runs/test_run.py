@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.runs.files import logged_steps
 
-from opd.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged
+from opd.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreUnavailable
 from opd.runs import run as run_module
+from opd.runs.attempts import Claim
 from opd.runs.metrics import read_metrics
 from opd.runs.run import Run
 from opd.runs.stream import read_streamed
@@ -68,11 +69,11 @@ def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: Loc
     assert (result["accuracy"], result["run_id"], result["attempt"], result["spec_hash"]) == (0.5, "r", 1, "h")
 
 
-def test_the_result_is_the_last_thing_written_but_for_the_summary_of_it(train: Callable, run_store: LocalStore) -> None:
+def test_the_result_is_the_last_thing_written_but_for_what_tells_of_it(train: Callable, run_store: LocalStore) -> None:
     assert train().wait() == 0
     result, *others = sorted(run_store.list(""), key=lambda info: info.key != "result.json")
     assert result.key == "result.json"
-    others = [info for info in others if info.key != "summary.json"]
+    others = [info for info in others if info.key not in ("summary.json", "attempts/0001/ended.json")]
     assert all(info.modified_s <= result.modified_s for info in others)
 
 
@@ -321,3 +322,30 @@ def test_a_run_that_ended_while_its_owner_was_waited_for_is_not_begun_again(
         open_run(store_url=str(tmp_path / "store"))
     assert finished.value.result["accuracy"] == 0.5
     assert store.get_json("attempts/0001/ended.json")["outcome"] == "not needed"
+
+
+def test_who_finds_the_attempt_ended_finds_its_result_too(open_run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run() as run:
+        end = type(run.claim).end
+        there = []
+
+        def end_and_look(claim: Claim, outcome: str, detail: str = "") -> None:
+            there.append(run.local.exists("result.json"))
+            end(claim, outcome, detail)
+
+        monkeypatch.setattr(type(run.claim), "end", end_and_look)
+        run.finish({"accuracy": 0.5})
+    assert there == [True]
+
+
+def test_a_run_whose_result_is_stored_has_finished_although_its_end_cannot_be_marked(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(claim: Claim, outcome: str, detail: str = "") -> None:
+        raise StoreUnavailable("the store is away")
+
+    with open_run() as run:
+        monkeypatch.setattr(type(run.claim), "end", away)
+        assert run.finish({"accuracy": 0.5})["accuracy"] == 0.5
+    with pytest.raises(RunFinished):
+        open_run()

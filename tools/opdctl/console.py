@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -101,12 +102,15 @@ def deadline(timeout_s: float) -> Iterator[None]:
     if not math.isfinite(timeout_s):
         raise usage_error(f"--timeout {timeout_s:g}: it takes a number of seconds", fix="give one, such as 300")
     previous = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    begun_s = time.monotonic()
+    others_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        if others_s:  # whoever calls this as a function may have a limit of its own
+            signal.setitimer(signal.ITIMER_REAL, max(others_s - (time.monotonic() - begun_s), 1e-3))
 
 
 def run_guarded(call: Callable[[], int]) -> int:

@@ -101,9 +101,20 @@ class StallWatch:
 
     def _end(self, standing: Standing) -> None:
         """Not by SIGTERM: who does not answer does not unwind either, and the next attempt resumes from what was sealed."""
+        silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
+        try:
+            where = self._dump(standing, silent)
+        except Exception as error:  # noqa: BLE001 - the run has to end, whether its stacks can be had or not
+            where = f"its stacks cannot be had: {error!r}"
+        if not self._over.is_set():
+            _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+
+    def _dump(self, standing: Standing, silent: str) -> str:
+        """Writes the stacks of the run's processes; says where they are."""
         import psutil
 
-        silent = f"no progress for {standing.silent_s():.0f} s in {standing.phase} at step {standing.step}"
         pids = [self._child]
         with contextlib.suppress(psutil.NoSuchProcess):
             pids += [process.pid for process in psutil.Process(self._child).children(recursive=True)]
@@ -115,13 +126,9 @@ class StallWatch:
             if os.environ.get("RAY_ADDRESS"):
                 with path.open("a") as file:
                     file.write(f"\n{stacks.dump_of_other_nodes()}")
-            where = f"the stacks of its {len(pids)} processes are in {path}"
         except OSError as error:
-            where = f"its stacks cannot be written to {path} ({error}):\n{text}"
-        if not self._over.is_set():
-            _say(f"{silent}: ending this attempt, the next one resumes from the newest checkpoint; {where}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
+            return f"its stacks cannot be written to {path} ({error}):\n{text}"
+        return f"the stacks of its {len(pids)} processes are in {path}"
 
 
 class _Supervisor:
@@ -131,6 +138,7 @@ class _Supervisor:
         self.child = child
         self.grace_s = grace_s
         self.interrupted = False
+        self.status: int | None = None
 
     @contextlib.contextmanager
     def handling_signals(self) -> Iterator[None]:
@@ -148,6 +156,7 @@ class _Supervisor:
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == self.child:
+                self.status = status
                 return status
 
     def exit_code(self, status: int) -> int:
@@ -161,6 +170,8 @@ class _Supervisor:
         return os.waitstatus_to_exitcode(status)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.status == 0:
+            return  # the run is done; what it left behind is being ended
         if self.interrupted:
             self._kill(number, frame)
             return
@@ -173,6 +184,8 @@ class _Supervisor:
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
+        if self.status is not None:
+            return  # the number may be another process's by now
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.child, number)
 

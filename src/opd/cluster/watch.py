@@ -81,17 +81,20 @@ class Watch:
     def _watch(self, look: Look) -> None:
         since_s: dict[str, float] = {}
         while not self._over.wait(self.poll_s):
+            error: RunError | None = None
             try:
                 lines = look.find()
-            except Exception as error:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own, and the look goes on
-                print(f"cannot ask Ray how the run is, trying again: {error}", file=sys.stderr, flush=True)
+                now_s = time.monotonic()
+                for gone in since_s.keys() - lines.keys():
+                    del since_s[gone]
+                if any(now_s - since_s.setdefault(key, now_s) >= look.patience_s for key in lines):
+                    error = look.error(sorted(lines.values()))
+            except Exception as unanswered:  # noqa: BLE001 - Ray's inner interfaces raise errors of their own, and the look goes on
+                print(f"cannot ask Ray how the run is, trying again: {unanswered}", file=sys.stderr, flush=True)
                 continue
-            now_s = time.monotonic()
-            for gone in since_s.keys() - lines.keys():
-                del since_s[gone]
-            if any(now_s - since_s.setdefault(key, now_s) >= look.patience_s for key in lines):
+            if error is not None:
                 if self._first.acquire(blocking=False):
-                    self._end(look.error(sorted(lines.values())))
+                    self._end(error)
                 return
 
     def _end(self, error: RunError) -> None:

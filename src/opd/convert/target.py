@@ -127,7 +127,7 @@ def _replace(staged: Path, folder: Path) -> None:
     staged.rename(folder)
     fsync_folder(folder.parent)
     for path in folder.parent.glob(f".{folder.name}.old-*"):
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # another conversion to the same target may be at it, too
 
 
 def _upload(staged: Path, store: Store) -> None:

@@ -28,10 +28,13 @@ class Follower:
         num_bytes = 0
         for path in sorted(self.folder.glob(PATTERN)):
             place = os.path.realpath(path)
-            with open(place, "rb") as file:
-                file.seek(self.offsets.get(place, 0))
-                data = file.read()
-                self.offsets[place] = file.tell()
+            try:
+                with open(place, "rb") as file:
+                    file.seek(self.offsets.get(place, 0))
+                    data = file.read()
+                    self.offsets[place] = file.tell()
+            except FileNotFoundError:
+                continue  # the link has moved on between the look and the read
             self.out.write(data)
             num_bytes += len(data)
         if num_bytes:

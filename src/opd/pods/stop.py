@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -67,7 +68,7 @@ def pending(run_dir: Path) -> list[Request]:
     """Requests without an answer, in no particular order; cheap enough for every step."""
     folder = run_dir / FOLDER
     paths = folder.glob("*.request") if folder.is_dir() else ()
-    return [Request(**json.loads(path.read_text())) for path in paths if not path.with_suffix(".answer").exists()]
+    return [request for path in paths if not path.with_suffix(".answer").exists() and (request := _read(path))]
 
 
 def serve(
@@ -142,14 +143,26 @@ def answered(run_dir: Path) -> dict[str, float]:
     """Until when, in Unix seconds, pods that were answered may still be there, by the names of their requests."""
     found = {}
     for path in (run_dir / FOLDER).glob("*.answer"):
-        hold_s = json.loads(path.with_suffix(".request").read_text())["hold_s"]
-        found[path.stem] = path.stat().st_mtime + hold_s
+        with contextlib.suppress(FileNotFoundError):
+            if request := _read(path.with_suffix(".request")):
+                found[path.stem] = path.stat().st_mtime + request.hold_s
     return found
 
 
 def has_asked(run_dir: Path, pod: str) -> bool:
     """Whether a pod has asked since the trainer was started, answered or not: it has to go."""
-    return any(json.loads(path.read_text())["pod"] == pod for path in (run_dir / FOLDER).glob("*.request"))
+    asked = filter(None, map(_read, (run_dir / FOLDER).glob("*.request")))
+    return any(request.pod == pod for request in asked)
+
+
+def _read(path: Path) -> Request | None:
+    """A request; None if the start of a later trainer, which forgets it, has taken it away meanwhile."""
+    try:
+        return Request(**json.loads(path.read_text()))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        return None
 
 
 def forget(run_dir: Path) -> None:

@@ -1,11 +1,12 @@
 """`python copy_lines.py LOG IN OUT [IN OUT ...]`: copies each descriptor IN to OUT as it comes, and to LOG by whole lines.
 
-One process for all streams: where each had its own, a block that ended within a line was cut by the other's. Needs nothing
-but the standard library's core, so that it starts in a few milliseconds (`-I -S`).
+One process for all streams: where each had its own, a block that ended within a line was cut by the other's. Needs little
+of the standard library, so that it starts in some 30 ms (`-I -S`).
 """
 
 import os
 import select
+import signal
 import sys
 
 BLOCK_BYTES = 65536
@@ -41,5 +42,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
+    # Who ends the run's processes ends those first that write to this one, which has to bring what they wrote to the log.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     numbers = [int(word) for word in sys.argv[2:]]
     copy(sys.argv[1], dict(zip(numbers[::2], numbers[1::2], strict=True)))

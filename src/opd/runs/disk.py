@@ -23,9 +23,12 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """
     if isinstance(error, Overtaken):
         return None
-    status = os.statvfs(folder)
-    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     is_named = any(isinstance(link, OSError) and link.errno in _ERRNOS for link in _chain(error))
+    try:
+        status = os.statvfs(folder)
+    except OSError:  # a server that is away, or took the folder with it, is another fault than a full disk
+        return None
+    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     if free >= FULL_BELOW_BYTES and not is_named:
         return None
     # Ray puts the traceback of the worker into the message and colours it: the cause is its last line.

@@ -21,6 +21,7 @@ _HEADER = struct.Struct("=QI")  # a count that is odd while the rest is being wr
 # A phase that was never seen may compile, load or fill caches.
 FIRST_FLOORS = 4.0
 _NUM_REMEMBERED = 50
+_NUM_LOOKS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +86,14 @@ class Progress:
         self._write(None)
 
     def read(self) -> Standing | None:
-        """What was noted last; None before anything was."""
-        while True:
+        """What was noted last; None before anything was, and of a writer that was killed while it noted something."""
+        for _ in range(_NUM_LOOKS):
             count, length = _HEADER.unpack_from(self._shared)
             data = self._shared[_HEADER.size : _HEADER.size + length]
             if not count % 2 and count == _HEADER.unpack_from(self._shared)[0]:
                 return Standing(**json.loads(data)) if length else None
             time.sleep(0.001)
+        return None
 
     def _mark(self) -> None:
         now_s = time.monotonic()
@@ -114,7 +116,7 @@ class Progress:
             stage=self._stage,
         )
         data = json.dumps(asdict(standing)).encode()[: _NUM_BYTES - _HEADER.size]
-        self._count += 1
+        self._count += 1 + self._count % 2  # odd, also where an exception ended the call before
         _HEADER.pack_into(self._shared, 0, self._count, 0)
         self._shared[_HEADER.size : _HEADER.size + len(data)] = data
         self._count += 1

@@ -199,7 +199,7 @@ class Run(RunWriter):
             self._previous_sigterm = None
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends the run well: all streams uploaded first, result.json last. What is printed later is not logged.
+        """Ends the run well: all streams uploaded first, then result.json. What is printed later is not logged.
 
         A `RunWriter` in another process must be closed before.
 
@@ -217,7 +217,7 @@ class Run(RunWriter):
                 self._streamer.flush(self.handle.policy)  # these mirrors know what was sent without an answer
                 _upload_streams(self.local, self.remote)
                 self.checkpoints.upload_missing()
-            self._end(FINISHED)
+            # Before the attempt's end: a launcher that waits for that would find no result yet, and start the run again.
             record = write_result(
                 self.stores[0],
                 result,
@@ -225,6 +225,11 @@ class Run(RunWriter):
                 attempt=self.handle.attempt,
                 spec_hash=self.handle.spec_hash,
             )
+        try:
+            self._end(FINISHED)
+        except StoreError as error:
+            logger.warning("the end of attempt %d is not marked: %s", self.handle.attempt, error)
+            self._has_ended = True
         self._summarise(FINISHED, result=result)
         return record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -33,12 +34,17 @@ class LocalStore(Store):
         return self.root / key
 
     def sweep_temporary(self, prefix: str) -> None:
-        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask."""
+        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask.
+
+        What somebody reads stays until the next call: NFS keeps a file that is open on this node under another name, and the
+        folder with it.
+        """
         for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
             if path.is_dir():
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink()
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _child(self, key: str) -> Self:
         child = type(self)(self.root / key, policy=self.policy)

@@ -76,17 +76,20 @@ class Kube:
         """kubectl's output.
 
         Raises:
-            KubeError: it ended with another code than 0.
+            KubeError: it ended with another code than 0, or not in time.
         """
-        done = subprocess.run(
-            [str(find("kubectl")), *arguments],
-            env=self.environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [str(find("kubectl")), *arguments],
+                env=self.environment,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubeError(f"kubectl {' '.join(arguments)}: no answer within {timeout_s:g} s") from error
         if done.returncode:
             raise KubeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -213,15 +214,16 @@ def _follow(place: Path, say: Say, *, timeout_s: float) -> None:
 
 
 def _end(state: State) -> None:
-    if _is_alive(state):
-        os.kill(state.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while _is_alive(state) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):  # it may end between the look and the signal
         if _is_alive(state):
-            os.kill(state.pid, signal.SIGKILL)
-            while _is_alive(state):
+            os.kill(state.pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            while _is_alive(state) and time.monotonic() < deadline:
                 time.sleep(0.1)
+            if _is_alive(state):
+                os.kill(state.pid, signal.SIGKILL)
+                while _is_alive(state):
+                    time.sleep(0.1)
 
 
 def _state(place: Path) -> State | None:

@@ -1,8 +1,8 @@
 """Whether a server answers over HTTP, past any proxy of the caller's."""
 
+import http.client
 import socket
 import ssl
-import urllib.error
 import urllib.request
 
 
@@ -13,7 +13,7 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
     try:
         with opener.open(url, timeout=5) as answer:
             return answer.status == 200
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
+    except (OSError, http.client.HTTPException):  # also one that ends within its answer, as a server does that starts
         return False
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.e2e.cluster.kube import KubeError
+
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 
@@ -51,7 +53,7 @@ class Processes:
             PartError: the part ended, or is not ready in time.
         """
         begin = time.monotonic()
-        while not is_ready():
+        while not _is(is_ready):
             self.check(name)
             if time.monotonic() - begin > timeout_s:
                 raise PartError(f"{name} is not ready after {timeout_s:.0f} s; its log ends:\n{self.tail(name)}")
@@ -122,3 +124,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is(look: Callable[[], bool]) -> bool:
+    """What a look says; an API server that does not answer it yet is not ready."""
+    try:
+        return look()
+    except KubeError:
+        return False

@@ -58,7 +58,9 @@ def dashboard(
             print(f"it asks for the token in {file}", flush=True)
             print(f"  RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={file} ray job list --address {url}", flush=True)
         if timeout is not None:
-            threading.Timer(timeout, forwarder.close).start()
+            timer = threading.Timer(timeout, forwarder.close)
+            timer.daemon = True  # Ctrl-C ends the command before it
+            timer.start()
         with contextlib.suppress(KeyboardInterrupt):
             forwarder.serve()
     note("closed; the token's file is gone with it" if token is not None else "closed")

@@ -25,7 +25,9 @@ Dataset = Annotated[bool, typer.Option("--dataset", help="The hub repository is 
 Like = Annotated[
     Path | None,
     typer.Option(
-        "--like", metavar="EXP.yaml", help="Take image, secrets, user and the store's server from an experiment, over --site."
+        "--like",
+        metavar="EXP.yaml",
+        help="Take image, secrets, user and the store's server from an experiment, over --site.",
     ),
 ]
 StoreSecret = Annotated[

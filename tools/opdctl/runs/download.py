@@ -30,8 +30,9 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, sho
     """
     chosen = _choose(place, step)
     manifest = read_sealed(place.store, chosen)
+    pruned = ToolError(f"global_step_{chosen} of {place.run_id} was pruned while it was looked at", fix="try again")
     if manifest is None:
-        raise ToolError(f"global_step_{chosen} of {place.run_id} was pruned while it was looked at", fix="try again")
+        raise pruned
     target = into or Path(place.run_id) / f"global_step_{chosen}"
     target.mkdir(parents=True, exist_ok=True)
     (target / COMPLETE_FILE).unlink(missing_ok=True)
@@ -39,6 +40,8 @@ def pull_checkpoint(place: RunPlace, step: int | None, into: Path | None, *, sho
     with show(f"global_step_{chosen}", len(manifest.files)) as advance:
         problems = bring(source, manifest.files, target, on_done=lambda file: advance())
     if problems:
+        if not place.store.exists(f"{step_folder(chosen)}/{COMPLETE_FILE}"):  # retention deletes it first
+            raise pruned
         raise ToolError(
             f"global_step_{chosen} of {place.run_id} is damaged in the store: {'; '.join(problems.values())}",
             fix=f"pull another step; complete ones: {', '.join(map(str, complete_steps([place.store])))}",

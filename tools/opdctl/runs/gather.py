@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from opd.runs.identity import RUN_FILE
 from opd.runs.summary import SUMMARY_FILE
 from opdctl.runs.away import Away
 from opdctl.runs.cache import RunCache
@@ -43,7 +44,10 @@ class GatheredRun:
 
     def metrics(self) -> pa.Table:
         """`step` int64, one row a step, ascending; every metric float64 with nulls where it was not logged."""
-        return self.cache.metrics(self.fingerprint)
+        try:
+            return self.cache.metrics(self.fingerprint)
+        except FileNotFoundError:  # another command has read the run since it grew, and keeps that in its place
+            return _read_whole(self.listing, run_id=self.record.run_id)[1]
 
 
 def gather(
@@ -78,9 +82,11 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
         record = RunRecord(**cached)
     else:
         try:
-            record, metrics = read_run(listing, run_id=place.run_id)
-        except _MALFORMED as error:
-            record, metrics = unreadable(listing, run_id=place.run_id, error=error)
+            record, metrics = _read_whole(listing, run_id=place.run_id)
+        except FileNotFoundError:
+            if place.store.exists(RUN_FILE):
+                raise
+            return None  # it was deleted after it was listed
         cache.save(fingerprint, dataclasses.asdict(record), metrics)
     cache.note(lacks_summary=SUMMARY_FILE not in listing)
     state, last_sign_s = live_state(record, listing)
@@ -92,3 +98,11 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
         was_cached=cached is not None,
         listing=listing,
     )
+
+
+def _read_whole(listing: Listing, *, run_id: str) -> tuple[RunRecord, pa.Table]:
+    """Record and metrics; of a run that cannot be read, a record that says so."""
+    try:
+        return read_run(listing, run_id=run_id)
+    except _MALFORMED as error:
+        return unreadable(listing, run_id=run_id, error=error)
