@@ -9,7 +9,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _name in ("FORCE_COLOR", "COLUMNS"):
     os.environ.pop(_name, None)
 
+from collections.abc import Iterator  # noqa: E402
+
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+
+from opd.runs import alive  # noqa: E402
 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def locks_end_with_their_test() -> Iterator[None]:
+    """A run's lock ends with its process; here that would be hundreds of open files, and a soft limit of 1,024 is common."""
+    before = len(alive.HELD)
+    yield
+    while len(alive.HELD) > before:
+        os.close(alive.HELD.pop())

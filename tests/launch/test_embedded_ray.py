@@ -21,7 +21,7 @@ print(start_ray(compose(spec, facts({})), num_cpus=3), int(ray.cluster_resources
 @pytest.mark.slow
 def test_a_run_does_not_join_another_one_s_ray_on_the_same_machine():
     # Where Ray notes the address of the cluster that started last; short, since sockets lie below it.
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder, "ray_current_cluster").write_text("127.0.0.1:1")
         env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"RAY_TMPDIR": folder}
         ended = subprocess.run(

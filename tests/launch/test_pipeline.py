@@ -56,8 +56,8 @@ def start(spec, within):
     try:
         with open_run(spec, within=within) as claimed:
             print(f"running {spec.name}", flush=True)
-            if told == "wait":
-                time.sleep(600)
+            while told == "wait":
+                time.sleep(0.05)
             if told in ("saves", "saves last"):
                 def save():
                     claimed.hand_over()

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.e2e_cpu import pods
@@ -220,7 +222,8 @@ def test_a_ray_that_does_not_answer_costs_no_more_than_the_stacks_of_other_nodes
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr("opd.runs.progress.time.monotonic", lambda: self.now_s)
+        # Not for the threads of others, which read the clock too.
+        monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=time.sleep))
 
 
 def limit_after(progress: Progress, clock: Clock, silences: list[float]) -> float | None:

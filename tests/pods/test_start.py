@@ -211,10 +211,11 @@ def test_a_signal_to_the_whole_job_is_left_to_the_trainer(tmp_path, number):
         "import subprocess\n"
         "for n in (signal.SIGTERM, signal.SIGINT): signal.signal(n, signal.SIG_IGN)\n"
         "trainer = 'import os, signal, sys, time\\n"
-        # os.write: the signal may come within print's own flush, which takes no second print.
+        # os.write: the signal may come within print's own flush, which takes no second print. One long sleep would hear
+        # a signal that comes just before it only when it is over.
         'def save(*a):\\n time.sleep(0.3); os.write(1, b"saved\\\\n"); sys.exit(7)\\n'
         "signal.signal(signal.SIGTERM, save); signal.signal(signal.SIGINT, save)\\n"
-        'print("ready", flush=True)\\ntime.sleep(60)\'\n'
+        'print("ready", flush=True)\\nwhile True: time.sleep(0.05)\'\n'
         "child = subprocess.Popen([sys.executable, '-c', trainer], preexec_fn=start._default_signals)\n"
         f"sys.exit(start.watch(child, Experiment(run_id='r', run_dir=Path({str(tmp_path)!r}), store_url='s'), None, 1))\n"
     )

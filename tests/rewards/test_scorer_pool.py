@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.processes import is_running
 
 from opd.rewards import BUILTIN_FUNCTIONS, compute_score, compute_score_async
 from opd.rewards.pool import ScorerPool
+from opd.rewards.process import payload
 from opd.rewards.protocol import Failure, ScoreTask
 
 PATIENCE_S = 60.0
@@ -140,6 +142,13 @@ def test_a_process_that_died_while_idle_costs_no_answer(pool):
 
 def test_answers_one_after_another_share_one_process(pool):
     assert len({pool.score(task("process_id"), timeout_s=PATIENCE_S).pred for _ in range(5)}) == 1
+
+
+def test_who_hears_an_answer_finds_its_process_free(pool):
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
+    answer = pool._submit((payload(task("slow_process_id"), PATIENCE_S), PATIENCE_S))
+    answer.add_done_callback(lambda _: heard.put(pool._num_busy))  # by the thread that answers
+    assert heard.get(timeout=PATIENCE_S) == 0
 
 
 def test_many_threads_never_use_more_processes_than_the_pool_has(pool):

@@ -33,6 +33,19 @@ def test_python_native_and_child_output_is_logged_and_shown(start_child: Callabl
     assert sorted(child.text.splitlines()) == sorted([*logged, "before", "progress bar", "after"])
 
 
+def test_a_process_that_has_many_files_open_is_logged_too(start_child: Callable, tmp_path: Path) -> None:
+    open_many = """
+import resource
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1030)]
+"""
+    script = PRINT_EVERYWHERE.replace('print("before")', open_many)
+    child = start_child(script, tmp_path / "driver.log")
+    assert child.wait() == 0, child.text
+    assert "from python\n" in (tmp_path / "driver.log").read_text()
+
+
 def test_stdout_and_stderr_stay_apart_on_the_terminal(tmp_path: Path) -> None:
     import os
     import subprocess

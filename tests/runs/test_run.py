@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -211,6 +212,7 @@ def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends
 ) -> None:
     old = train(num_steps=1000, step_s=0.05, STOP_AT="6")
     old.wait_for("step 6\n")
+    os.waitid(os.P_PID, old.process.pid, os.WSTOPPED)
     new = train(num_steps=12, step_s=0.05)
     assert new.wait() == 0, new.text
     assert "attempt 2 resuming from step 5" in new.text

@@ -39,7 +39,8 @@ def main(folder: Path) -> None:
         deadline = time.monotonic() + 120
         while True:
             values = _scraped(port)
-            if {f"ray_{name}" for name in GAUGES} <= values.keys() and values["ray_opd_step"] == 3:
+            # What is set last, so that no look falls between two of them.
+            if {f"ray_{name}" for name in GAUGES} <= values.keys() and values["ray_opd_skipped_updates"] == 2:
                 break
             assert time.monotonic() < deadline, (
                 f"not exported: {sorted({f'ray_{name}' for name in GAUGES} - values.keys())}"

@@ -190,6 +190,7 @@ import sys
 from pathlib import Path
 import torch
 from torch import distributed, nn
+from tests.rank_end import leave
 from torch.distributed.fsdp import fully_shard
 from opd.worker.parked import ParkedWeights
 
@@ -215,6 +216,8 @@ for way in ("at once", "as read", "beside"):
     assert torch.equal(model(torch.ones(2, 4)), expected), way
     parked.release()
 print([tuple(parameter.to_local().shape) for parameter in model.parameters()])
+distributed.barrier()  # no rank's sockets close while another still reads
+leave()
 """
 
 

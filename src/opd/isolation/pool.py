@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Generic, Self, TypeVar
@@ -89,16 +90,19 @@ class ProcessPool(ABC, Generic[Child, Request, Reply]):
         child: Child | None = None
         while (taken := self._requests.get()) is not None:
             future, request = taken
+            settle: Callable[[], None] | None = None
             if future.set_running_or_notify_cancel():
                 try:
                     child = self._running(child)
-                    future.set_result(self._ask(child, request))
+                    settle = partial(future.set_result, self._ask(child, request))
                 except Exception as error:  # noqa: BLE001  handed to the caller, who awaits the future
                     self._discard(child)
                     child = None
-                    future.set_exception(error)
+                    settle = partial(future.set_exception, error)
             with self._lock:
-                self._num_busy -= 1
+                self._num_busy -= 1  # before the caller hears: its next request finds this thread free
+            if settle is not None:
+                settle()
         self._discard(child)
 
     def _running(self, child: Child | None) -> Child:

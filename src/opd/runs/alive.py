@@ -24,6 +24,9 @@ FILE = ".alive"
 Hidden, as it is no part of what a run leaves.
 """
 
+HELD: list[int] = []
+"""Descriptors of the locks that this process has taken; none is closed, which would be the end of the lock."""
+
 
 def take(folder: Path, token: str) -> None:
     """Lock the attempt's file until this process ends, and whatever it forks; on a disk that cannot do that, there is the lease.
@@ -32,11 +35,11 @@ def take(folder: Path, token: str) -> None:
     """
     temporary, descriptor = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}", None
     try:
-        # Closed by nobody: that would be the end of the lock.
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, json.dumps(_record(token, descriptor)).encode())
         os.rename(temporary, folder / FILE)
+        HELD.append(descriptor)
     except OSError as error:
         logger.info("no lock in %s (%s): the next attempt will wait for the lease", folder, error)
         with contextlib.suppress(OSError):

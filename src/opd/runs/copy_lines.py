@@ -16,12 +16,16 @@ def copy(log: str, streams: dict[int, int]) -> None:
     """Until every IN has ended; then what is left of unfinished lines."""
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     unfinished = dict.fromkeys(streams, b"")
+    poll = select.poll()  # as `select.select` takes no descriptor of 1,024 and above
+    for source in streams:
+        poll.register(source, select.POLLIN)
     while streams:
-        for source in select.select(list(streams), [], [])[0]:
+        for source, _ in poll.poll():
             block = os.read(source, BLOCK_BYTES)
             if not block:
                 _write(target, unfinished.pop(source))
                 del streams[source]
+                poll.unregister(source)
                 continue
             end = block.rfind(b"\n") + 1
             if end or len(unfinished[source]) > BLOCK_BYTES:

@@ -54,11 +54,12 @@ class Watch:
             Overtaken: a beat found that the run is another's.
             LeaseLost: the lease is older than its term, and a beat from here did not renew it.
         """
-        if self._overtaken is None and self._clock() - self._excused_s > self.term_s:
+        is_due = self._clock() - self._excused_s > self.term_s
+        if self._overtaken is None and is_due:
             self._beat()
         if self._overtaken is not None:
             raise Overtaken(str(self._overtaken))
-        if (age_s := self._clock() - self._excused_s) > self.term_s:
+        if is_due and (age_s := self._clock() - self._excused_s) > self.term_s:
             raise LeaseLost(
                 f"the lease was last renewed {age_s:.0f} s ago and its term is {self.term_s:g} s, so another attempt may own "
                 f"the run: stopping without another write; the last answer was {self._trouble!r}"
