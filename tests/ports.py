@@ -6,12 +6,12 @@ from pathlib import Path
 
 # Above the ports that Ray gives its workers (10002 to 19999).
 _LOWEST = 20_000
-_given: set[int] = set()
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_given: set[int] = set()
 
 
 def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
-    """Distinct ports that nothing listens on and that no earlier call of this process gave, below the range that the kernel hands out to clients and to port 0.
+    """Distinct ports that nothing listens on and no earlier call gave, below the range of clients and of port 0.
 
     A port from inside that range could be taken by anybody's connection between this look and the server's start.
     """
@@ -33,4 +33,6 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
         if len(found) == count:
             _given.update(found)
             return found
-    raise OSError(f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found")
+    raise OSError(
+        f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found beside {len(_given)} given before"
+    )

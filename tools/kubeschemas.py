@@ -33,12 +33,13 @@ def location() -> str:
     versions = "-".join(gotools.MODULES[name][1] for name in SOURCES)
     folder = gotools.cache_dir() / f"schemas-{versions}-{'-'.join(MONITORING)}"
     done = folder / "complete"
-    with gotools.one_builder("schemas"):
-        if not done.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in schemas().items():
-                (folder / name).write_text(text)
-            done.touch()
+    if not done.is_file():
+        with gotools.one_builder("schemas"):
+            if not done.is_file():  # another process may have made them while this one waited
+                folder.mkdir(parents=True, exist_ok=True)
+                for name, text in schemas().items():
+                    (folder / name).write_text(text)
+                done.touch()
     return str(folder / PATTERN)
 
 

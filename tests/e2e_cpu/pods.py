@@ -170,14 +170,15 @@ class Cluster:
 
     def wait(self, job: str, timeout_s: float) -> str:
         """How the job ended; its log is in the error if it does not."""
-        ended: list[str] = []
+        ended: str | None = None
 
         def has_ended() -> bool:
-            ended.extend(filter(None, [self.has_ended(job)]))
-            return bool(ended)
+            nonlocal ended
+            ended = self.has_ended(job)
+            return ended is not None
 
         wait_for(has_ended, timeout_s, f"the end of {job}", lambda: self.log(job))
-        return ended[-1]
+        return str(ended)
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ray's job server; its command line would take seconds of a core a question."""

@@ -10,8 +10,6 @@ import time
 import psutil
 import pytest
 
-from opd.cluster.supervise import EXIT_INTERRUPTED, _Supervisor
-
 # A run that leaves a child in its own session and an orphan (its parent is gone: only a subreaper still finds it).
 CHILD = """
 import os, signal, subprocess, sys, time
@@ -40,7 +38,9 @@ def run():
         raise RuntimeError("boom")
     if mode == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    return 1 if mode == "failed" else 0
+    if mode.startswith("reads"):
+        sys.stdin.read()
+    return {"failed": 1, "reads, and another stage follows": 75}.get(mode, 0)
 
 sys.exit(supervised(run, grace_s=float(sys.argv[3])))
 """
@@ -139,19 +139,18 @@ def test_a_run_that_saves_is_not_told_again_that_its_launcher_was_killed(mark):
     kill_orphans(mark)
 
 
-@pytest.mark.parametrize(("status", "code"), [(0, 0), (75 << 8, EXIT_INTERRUPTED)])
-def test_a_signal_behind_the_end_stops_what_would_follow_and_does_not_undo_a_run_that_is_done(status, code):
-    child = os.posix_spawn(sys.executable, [sys.executable, "-c", f"raise SystemExit({status >> 8})"], os.environ)
-    supervisor = _Supervisor(child, grace_s=20)
-    while supervisor.status is None:
-        supervisor.wait()
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        supervisor.child = bystander.pid  # the number may be given again
-        with supervisor.handling_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-    assert supervisor.exit_code(supervisor.status) == code
+@pytest.mark.parametrize(("mode", "code"), [("reads", 0), ("reads, and another stage follows", 130)])
+def test_a_signal_behind_the_run_s_end_does_not_undo_it_and_stops_what_would_follow(mode, code, mark):
+    process = start(mode, mark)
+    launcher = psutil.Process(process.pid)
+    (run,) = (child for child in launcher.children() if child.cmdline() == launcher.cmdline())  # it was forked
+    launcher.suspend()
+    process.stdin.close()
+    deadline_s = time.monotonic() + 60
+    while run.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.resume()
+    assert process.wait(60) == code
+    assert living(mark) == []

@@ -169,4 +169,6 @@ def test_a_run_that_is_deleted_while_it_is_read_costs_no_other_its_row(make_run:
     make_run("kept")
     make_run("gone")
     places = [RunPlace(run_id="gone", store=Deleted(store / "gone")), RunPlace(run_id="kept", store=LocalStore(store / "kept"))]  # fmt: skip
-    assert [run.record.run_id for run in gather(places, folder=tmp_path / "cache")] == ["kept"]
+    gone, kept = (run.record for run in gather(places, folder=tmp_path / "cache"))
+    assert (gone.state, kept.run_id) == ("unreadable", "kept")
+    assert "FileNotFoundError" in gone.detail

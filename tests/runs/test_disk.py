@@ -24,6 +24,12 @@ def test_an_error_of_a_disk_with_room_is_left_alone(tmp_path: Path) -> None:
     assert as_disk_full(OSError(errno.EACCES, "no"), tmp_path) is None
 
 
+def test_a_folder_that_is_gone_is_no_full_disk_unless_the_error_says_so(tmp_path: Path) -> None:
+    assert as_disk_full(RuntimeError("boom"), tmp_path / "gone") is None
+    full = as_disk_full(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "gone")
+    assert str(full).startswith(f"the disk of {tmp_path / 'gone'} is full, the run ended with OSError")
+
+
 def test_a_number_anywhere_in_the_chain_of_causes_is_enough(tmp_path: Path) -> None:
     try:
         try:

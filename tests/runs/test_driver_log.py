@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from opd.runs.driver_log import COPIER
 
 PRINT_EVERYWHERE = """
 import ctypes, os, subprocess, sys
@@ -44,6 +48,22 @@ opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1030)]
     child = start_child(script, tmp_path / "driver.log")
     assert child.wait() == 0, child.text
     assert "from python\n" in (tmp_path / "driver.log").read_text()
+
+
+def test_what_is_written_behind_a_signal_to_all_of_the_run_s_processes_is_logged(
+    tmp_path: Path, until: Callable
+) -> None:
+    log = tmp_path / "driver.log"
+    command = [sys.executable, "-I", "-S", str(COPIER), str(log), "0", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as copier:
+        assert copier.stdin is not None
+        copier.stdin.write(b"whole\nha")
+        copier.stdin.flush()
+        until(lambda: log.exists() and log.read_text() == "whole\n")
+        copier.terminate()
+        copier.stdin.write(b"lf\nlast")
+        shown, _ = copier.communicate(timeout=60)
+    assert (copier.returncode, shown, log.read_text()) == (0, b"whole\nhalf\nlast", "whole\nhalf\nlast")
 
 
 def test_stdout_and_stderr_stay_apart_on_the_terminal(tmp_path: Path) -> None:

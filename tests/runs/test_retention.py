@@ -129,21 +129,20 @@ def test_a_step_that_somebody_reads_over_nfs_stays_until_a_later_call(
     checkpoints = make_checkpoints()
     for step in (10, 20):
         save_step(checkpoints, step)
-    read = tmp_path / "local/checkpoints/.opd-tmp-left"
-    read.mkdir()
     rmdir = os.rmdir
 
-    def busy(path: Path | str, **options: Any) -> None:
-        if Path(path).name == read.name:
-            raise OSError(errno.EBUSY, "Device or resource busy")  # a file in it is open, and has another name now
+    def not_empty(path: Path | str, **options: Any) -> None:
+        if Path(path).name.startswith(".opd-tmp-"):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")  # a file in it is open, and has another name now
         rmdir(path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", busy)
+        patch.setattr(os, "rmdir", not_empty)
         assert checkpoints.prune(keep_last=1) == [10]
-    assert read.exists()
+        checkpoints.prune(keep_last=1)
+    [left] = (tmp_path / "local/checkpoints").glob(".opd-tmp-*")
     checkpoints.prune(keep_last=1)
-    assert not read.exists()
+    assert not left.exists()
 
 
 def test_a_damaged_step_that_was_passed_over_does_not_cost_the_steps_saved_after_it(

@@ -340,6 +340,25 @@ def test_who_finds_the_attempt_ended_finds_its_result_too(open_run: Callable, mo
     assert there == [True]
 
 
+def test_a_run_that_is_told_to_end_behind_its_result_has_not_stopped(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+
+    def told(claim: Claim, outcome: str, detail: str = "") -> None:
+        outcomes.append(outcome)
+        raise SystemExit(130)
+
+    def work() -> None:
+        with open_run() as run:
+            monkeypatch.setattr(type(run.claim), "end", told)
+            run.finish({"accuracy": 0.5})
+
+    with pytest.raises(SystemExit):
+        work()
+    assert outcomes == ["finished"]
+
+
 def test_a_run_whose_result_is_stored_has_finished_although_its_end_cannot_be_marked(
     open_run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,7 +94,7 @@ class CommandTimeout(Exception):
 
 @contextmanager
 def deadline(timeout_s: float) -> Iterator[None]:
-    """Raises CommandTimeout in the main thread after `timeout_s`."""
+    """Raises CommandTimeout in the main thread after `timeout_s`; a limit of the caller's own waits for the end of the block."""
 
     def expire(signum: int, frame: FrameType | None) -> None:
         raise CommandTimeout(f"not done after {timeout_s:g} s")

@@ -39,7 +39,7 @@ def supervised(run: Callable[[], int], *, grace_s: float = DEFAULT_GRACE_S) -> i
     period, kills. Must be called before threads are started (it forks).
 
     Returns:
-        In the parent: `run`'s exit code, 130 after a signal, 1 if the child died of a signal it was not sent by us.
+        In the parent: `run`'s exit code, 130 after a signal that came before its end, 1 if the child died of a signal it was not sent by us.
         In the child: `run`'s exit code, to be passed to `sys.exit` so that exit handlers run.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -160,7 +160,7 @@ class _Supervisor:
                 return status
 
     def exit_code(self, status: int) -> int:
-        if self.interrupted:
+        if self.interrupted and status != 0:  # 0: the run is done, and the signal came too late to stop it
             return EXIT_INTERRUPTED
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
@@ -170,8 +170,6 @@ class _Supervisor:
         return os.waitstatus_to_exitcode(status)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.status == 0:
-            return  # the run is done; what it left behind is being ended
         if self.interrupted:
             self._kill(number, frame)
             return

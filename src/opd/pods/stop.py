@@ -143,9 +143,9 @@ def answered(run_dir: Path) -> dict[str, float]:
     """Until when, in Unix seconds, pods that were answered may still be there, by the names of their requests."""
     found = {}
     for path in (run_dir / FOLDER).glob("*.answer"):
-        with contextlib.suppress(FileNotFoundError):
-            if request := _read(path.with_suffix(".request")):
-                found[path.stem] = path.stat().st_mtime + request.hold_s
+        with _while_it_is_there():
+            request = Request(**json.loads(path.with_suffix(".request").read_text()))
+            found[path.stem] = path.stat().st_mtime + request.hold_s
     return found
 
 
@@ -156,13 +156,19 @@ def has_asked(run_dir: Path, pod: str) -> bool:
 
 
 def _read(path: Path) -> Request | None:
-    """A request; None if the start of a later trainer, which forgets it, has taken it away meanwhile."""
-    try:
+    with _while_it_is_there():
         return Request(**json.loads(path.read_text()))
+    return None
+
+
+@contextlib.contextmanager
+def _while_it_is_there() -> Iterator[None]:
+    """Around the read of a file that the start of a later trainer, which forgets it, may take away meanwhile."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise
-        return None
 
 
 def forget(run_dir: Path) -> None:

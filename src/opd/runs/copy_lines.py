@@ -46,7 +46,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # Who ends the run's processes ends those first that write to this one, which has to bring what they wrote to the log.
+    # Who ends the run signals this process together with those that write to it; it outlives them, for their last lines.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     numbers = [int(word) for word in sys.argv[2:]]
     copy(sys.argv[1], dict(zip(numbers[::2], numbers[1::2], strict=True)))

@@ -26,15 +26,16 @@ def as_disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     is_named = any(isinstance(link, OSError) and link.errno in _ERRNOS for link in _chain(error))
     try:
         status = os.statvfs(folder)
-    except OSError:  # a server that is away, or took the folder with it, is another fault than a full disk
-        return None
-    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        room = f" ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free)"
+    except OSError:  # its server is away, or has taken the folder with it
+        free, room = FULL_BELOW_BYTES, ""
     if free >= FULL_BELOW_BYTES and not is_named:
         return None
     # Ray puts the traceback of the worker into the message and colours it: the cause is its last line.
     cause = (_ANSI.sub("", str(error)).strip().splitlines() or [""])[-1].strip()
     return DiskFull(
-        f"the disk of {folder} is full ({free / 2**20:.1f} of {size / 2**20:.0f} MiB free), the run ended with "
+        f"the disk of {folder} is full{room}, the run ended with "
         f"{type(error).__name__}: {cause[:200]}; make room (checkpoint.keep_last keeps fewer checkpoints) and start "
         "the run again: it goes on from its last complete checkpoint"
     )

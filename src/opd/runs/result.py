@@ -1,4 +1,4 @@
-"""How a run ends: result.json, written last, or fatal.json, which tells later attempts not to try again."""
+"""How a run ends: result.json, written behind all that the run leaves, or fatal.json, which tells later attempts not to try again."""
 
 from __future__ import annotations
 

@@ -225,11 +225,11 @@ class Run(RunWriter):
                 attempt=self.handle.attempt,
                 spec_hash=self.handle.spec_hash,
             )
+        self._has_ended = True  # whatever interrupts what follows: the run is done
         try:
             self._end(FINISHED)
         except StoreError as error:
             logger.warning("the end of attempt %d is not marked: %s", self.handle.attempt, error)
-            self._has_ended = True
         self._summarise(FINISHED, result=result)
         return record
 

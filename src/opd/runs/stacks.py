@@ -94,8 +94,9 @@ def dump_of_other_nodes() -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"(no stacks of other nodes: {error})\n"
-    # Not by its exit status, which the supervisor's wait for any child may have taken.
-    return asked.stdout or f"(no stacks of other nodes: {asked.stderr[-2000:].strip()})\n"
+    if asked.stdout and asked.returncode == 0:  # 0 also where the supervisor's wait for any child has taken the status
+        return asked.stdout
+    return f"{asked.stdout}(no stacks of other nodes: {asked.stderr[-2000:].strip()})\n"
 
 
 def _by_py_spy(pid: int) -> str:
@@ -107,7 +108,7 @@ def _by_py_spy(pid: int) -> str:
             [program, "dump", "--nonblocking", "--pid", str(pid)],
             capture_output=True, text=True, timeout=_PY_SPY_TIMEOUT_S, check=False,
         )  # fmt: skip
-        return done.stdout
+        return done.stdout if done.returncode == 0 else ""
     return ""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import logging
 import os
 import shutil
 import uuid
@@ -13,6 +13,8 @@ from typing import Self
 from opd.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from opd.store.base import DEFAULT_POLICY, ObjectInfo, RetryPolicy, Store
 from opd.store.durable import fsync_file, fsync_folder, make_folder
+
+logger = logging.getLogger(__name__)
 
 # What a network file system answers while its server is away; everything else is permanent.
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR}
@@ -34,17 +36,15 @@ class LocalStore(Store):
         return self.root / key
 
     def sweep_temporary(self, prefix: str) -> None:
-        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask.
-
-        What somebody reads stays until the next call: NFS keeps a file that is open on this node under another name, and the
-        folder with it.
-        """
+        """Removes what a killed process left half deleted or half written directly below a prefix; its owner may ask."""
         for path in self.local_path(prefix).glob(f"{TEMPORARY_PREFIX}*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            try:
+                if path.is_dir():
+                    _remove(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:  # nothing reads it, so nothing ends by it
+                logger.warning("%s cannot be removed: %s", path, error)
 
     def _child(self, key: str) -> Self:
         child = type(self)(self.root / key, policy=self.policy)
@@ -145,7 +145,7 @@ class LocalStore(Store):
             # Out of sight first: a half-deleted folder must not look like one that is being written.
             doomed = folder.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
             folder.rename(doomed)
-            shutil.rmtree(doomed)
+            _remove(doomed)
 
     def _translate(self, error: Exception, what: str) -> StoreError:
         if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
@@ -170,3 +170,18 @@ def _write_exclusive(target: Path, data: bytes) -> None:
         _write_synced(target, data)
     except FileExistsError as error:
         raise AlreadyExists(f"{target} exists") from error
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder that nothing lists any more; what somebody reads in it stays until its owner sweeps again.
+
+    NFS keeps a file that is open on this node under another name, and the folder with it.
+    """
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return  # somebody else removes it, too
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+        logger.info("%s stays until nobody reads it: %s", folder, error)

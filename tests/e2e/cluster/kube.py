@@ -23,6 +23,10 @@ class KubeError(RuntimeError):
     """kubectl refused; the text is what it said."""
 
 
+class KubeTimeout(KubeError):
+    """The API server did not answer in time."""
+
+
 def write_kubeconfig(
     path: Path,
     *,
@@ -76,7 +80,7 @@ class Kube:
         """kubectl's output.
 
         Raises:
-            KubeError: it ended with another code than 0, or not in time.
+            KubeError: it ended with another code than 0. KubeTimeout: it did not end in time.
         """
         try:
             done = subprocess.run(
@@ -89,7 +93,7 @@ class Kube:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise KubeError(f"kubectl {' '.join(arguments)}: no answer within {timeout_s:g} s") from error
+            raise KubeTimeout(f"kubectl {' '.join(arguments)}: no answer within {timeout_s:g} s") from error
         if done.returncode:
             raise KubeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

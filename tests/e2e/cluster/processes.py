@@ -52,13 +52,19 @@ class Processes:
         Raises:
             PartError: the part ended, or is not ready in time.
         """
-        begin = time.monotonic()
-        while not _is(is_ready):
+        begin, refused = time.monotonic(), ""
+        while True:
+            try:
+                if is_ready():
+                    return time.monotonic() - begin
+            except KubeError as error:  # an API server that does not answer yet
+                refused = f"{error}; "
             self.check(name)
             if time.monotonic() - begin > timeout_s:
-                raise PartError(f"{name} is not ready after {timeout_s:.0f} s; its log ends:\n{self.tail(name)}")
+                raise PartError(
+                    f"{name} is not ready after {timeout_s:.0f} s: {refused}its log ends:\n{self.tail(name)}"
+                )
             time.sleep(_POLL_S)
-        return time.monotonic() - begin
 
     def check(self, *names: str) -> None:
         """Raises:
@@ -124,11 +130,3 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _is(look: Callable[[], bool]) -> bool:
-    """What a look says; an API server that does not answer it yet is not ready."""
-    try:
-        return look()
-    except KubeError:
-        return False

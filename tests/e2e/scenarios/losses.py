@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.e2e.cluster.kube import KubeError
+from tests.e2e.cluster.kube import KubeError, KubeTimeout
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.faults import NUM_MANY_STEPS, NUM_SUBMITTERS_LOST, STORE_AWAY_S
 from tests.e2e.scenarios.proxied import PROXIED_SECRET, proxied_store
@@ -101,6 +101,8 @@ def out_of_memory(scene: Scene) -> None:
             words = ["exec", worker, "-n", NAMESPACE, "-c", "ray-worker", "--", "python", "-c", _FILL]
             try:
                 scene.admin.run(*words, timeout_s=180)
+            except KubeTimeout:
+                raise
             except KubeError as error:  # killed, as it is meant to be
                 scene.evidence.text("fill.txt", str(error))
             run.until_ended()

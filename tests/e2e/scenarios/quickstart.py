@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 
-from tests.e2e.cluster.kube import KubeError, Tree
+from tests.e2e.cluster.kube import KubeError, KubeTimeout, Tree
 from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.common import STEP
 from tests.e2e.scenarios import floor
@@ -91,6 +91,8 @@ def _left(run: Run) -> dict[str, list[Tree]]:
     }  # nobody else's are here
     try:
         claims = [user.get("persistentvolumeclaim", f"{run.name}-checkpoints", namespace=NAMESPACE)]
+    except KubeTimeout:
+        raise
     except KubeError:
         claims = []
     return {**found, "claims": claims}

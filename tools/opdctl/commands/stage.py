@@ -162,7 +162,7 @@ def cluster_of(file: Path | None, site: Path | None) -> _Defaults:
 
 
 def _user(security: PodSecurity, *, unset: Collection[str]) -> dict[str, int]:
-    """User and groups of a run's pods: these read what the Job writes. A platform that chooses them has them unset."""
+    """`cluster.podSecurity`'s user and groups, as the run's pods, which read what the Job writes, have them: but for what `unset` leaves to the platform."""
     own = {"runAsUser": security.run_as_user, "runAsGroup": security.run_as_group, "fsGroup": security.fs_group}
     return {key: value for key, value in own.items() if f"securityContext.{key}" not in unset}
 

@@ -77,6 +77,11 @@ class RunCache:
         except OSError:
             self._unsaved = metrics
 
+    def hold(self, metrics: pa.Table) -> pa.Table:
+        """Keeps metrics in memory, for `metrics`: those that a later listing's have replaced."""
+        self._unsaved = metrics
+        return metrics
+
     def _write(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         entry = {"fingerprint": fingerprint, "metrics": f"metrics-{fingerprint[:16]}.arrow", "record": record}

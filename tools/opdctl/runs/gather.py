@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from opd.runs.identity import RUN_FILE
 from opd.runs.summary import SUMMARY_FILE
 from opdctl.runs.away import Away
 from opdctl.runs.cache import RunCache
@@ -22,8 +21,11 @@ from opdctl.runs.threads import in_threads
 
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
-# What reading a record of an unforeseen shape may raise: it costs that run its row, and no other run anything.
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException)
+# What reading a record of an unforeseen shape may raise, or of a run that is deleted meanwhile: it costs that run its row, and
+# no other run anything.
+_MALFORMED = (
+    ArithmeticError, AttributeError, FileNotFoundError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class GatheredRun:
         try:
             return self.cache.metrics(self.fingerprint)
         except FileNotFoundError:  # another command has read the run since it grew, and keeps that in its place
-            return _read_whole(self.listing, run_id=self.record.run_id)[1]
+            return self.cache.hold(_read_whole(self.listing, run_id=self.record.run_id)[1])
 
 
 def gather(
@@ -81,12 +83,7 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
     if cached is not None:
         record = RunRecord(**cached)
     else:
-        try:
-            record, metrics = _read_whole(listing, run_id=place.run_id)
-        except FileNotFoundError:
-            if place.store.exists(RUN_FILE):
-                raise
-            return None  # it was deleted after it was listed
+        record, metrics = _read_whole(listing, run_id=place.run_id)
         cache.save(fingerprint, dataclasses.asdict(record), metrics)
     cache.note(lacks_summary=SUMMARY_FILE not in listing)
     state, last_sign_s = live_state(record, listing)
