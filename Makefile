@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -166,6 +166,9 @@ gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, fourteen runs an
 bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
+
+bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as many runs at a time as there are GPUs (40 minutes of one GPU, 15 of four)
+	$(BIN)/python -m tests.benchmarks.gpu.bench_schedules $(ARGS)
 
 bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second, divergences of every layout, a rank killed (20 minutes of four GPUs)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)

@@ -259,7 +259,19 @@ def save_models(folder: Path, configs: Mapping[str, PretrainedConfig], num_entri
         tokenizer.save_pretrained(folder / name)
 
 
-def main() -> None:
+def spec_of(arguments: argparse.Namespace, name: str, folder: Path) -> dict[str, Any]:
+    """The run's, without `--set` and the number of steps."""
+    spec: dict[str, Any] = json.loads(json.dumps(SPEC)) | {"name": name}
+    spec["rollout"]["schedule"] = arguments.schedule
+    if arguments.in_flight:
+        spec["rollout"]["in_flight"] = arguments.in_flight * arguments.gpus
+    spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
+    spec["trainer"]["gpus_per_node"] = arguments.gpus
+    spec["data"]["train_batch_size"] = spec["actor"]["ppo_mini_batch_size"] = NUM_PROMPTS * arguments.gpus
+    return spec
+
+
+def parser_of_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", nargs="+", choices=ALL_PHASES, default=list(ALL_PHASES)[:3], metavar="PHASE")
     parser.add_argument("--steps", type=int, help="of each phase; the first step of the run counts in none")
@@ -271,6 +283,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/bench-step"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-step/step.json"))
     parser.add_argument("--models-only", action="store_true", help="make the models and end")
+    return parser
+
+
+def main() -> None:
+    parser = parser_of_arguments()
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it has started ends with it
     import torch
@@ -307,13 +324,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
         show(name, result)
 
-    spec = json.loads(json.dumps(SPEC)) | {"name": f"step{number}"}
-    spec["rollout"]["schedule"] = arguments.schedule
-    if arguments.in_flight:
-        spec["rollout"]["in_flight"] = arguments.in_flight * arguments.gpus
-    spec["model"], spec["teacher"] = ({"path": str(folder / role)} for role in ("student", "teacher"))
-    spec["trainer"]["gpus_per_node"] = arguments.gpus
-    spec["data"]["train_batch_size"] = spec["actor"]["ppo_mini_batch_size"] = NUM_PROMPTS * arguments.gpus
+    spec = spec_of(arguments, f"step{number}", folder)
     phases = [Phase(**vars(phase) | {"rows": phase.rows * arguments.gpus}) for phase in phases]
     spec["trainer"]["total_steps"] = sum(phase.steps for phase in phases)
     run(folder, spec, phases, arguments.set, arguments.limit_s, keep)
