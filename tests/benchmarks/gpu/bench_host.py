@@ -220,30 +220,49 @@ def report(runs: Mapping[str, Any], num_gpus: int) -> Iterator[str]:
                 yield f"{name}: {'kept' if promise['kept'] else 'BROKEN'}: {promise['name']}: {promise['observed']}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments_of(about: str | None, *, name: str, least_gpus: int, limit_s: float) -> argparse.Namespace:
+    """Of a program that makes runs side by side: `folder`, `json`, `gpus`, `only` and `limit_s`.
+
+    Raises:
+        SystemExit: there are fewer than `least_gpus` GPUs.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, help="of this host; default: all")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="runs whose names hold one of these")
-    parser.add_argument("--limit-s", type=float, default=450.0, help="after which a run is ended")
-    parser.add_argument("--folder", type=Path, default=Path("build/bench-host"))
-    parser.add_argument("--json", type=Path, default=Path("build/bench-host/host.json"))
+    parser.add_argument("--limit-s", type=float, default=limit_s, help="after which a run is ended")
+    parser.add_argument("--folder", type=Path, default=Path("build", name))
+    parser.add_argument("--json", type=Path, default=Path("build", name, "results.json"))
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the runs that it has started end with it
     import torch
 
-    num_gpus = arguments.gpus or torch.cuda.device_count()
-    if num_gpus < 2:
-        raise SystemExit(f"bench-host: {num_gpus} CUDA devices here; it compares several with one")
+    arguments.gpus = arguments.gpus or torch.cuda.device_count()
+    if arguments.gpus < least_gpus:
+        raise SystemExit(f"{name}: {arguments.gpus} CUDA devices here; it needs {least_gpus} at least")
+    return arguments
+
+
+def prepared(arguments: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """The folder with the models in it, and what earlier calls have found; SIGTERM ends the runs that are begun from now on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-    known: dict[str, Any] = {"environment": machine(*PACKAGES) | {"gpus": num_gpus}, "runs": {}}
+    known: dict[str, Any] = {"environment": machine(*PACKAGES) | {"gpus": arguments.gpus}, "runs": {}}
     if arguments.json.exists():
         known["runs"] = json.loads(arguments.json.read_text())["runs"]
     if not (folder / "models/teacher/tokenizer.json").exists():
         words = [sys.executable, "-m", STEP, "--models-only", "--folder", str(folder / "models")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
+    return folder, known
+
+
+def main() -> None:
+    arguments = arguments_of(__doc__, name="bench-host", least_gpus=2, limit_s=450.0)
+    import torch
+
+    num_gpus = arguments.gpus
+    memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+    folder, known = prepared(arguments)
     for wave in waves(num_gpus):
         wanted = wanting(wave, known["runs"], arguments.only)
         at_once = num_gpus if wave[0].num_gpus == 1 else max(1, int(memory_gib // ROOM_GIB)) if len(wave) > 1 else 1

@@ -7,17 +7,12 @@ The JSON file is written after every run, and a later call makes those that it l
 
 from __future__ import annotations
 
-import argparse
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.bench_host import PACKAGES, PHASE, RESULTS, ROW, STEP, Run, play, wanting
-from tests.gpu.facts import ROOT, machine
+from tests.benchmarks.gpu.bench_host import PHASE, RESULTS, ROW, STEP, Run, arguments_of, play, prepared, wanting
 
 from opd.rollout.carry import ROUNDS_OF_LONGEST
 
@@ -92,30 +87,10 @@ def _full_lengths(of: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, help="of this host; default: all")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="runs whose names hold one of these")
-    parser.add_argument("--limit-s", type=float, default=1200.0, help="after which a run is ended")
-    parser.add_argument("--folder", type=Path, default=Path("build/bench-schedules"))
-    parser.add_argument("--json", type=Path, default=Path("build/bench-schedules/schedules.json"))
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the runs that it has started end with it
-    import torch
-
-    num_gpus = arguments.gpus or torch.cuda.device_count()
-    if not num_gpus:
-        raise SystemExit("bench-schedules: no CUDA device here; it measures whole steps with vLLM")
-    folder = arguments.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[str, Any] = {"environment": machine(*PACKAGES) | {"gpus": num_gpus}, "runs": {}}
-    if arguments.json.exists():
-        known["runs"] = json.loads(arguments.json.read_text())["runs"]
-    if not (folder / "models/teacher/tokenizer.json").exists():
-        words = [sys.executable, "-m", STEP, "--models-only", "--folder", str(folder / "models")]
-        subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
+    arguments = arguments_of(__doc__, name="bench-schedules", least_gpus=1, limit_s=1200.0)
+    folder, known = prepared(arguments)
     wanted = wanting(runs(), known["runs"], arguments.only)
-    for run, code in play(wanted, folder, arguments.limit_s, num_gpus):
+    for run, code in play(wanted, folder, arguments.limit_s, arguments.gpus):
         seen = found(run, folder)
         print(f"{run.name}: exit {code}, {len(seen['rows']) if seen else 0} steps", flush=True)
         if seen:
