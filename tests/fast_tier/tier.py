@@ -82,7 +82,7 @@ class FastTier:
         text = yaml.safe_dump({"namespace": name, "resources": [base], "components": components, "patches": patches})
         (folder / "kustomization.yaml").write_text(text)
         self.admin.create(nodes.volume(f"{name}-{number}") for number in range(_VOLUMES_PER_NAMESPACE))
-        self.admin.run("apply", "--server-side", "--force-conflicts", "-k", str(folder))
+        self.admin.apply("--force-conflicts", "-k", str(folder))
         self.admin.until(f"namespace {name} is ready", lambda: self._is_namespace_ready(name))
         return self.user(name)
 

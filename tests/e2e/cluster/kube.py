@@ -17,6 +17,7 @@ from tests.e2e.cluster.pki import Identity
 from gotools import find
 
 Tree = dict[str, Any]
+_CONFLICT = "the object has been modified; please apply your changes to the latest version and try again"
 
 
 class KubeError(RuntimeError):
@@ -97,6 +98,15 @@ class Kube:
         if done.returncode:
             raise KubeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
+
+    def apply(self, *arguments: str) -> None:
+        """`kubectl apply --server-side`, once more where a controller has written an object meanwhile: the server asks for that."""
+        try:
+            self.run("apply", "--server-side", *arguments)
+        except KubeError as error:
+            if _CONFLICT not in str(error):
+                raise
+            self.run("apply", "--server-side", *arguments)
 
     def get(self, resource: str, name: str, *, namespace: str = "default") -> Tree:
         """One object.

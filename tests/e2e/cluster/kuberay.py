@@ -63,4 +63,4 @@ def _grant_role(plane: ControlPlane) -> None:
     shipped = os.path.relpath(gotools.module("ray-operator") / "config" / "rbac", folder.resolve())
     (folder / "namespace.yaml").write_text(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n")
     (folder / "kustomization.yaml").write_text(f"namespace: {NAMESPACE}\nresources: [namespace.yaml, {shipped}]\n")
-    plane.admin.run("apply", "--server-side", "-k", str(folder))
+    plane.admin.apply("-k", str(folder))

@@ -20,9 +20,9 @@ _VOLUMES = Path("/var/lib/opd-volumes")  # in the cluster's own /var
 def install_manifests(plane: ControlPlane, store: dict[str, str], user_kubeconfig: Path) -> None:
     """Ready once the quota counts, the claims are bound and the namespace has its service account."""
     plane.admin.create([_storage_class(), *(_volume(number) for number in range(_NUM_VOLUMES))])
-    plane.admin.run("apply", "--server-side", "-k", str(MANIFESTS))
+    plane.admin.apply("-k", str(MANIFESTS))
     for part in ("quota", "claims"):
-        plane.admin.run("apply", "--server-side", "-f", str(MANIFESTS / f"components/{part}/{part}.yaml"))
+        plane.admin.apply("-f", str(MANIFESTS / f"components/{part}/{part}.yaml"))
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": S3_SECRET}, "stringData": store}
     plane.admin.create([secret], namespace=NAMESPACE)
     shutil.copyfile(plane.user(NAMESPACE).kubeconfig, user_kubeconfig)
