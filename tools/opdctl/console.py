@@ -92,6 +92,9 @@ class CommandTimeout(Exception):
     """The command's own --timeout ran out."""
 
 
+_AGAIN_S = 5.0
+
+
 @contextmanager
 def deadline(timeout_s: float) -> Iterator[None]:
     """Raises CommandTimeout in the main thread after `timeout_s`; a limit of the caller's own waits for the end of the block."""
@@ -103,7 +106,8 @@ def deadline(timeout_s: float) -> Iterator[None]:
         raise usage_error(f"--timeout {timeout_s:g}: it takes a number of seconds", fix="give one, such as 300")
     previous = signal.signal(signal.SIGALRM, expire)
     begun_s = time.monotonic()
-    others_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    # Again and again: what is raised within a finaliser or another library's callback is printed and goes no further.
+    others_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
     try:
         yield
     finally:
