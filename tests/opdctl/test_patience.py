@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import time
@@ -12,7 +13,7 @@ import pytest
 from opd.store.base import DEFAULT_POLICY
 from opd.store.opening import open_store
 from opd.store.remote import FsspecStore
-from opdctl.console import DEFAULT_TIMEOUT_S, deadline
+from opdctl.console import DEFAULT_TIMEOUT_S, CommandTimeout, deadline
 from opdctl.runs import targets
 
 
@@ -75,3 +76,13 @@ def test_a_limit_of_the_caller_s_own_holds_behind_a_command_s() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, own_s)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_command_s_limit_goes_past_what_lets_every_exception_pass() -> None:
+    def look_for_ever() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(60)
+
+    with pytest.raises(CommandTimeout, match=r"not done after 0\.2 s"), deadline(0.2):
+        look_for_ever()

@@ -105,10 +105,10 @@ def _in_store(ctx: typer.Context) -> Iterator[str]:
 def _quietly(look: Callable[[], Iterable[str]], end_s: float) -> list[str] | None:
     """What is found until `end_s` (monotonic), when the person's patience is over; None, without a word, where anything is
     wrong, for nobody asked yet."""
-    from opdctl.console import deadline
+    from opdctl.console import CommandTimeout, deadline
 
     try:
         with contextlib.redirect_stderr(io.StringIO()), deadline(max(end_s - time.monotonic(), LEAST_S)):
             return list(look())
-    except Exception:  # noqa: BLE001 - a shell would print it into the line that is being typed
+    except (Exception, CommandTimeout):  # noqa: BLE001 - a shell would print it into the line that is being typed
         return None

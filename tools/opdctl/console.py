@@ -88,8 +88,8 @@ def working(title: str) -> Iterator[None]:
         yield
 
 
-class CommandTimeout(Exception):
-    """The command's own --timeout ran out."""
+class CommandTimeout(BaseException):
+    """The command's own --timeout ran out. No `Exception`, as Ctrl-C is none: what a library passes over must not take it."""
 
 
 _AGAIN_S = 5.0
@@ -106,7 +106,7 @@ def deadline(timeout_s: float) -> Iterator[None]:
         raise usage_error(f"--timeout {timeout_s:g}: it takes a number of seconds", fix="give one, such as 300")
     previous = signal.signal(signal.SIGALRM, expire)
     begun_s = time.monotonic()
-    # Again and again: what is raised within a finaliser or another library's callback is printed and goes no further.
+    # Again and again: what is raised within a finaliser is printed and goes no further.
     others_s, _ = signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
     try:
         yield
