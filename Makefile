@@ -96,8 +96,10 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 # Tests that call uv or opdctl get the environment's own.
 test test-fast coverage fast-tier e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind)
-	$(BIN)/python -m pytest -m "not gpu and not matrix" $(ARGS)
+# Two end-to-end runs at once take 10 GiB; each waits for one core most of the time. 0: one after the other, for --pdb and -s.
+TEST_WORKERS := 2
+test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind), TEST_WORKERS=2 at once
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder -m "not gpu and not matrix" $(ARGS)
 
 # Without Go, Ray and a control plane: what a change of the core breaks first. `make test` has the rest.
 FAST := tests/test_imports.py $(addprefix tests/,config losses batch memory importance evaluation runs opdctl/kube) \

@@ -10,6 +10,8 @@ for _name in ("FORCE_COLOR", "COLUMNS"):
     os.environ.pop(_name, None)
 
 from collections.abc import Iterator  # noqa: E402
+from pathlib import PurePosixPath  # noqa: E402
+from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
@@ -27,3 +29,16 @@ def locks_end_with_their_test() -> Iterator[None]:
     yield
     while len(alive.HELD) > before:
         os.close(alive.HELD.pop())
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment has that runs some of these tests
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, a worker runs a file's tests one after the other, for what they share; the fast tier's share a control plane."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = PurePosixPath(nodeid.split("::", 1)[0])
+            return str(path.parent if path.parent.name == "fast_tier" else path)
+
+    return ByFile(config, log)

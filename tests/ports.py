@@ -1,5 +1,6 @@
 """Free TCP ports for servers that must be told theirs before they start."""
 
+import os
 import random
 import socket
 from pathlib import Path
@@ -13,14 +14,17 @@ _given: set[int] = set()
 def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
     """Distinct ports that nothing listens on and no earlier call gave, below the range of clients and of port 0.
 
-    A port from inside that range could be taken by anybody's connection between this look and the server's start.
+    A port from inside that range could be taken by anybody's connection between this look and the server's start, and so
+    could another worker's of pytest-xdist: each draws from ports of its own.
     """
     highest = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.is_file() else 32_768
     if highest - _LOWEST < 1_000:
         highest = 65_536  # a host whose clients may get any port: no range is safe here
     found: list[int] = []
+    number, count_of_workers = _worker()
+    ours = range(_LOWEST + number, highest, count_of_workers)
     # Not the global generator: tests that seed it would all draw the same ports.
-    for port in random.Random().sample(range(_LOWEST, highest), k=highest - _LOWEST):
+    for port in random.Random().sample(ours, k=len(ours)):
         if port in _given:
             continue  # it may not be bound yet
         with socket.socket() as probe:
@@ -36,3 +40,9 @@ def free_ports(count: int, *, address: str = "127.0.0.1") -> list[int]:
     raise OSError(
         f"{count} free TCP ports wanted on {address} between {_LOWEST} and {highest}, {len(found)} found beside {len(_given)} given before"
     )
+
+
+def _worker() -> tuple[int, int]:
+    """(which worker of pytest-xdist this is, of how many)."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

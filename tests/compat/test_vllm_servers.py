@@ -23,7 +23,7 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 from opd.compat.vllm_servers import begun_beside_models
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 300.0
+TIMEOUT_S = 600.0
 
 
 def play(how: str, num_ranks: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.commit import this_commit
+from tests.e2e_cpu.runs import TIMEOUT_S
 
 _reports: list[pytest.TestReport] = []
 
@@ -23,7 +24,7 @@ def pytest_collection_modifyitems(items):
         if "e2e_cpu" in item.path.parts:
             item.add_marker(pytest.mark.e2e)
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))
+                item.add_marker(pytest.mark.timeout(5 * TIMEOUT_S))  # up to four runs
 
 
 def pytest_runtest_logreport(report):

@@ -29,7 +29,7 @@ from tests.e2e.cluster.probes import is_listening
 from tests.ports import free_ports
 
 ADDRESS = "127.0.0.1"
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 600.0
 _UNANSWERED = (OSError, ValueError, http.client.HTTPException)  # no answer, or one that was cut short
 OBJECT_STORE_BYTES = 100_000_000
 _BIN = Path(sys.executable).parent

@@ -23,7 +23,7 @@ from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = Path(__file__).parent / "specs"
-TIMEOUT_S = 240.0
+TIMEOUT_S = 480.0  # one run of a minute; the host may be slow, and another worker's run beside it
 _ERROR = re.compile(r"\bERROR\b|Traceback \(most recent call last\)")
 
 
@@ -129,7 +129,7 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
 
 
 def run_and_kill(
-    at: Path | Sequence[Path], folder: Path, spec: str, *sets: str, timeout_s: float = 200.0, after_s: float = 0.0
+    at: Path | Sequence[Path], folder: Path, spec: str, *sets: str, timeout_s: float = TIMEOUT_S, after_s: float = 0.0
 ) -> Path:
     """Start and, `after_s` seconds after the file `at`, or one of several, is there, SIGKILL; which file it was.
 
@@ -148,7 +148,7 @@ def run_and_kill(
     finally:
         if process.poll() is None:
             kill_all(process.pid)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     return seen
 
 

@@ -43,7 +43,6 @@ def whole(tmp_path_factory) -> Outcome:
     return run(tmp_path_factory.mktemp("whole"), "opd", *_SETS).must_be_clean()
 
 
-@pytest.mark.timeout(900)  # a run to its end, one up to its kill, and for the first test the uninterrupted one
 def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     folder = tmp_path / "killed"
     run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
@@ -55,12 +54,10 @@ def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     _must_be_alike(resumed, whole)
 
 
-@pytest.mark.timeout(900)  # as above
 def test_two_rollout_processes_that_answer_in_any_order_make_the_same_run(tmp_path, whole):
     _must_be_alike(run(tmp_path, "opd", *_SETS, "rollout.num_agent_workers=2").must_be_clean(), whole)
 
 
-@pytest.mark.timeout(900)  # as above
 def test_every_row_is_trained_on_once_and_every_token_has_the_version_that_made_it(whole):
     assert max(row["rollout/age_max"] for row in whole.steps) > 1
     assert max(row["rollout/carried_share"] for row in whole.steps) > 0.2

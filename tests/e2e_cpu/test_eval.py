@@ -94,7 +94,6 @@ def test_a_reward_function_that_could_score_nothing_ends_a_run_before_anything_i
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(1200)  # three runs to their end and one up to its kill, of up to 950 s together
 def test_pass_rates_of_a_killed_run_go_on_where_its_answers_are_stored_and_weigh_a_training_run(tmp_path):
     sets = ("data.max_val_samples=400",)
     whole = run(tmp_path / "whole", "passrate", *sets).must_be_clean()

@@ -28,7 +28,6 @@ def _folder(outcome: Outcome, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}"
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_to_a_plain_model(tmp_path):
     whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
     compared = [row["training/rollout_probs_diff_max"] for row in whole.steps]
@@ -74,7 +73,6 @@ _AGENT = (
 
 
 @pytest.mark.matrix  # two runs to their end and one up to its kill; `make test` has opd's
-@pytest.mark.timeout(900)
 def test_a_killed_lora_agent_goes_on_to_the_uninterrupted_runs_adapters_and_conversations(tmp_path):
     sets = (*_LORA, *_AGENT, "trainer.total_steps=5", "trainer.save_freq=2")
     whole = run(tmp_path / "whole", "opd-agent", *sets).must_be_clean()

@@ -20,7 +20,6 @@ def _stage(outcome: Outcome, name: str) -> Outcome:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1700)  # two pipelines to their end, of up to 600 s each, and two up to a kill
 def test_kill_9_between_and_inside_stages_ends_as_the_uninterrupted_pipeline_bit_for_bit(tmp_path: Path) -> None:
     whole = _run(tmp_path / "whole")
     folder = tmp_path / "killed"

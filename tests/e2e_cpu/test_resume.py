@@ -68,7 +68,6 @@ def _pass_rates(path: Path) -> str:
     return f"opd.importance.problems.pass_rates={path}"
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
 def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tmp_path):
     # The original restarts its epochs at 0 and its file logger wipes the history (defect 14).
     answers, rates = _teacher_answers(tmp_path / "generations.parquet"), _pass_rates(tmp_path / "pass_rates.parquet")
@@ -116,7 +115,6 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     must_end_alike(resumed, whole, _STEPS)
 
 
-@pytest.mark.timeout(900)  # a wait for two steps and two ends, of up to 680 s together
 def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
     sets = ("trainer.total_steps=40", "trainer.save_freq=30")
     process = start(tmp_path, "opd", *sets)

@@ -11,7 +11,6 @@ from opd.store.local import LocalStore
 _SPEC, _STEPS = "opd-reward", 6
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_path):
     whole = run(tmp_path / "whole", _SPEC).must_be_clean()
     steps = whole.steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
@@ -17,7 +16,6 @@ def _shard(outcome: Outcome, name: str, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / f"{name}_world_size_1_rank_0.pt"
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_run_that_is_its_own_refreshed_teacher_ends_in_the_uninterrupted_runs_weights(tmp_path):
     whole = run(tmp_path / "whole", _SPEC).must_be_clean()
     assert [row["opd/teacher_step"] for row in whole.steps] == [0, 0, 2, 2, 4, 4]

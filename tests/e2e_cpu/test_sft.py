@@ -32,7 +32,6 @@ def _loss_of_the_start(outcome: Outcome) -> float:
     return sum(losses) / len(losses)
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill, of up to 710 s together
 def test_it_learns_the_answers_and_goes_on_after_a_kill_9_bit_for_bit(tmp_path):
     sets = (f"trainer.test_freq={_STEPS}",)
     whole = run(tmp_path / "whole", "sft", *sets).must_be_clean()

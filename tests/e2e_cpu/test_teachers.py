@@ -15,7 +15,6 @@ _SPEC, _STEPS = "opd-teachers", 6
 _READERS = ("carries", "drops", "mixed", "meant")
 
 
-@pytest.mark.timeout(900)  # two runs to their end and one up to its kill
 def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp_path):
     for name in ("whole", "killed"):
         write_remainders(tmp_path / name, seed=3, num_train=48)

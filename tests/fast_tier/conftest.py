@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import gotools
 
 # Set by CI: what cannot be tested is a failure there, not a skip.
 NO_SKIP_VARIABLES = ("OPD_NO_SKIP", "CI")
-_TEST_TIMEOUT_S = 400
+_TEST_TIMEOUT_S = 1200
 _LOGS = pytest.StashKey[list[Path]]()
 
 
@@ -69,8 +69,10 @@ def _running(folder: Path, config: pytest.Config) -> Iterator[FastTier]:
         found.stop()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Where the parts' logs are, when something failed."""
-    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-    if _LOGS in config.stash and any("fast_tier" in report.nodeid for report in failed):
-        terminalreporter.write_line(f"logs of the fast tier's parts: {', '.join(map(str, config.stash[_LOGS]))}")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test says where the parts' logs are."""
+    report = yield
+    if report.failed and (logs := item.config.stash.get(_LOGS, None)):
+        report.sections.append(("logs of the fast tier's parts", "\n".join(map(str, logs))))
+    return report

@@ -14,7 +14,7 @@ from tests.fast_tier.tier import ROOT, FastTier
 
 import gotools
 
-TIMEOUT_S = 150
+TIMEOUT_S = 300
 
 
 class Tool:

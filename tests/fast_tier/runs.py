@@ -61,7 +61,7 @@ def status(tier: FastTier, namespace: str, run: str) -> Tree:
     return tier.admin.get("rayjob", run, namespace=namespace).get("status", {})
 
 
-def reached(tier: FastTier, namespace: str, run: str, *states: str, timeout_s: float = 150) -> Tree:
+def reached(tier: FastTier, namespace: str, run: str, *states: str, timeout_s: float = 300) -> Tree:
     """The RayJob's status once its jobDeploymentStatus is one of these."""
 
     def look() -> Tree | None:

@@ -80,7 +80,6 @@ def leave_results(folder, name, seed, tmp_path):
     seal_checkpoint(folder / name, 2, {"data.pt": b"abc"})
 
 
-@pytest.mark.timeout(600, func_only=True)
 def test_a_new_user_types_every_command_of_the_tool_once(tier, walk, server, tmp_path, monkeypatch):
     at = ("-n", NAMESPACE)
     files = ("exp.yaml", "--site", "site.yaml", "--set", f"name={RUN}")

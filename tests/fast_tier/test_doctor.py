@@ -17,7 +17,6 @@ from opdctl.chart.values import load_experiments
 from opdctl.doctor.rendered import groups_of
 from opdctl.kube.dry_run import rendered_objects
 
-pytestmark = pytest.mark.timeout(400, func_only=True)
 BROKEN, ODD = cases("broken"), cases("odd")
 # Cases that differ in what the scheduler looks at, on a cluster whose pods and nodes doctor may see.
 OF_NODES = {

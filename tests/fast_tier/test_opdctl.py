@@ -30,7 +30,6 @@ def refused(done, *, code=1):
     return done.stderr
 
 
-@pytest.mark.timeout(600, func_only=True)
 def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     run = "life"
     text = good(tool.submit("quickstart", name=run))
@@ -66,7 +65,6 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     assert "claim life-checkpoints deleted" in good(tool("delete", run, "--claim", "--yes"))
 
 
-@pytest.mark.timeout(600, func_only=True)
 def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name(tier, tool):
     run = "ended"
     good(tool.submit("quickstart", layer=SHARED, name=run))

@@ -20,7 +20,6 @@ from tests.fast_tier.runs import admitted, is_active, nodes_by_role, pods, statu
 import gotools
 from opdctl.chart.values import merge
 
-pytestmark = pytest.mark.timeout(600, func_only=True)
 NAMESPACE = "opd"
 ELSEWHERE = (
     "helm repo add",

@@ -54,7 +54,6 @@ def says(tier, tool, run, *words):
     return tier.admin.until(f"status of {run} says {words}", told)
 
 
-@pytest.mark.timeout(600, func_only=True)
 def test_a_run_is_admitted_one_over_quota_waits_and_one_of_higher_priority_takes_the_place(tier, tool):
     with installed(tier, NAMESPACE, EXPERIMENT, QUEUED, run="first"):
         before = reached(tier, NAMESPACE, "first", "Running")

@@ -90,7 +90,7 @@ class FastTier:
         """helm as the namespace's `opd-user`."""
         command = [str(gotools.find("helm")), *map(str, arguments), "--namespace", namespace]
         return subprocess.run(
-            command, env=self.user(namespace).environment, capture_output=True, text=True, timeout=120, check=False
+            command, env=self.user(namespace).environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     def _start_kwok(self) -> None:

@@ -22,7 +22,7 @@ from tests.simulator.scheduler import Failure
 from tests.simulator.world import World
 
 # Less than pytest gives a test.
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:

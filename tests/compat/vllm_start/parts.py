@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-TIMEOUT_S = 200.0
+TIMEOUT_S = 400.0
 
 
 class Server:

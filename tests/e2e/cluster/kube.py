@@ -77,7 +77,7 @@ class Kube:
             "NO_PROXY": "*",
         }
 
-    def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+    def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
         """kubectl's output.
 
         Raises:
@@ -125,7 +125,7 @@ class Kube:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.run("create", "-n", namespace, "-f", "-", stdin=text)
 
-    def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 150) -> Any:
+    def until(self, what: str, look: Callable[[], Any], *, timeout_s: float = 300) -> Any:
         """The first true result of `look`, which may raise KubeError until then.
 
         Raises:

@@ -13,7 +13,7 @@ import kubeschemas
 
 NAMESPACE = "kuberay-system"
 _ACCOUNT = "kuberay-operator"
-CRDS_TIMEOUT_S = 300  # over a minute on a machine that has much else to do
+CRDS_TIMEOUT_S = 600  # over a minute on a machine that has much else to do
 
 
 def install_crds(plane: ControlPlane) -> None:

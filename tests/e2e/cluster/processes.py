@@ -46,7 +46,7 @@ class Processes:
                 preexec_fn=_die_with_parent,
             )
 
-    def wait_for(self, name: str, is_ready: Callable[[], bool], *, timeout_s: float = 120) -> float:
+    def wait_for(self, name: str, is_ready: Callable[[], bool], *, timeout_s: float = 300) -> float:
         """Wait until a started part is ready; returns the seconds it took.
 
         Raises:
