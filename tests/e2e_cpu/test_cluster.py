@@ -92,7 +92,7 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
             assert f"ray::{actor}" not in processes["head"], processes["head"]
             assert f"ray::{actor}" in processes["worker-0"], processes["worker-0"]
 
-        hook = cluster.exec("worker-0", "python", "-m", "opd.pods.stop", str(long), timeout=150)
+        hook = cluster.exec("worker-0", "python", "-m", "opd.pods.stop", str(long), timeout=TIMEOUT_S)
         assert (hook.returncode, "saved at step" in hook.stderr) == (0, True), hook.stderr + cluster.log("first")
         saved = int(hook.stderr.split("saved at step")[1].split()[0])
         assert (run_dir / "checkpoints" / f"global_step_{saved}" / "COMPLETE").exists()

@@ -28,6 +28,7 @@ def test_a_learning_rate_of_zero_leaves_the_student_as_it_was(tmp_path):
     assert after == before
 
 
+@pytest.mark.matrix
 def test_a_random_teacher_teaches_nothing(tmp_path):
     # One-sided: a teacher that finds every token equally likely drives the student from all it was sure of, so its
     # accuracy may fall; what it must not do is rise.

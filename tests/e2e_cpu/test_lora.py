@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill, weights
+from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, must_end_alike, run, run_and_kill, weights
 from transformers import AutoModelForCausalLM
 
 from opd.agent.trajectories import file_key, from_lines
@@ -28,8 +28,12 @@ def _folder(outcome: Outcome, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}"
 
 
-def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_to_a_plain_model(tmp_path):
-    whole = run(tmp_path / "whole", "opd", *_SETS).must_be_clean()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    return run(tmp_path_factory.mktemp("whole"), "opd", *_SETS).must_be_clean()
+
+
+def test_only_adapters_are_trained_and_the_run_converts_to_a_plain_model(tmp_path, whole):
     compared = [row["training/rollout_probs_diff_max"] for row in whole.steps]
     assert max(compared) < 1e-4, "in every step the answers are those of the model that is trained"
     start = AutoModelForCausalLM.from_pretrained(STUDENT_DIR).state_dict()
@@ -41,17 +45,10 @@ def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_
     optimizer = torch.load(_folder(whole) / "actor" / "optim_world_size_1_rank_0.pt", weights_only=False)
     assert len(optimizer["state"]) == sum(".lora_" in name for name in expected), "moments of the adapters only"
 
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
-    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
-    resumed = run(folder, "opd", *_SETS).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
-    must_end_alike(resumed, whole, _STEPS)
-
-    command = [sys.executable, "-m", "opd.convert", str(_folder(resumed)), "--dtype", "checkpoint"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    command = [sys.executable, "-m", "opd.convert", str(_folder(whole)), "--dtype", "checkpoint"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    model_dir = _folder(resumed).with_name(f"global_step_{_STEPS}-huggingface")
+    model_dir = _folder(whole).with_name(f"global_step_{_STEPS}-huggingface")
     assert json.loads((model_dir / "conversion.json").read_text())["verification"]["num_tensors"] == len(start)
     converted = AutoModelForCausalLM.from_pretrained(model_dir).state_dict()
     assert set(converted) == set(start)
@@ -63,6 +60,16 @@ def test_a_killed_lora_run_ends_in_the_uninterrupted_runs_adapters_and_converts_
         up, down = (expected[f"{layer}.lora_{part}.default.weight"].double() for part in "BA")
         torch.testing.assert_close(value.double(), base.double() + 2 * up @ down, rtol=1e-5, atol=1e-6, msg=name)
         assert not torch.equal(value, start[name]), name
+
+
+@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
+def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_adapters(tmp_path, whole):
+    folder = tmp_path / "killed"
+    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
+    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
+    resumed = run(folder, "opd", *_SETS).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    must_end_alike(resumed, whole, _STEPS)
 
 
 # Short conversations: the tasks that the bundled teacher was taught.

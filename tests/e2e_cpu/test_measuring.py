@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_end
 
 from opd.data.toy.task import write_parquet
@@ -51,6 +52,7 @@ def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, unti
     return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
 
 
+@pytest.mark.matrix  # three runs; `make test` has the measuring within a training run
 def test_pass_rates_that_are_asked_to_end_within_a_batch_go_on_from_its_answers_to_the_same_rates(tmp_path):
     # All forty prompts are one batch of 160 answers, here asked by a Ray actor. 14 of them lack, at most, those of 14 prompts: ten
     # that wait for the scorer, and four for what a run tries its scorer on.

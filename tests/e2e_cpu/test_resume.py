@@ -119,7 +119,7 @@ def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
     sets = ("trainer.total_steps=40", "trainer.save_freq=30")
     process = start(tmp_path, "opd", *sets)
     metrics = tmp_path / "out" / "opd" / "attempts" / "0001" / "metrics.jsonl"
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         if metrics.exists() and len(metrics.read_text().splitlines()) > 2:  # the validation and two steps
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
@@ -11,8 +11,12 @@ from opd.store.local import LocalStore
 _SPEC, _STEPS = "opd-reward", 6
 
 
-def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_path):
-    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    return run(tmp_path_factory.mktemp("whole"), _SPEC).must_be_clean()
+
+
+def test_each_step_has_the_parts_of_its_loss(whole):
     steps = whole.steps
     assert [row["opd/divergence_weight"] for row in steps] == [1.0, 0.25, 0.0, 0.0, 0.0, 0.0]
     assert [row["opd/policy_weight"] for row in steps] == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
@@ -25,6 +29,9 @@ def test_a_killed_run_with_a_reward_ends_in_the_uninterrupted_runs_weights(tmp_p
         assert row["opd/advantage_min"] <= 0 <= row["opd/advantage_max"]
     assert any(row["opd/advantage_zero"] < 1 for row in steps)
 
+
+@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
+def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     folder = tmp_path / "killed"
     run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
     newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 
 from opd.runs.resume import complete_steps
@@ -16,22 +17,31 @@ def _shard(outcome: Outcome, name: str, step: int = _STEPS) -> Path:
     return outcome.run_dir / "checkpoints" / f"global_step_{step}" / "actor" / f"{name}_world_size_1_rank_0.pt"
 
 
-def test_a_killed_run_that_is_its_own_refreshed_teacher_ends_in_the_uninterrupted_runs_weights(tmp_path):
-    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    return run(tmp_path_factory.mktemp("whole"), _SPEC).must_be_clean()
+
+
+def test_the_student_is_its_own_refreshed_teacher_behind_a_longer_prompt(whole):
     assert [row["opd/teacher_step"] for row in whole.steps] == [0, 0, 2, 2, 4, 4]
     for row in whole.steps:
         # The student's prompts have 14 tokens; `(`, three digits and `)` are five more.
         assert row["opd/teacher_prompt_length/mean"] == row["opd/teacher_prompt_length/max"] == 19
         assert row["data/num_teacher_overlong_dropped"] == 0
     assert whole.steps[0]["opd/divergence"] > 1e-3, "it reads another prompt than the student"
+    assert _shard(whole, "teacher", 3).exists(), "after step 3 the teacher is the student of step 2"
+    assert not _shard(whole, "teacher").exists(), "after step 6 it is the student of this very checkpoint"
 
+
+@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
+def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     folder = tmp_path / "killed"
     run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_3" / "COMPLETE", folder, _SPEC)
     newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
     resumed = run(folder, _SPEC).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
-    assert _shard(resumed, "teacher", 3).exists(), "after step 3 the teacher is the student of step 2"
-    assert not _shard(resumed, "teacher").exists(), "after step 6 it is the student of this very checkpoint"
+    assert _shard(resumed, "teacher", 3).exists()
+    assert not _shard(resumed, "teacher").exists()
     assert [row["opd/teacher_step"] for row in resumed.steps] == [0, 0, 2, 2, 4, 4]
     must_end_alike(resumed, whole, _STEPS)
 

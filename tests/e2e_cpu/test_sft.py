@@ -15,6 +15,7 @@ from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 _STEPS = 8  # as in specs/sft.yaml, like the seed and the 60 rows that are validated on
+_SET = f"trainer.test_freq={_STEPS}"
 
 
 def _loss_of_the_start(outcome: Outcome) -> float:
@@ -32,10 +33,17 @@ def _loss_of_the_start(outcome: Outcome) -> float:
     return sum(losses) / len(losses)
 
 
-def test_it_learns_the_answers_and_goes_on_after_a_kill_9_bit_for_bit(tmp_path):
-    sets = (f"trainer.test_freq={_STEPS}",)
-    whole = run(tmp_path / "whole", "sft", *sets).must_be_clean()
-    losses = [row["val-aux/loss"] for row in whole.rows if "val-aux/loss" in row]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    return run(tmp_path_factory.mktemp("whole"), "sft", _SET).must_be_clean()
+
+
+def _validations(outcome: Outcome) -> list[float]:
+    return [row["val-aux/loss"] for row in outcome.rows if "val-aux/loss" in row]
+
+
+def test_it_learns_the_answers(whole):
+    losses = _validations(whole)
     assert losses[0] == pytest.approx(_loss_of_the_start(whole), rel=1e-5)
     assert losses[-1] < losses[0]
     assert (whole.result["validation_before"], whole.result["validation_after"]) == (
@@ -46,15 +54,18 @@ def test_it_learns_the_answers_and_goes_on_after_a_kill_9_bit_for_bit(tmp_path):
     assert [row["actor/num_updates"] for row in whole.steps] == [2] * _STEPS
     assert "rollout" not in whole.output
 
+
+@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
+def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "sft" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "sft", *sets)
+    run_and_kill(folder / "out" / "sft" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "sft", _SET)
     newest = complete_steps([LocalStore(folder / "out" / "sft")])[-1]
     assert newest < _STEPS
 
-    resumed = run(folder, "sft", *sets).must_be_clean()
+    resumed = run(folder, "sft", _SET).must_be_clean()
     assert f"resuming from step {newest}" in resumed.output
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
         for name in ("training/global_step", "training/epoch", "actor/loss", "actor/grad_norm", "actor/lr"):
             assert mine[name] == theirs[name], name
-    assert resumed.steps[-1]["val-aux/loss"] == losses[-1]
+    assert resumed.steps[-1]["val-aux/loss"] == _validations(whole)[-1]
     must_end_alike(resumed, whole, _STEPS)

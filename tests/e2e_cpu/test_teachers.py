@@ -5,7 +5,7 @@ resume to the same bits.
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import must_end_alike, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
 from tests.remainders import write_remainders
 
 from opd.runs.resume import complete_steps
@@ -15,10 +15,14 @@ _SPEC, _STEPS = "opd-teachers", 6
 _READERS = ("carries", "drops", "mixed", "meant")
 
 
-def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp_path):
-    for name in ("whole", "killed"):
-        write_remainders(tmp_path / name, seed=3, num_train=48)
-    whole = run(tmp_path / "whole", _SPEC).must_be_clean()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Outcome:
+    folder = tmp_path_factory.mktemp("whole")
+    write_remainders(folder, seed=3, num_train=48)
+    return run(folder, _SPEC).must_be_clean()
+
+
+def test_each_row_is_read_by_its_own_teacher_and_each_reader_has_its_metrics(whole):
     for row in whole.steps:
         of = {
             name: [row[f"opd/teacher/{name}/{what}"] for what in ("divergence", "tokens", "rows")] for name in _READERS
@@ -36,7 +40,11 @@ def test_a_killed_run_of_two_teachers_ends_in_the_uninterrupted_runs_weights(tmp
     assert first["meant"] > 0.005
     assert all(sum(row[f"opd/teacher/{name}/rows"] for row in whole.steps) > 12 for name in _READERS)
 
+
+@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
+def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     folder = tmp_path / "killed"
+    write_remainders(folder, seed=3, num_train=48)
     run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
     newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
     resumed = run(folder, _SPEC).must_be_clean()
