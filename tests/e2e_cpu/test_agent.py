@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e_cpu import probe
 from tests.e2e_cpu.masks import Masks
-from tests.e2e_cpu.runs import ROOT, Outcome, command, finish
+from tests.e2e_cpu.runs import ROOT, TIMEOUT_S, Outcome, command, finish
 from tests.e2e_cpu.test_tokens import _records, read_by_the_student, said_by_the_rollout
 from transformers import AutoTokenizer
 
@@ -65,7 +65,7 @@ def start(folder: Path) -> Outcome:
         process = subprocess.Popen(
             [*command("opd-agent", sets), "--", *raw], cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True
         )
-    return finish(process, folder, "opd-agent", timeout_s=480).must_be_clean()
+    return finish(process, folder, "opd-agent", timeout_s=2 * TIMEOUT_S).must_be_clean()
 
 
 def tasks(database: Path) -> list[dict]:

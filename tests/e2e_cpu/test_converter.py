@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.e2e_cpu.runs import finish, start
+from tests.e2e_cpu.runs import TIMEOUT_S, finish, start
 from tests.e2e_cpu.test_agent import SCRIPT
 from tests.envs.deepplanning.chat_server import KEY, MODEL, completion, serving
 from tests.gpu_smoke import planner
@@ -39,7 +39,7 @@ def test_an_evaluation_says_who_made_the_plans_and_keeps_what_it_paid_for(tmp_pa
         sets["reward.converter.url"] = server.url
         words = [f"{key}={value}" for key, value in sets.items()]
         process = start(tmp_path, "opd-agent-eval", *words, raw=[f"{SCRIPT}.assistant={hydra_value(turns)}"])
-        outcome = finish(process, tmp_path, "opd-agent-eval", timeout_s=480).must_be_clean()
+        outcome = finish(process, tmp_path, "opd-agent-eval", timeout_s=2 * TIMEOUT_S).must_be_clean()
     found = outcome.result["eval"]["deepplanning_travel_en"]
     # One plan for three cases: right for one, against the others' prices it breaks one rule of one of eight dimensions.
     assert (found["num_problems"], found["mean"]) == (3, pytest.approx(1 / 3))

@@ -177,7 +177,7 @@ def test_a_command_line_as_verls_users_write_it_trains(tmp_path):
 def test_plain_hydra_without_a_teacher_says_what_is_missing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "opd.main_opd", "trainer.device=cpu", f"actor_rollout_ref.model.path={tmp_path}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 2
     assert "opd.teacher.path\n    rule:  the key is required\n    fix:   set it, TEACHER_MODEL_PATH" in done.stderr

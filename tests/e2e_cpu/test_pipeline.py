@@ -11,7 +11,7 @@ _STEPS = 3  # of the second stage, as in specs/pipeline.yaml
 
 
 def _run(folder: Path) -> Outcome:
-    return finish(start(folder, "pipeline"), folder, "pipeline", timeout_s=600).must_be_clean()
+    return finish(start(folder, "pipeline"), folder, "pipeline", timeout_s=1200).must_be_clean()
 
 
 def _stage(outcome: Outcome, name: str) -> Outcome:
@@ -24,10 +24,10 @@ def test_kill_9_between_and_inside_stages_ends_as_the_uninterrupted_pipeline_bit
     whole = _run(tmp_path / "whole")
     folder = tmp_path / "killed"
     store, local = (folder / "out" / place / "stages" for place in ("store/pipeline", "pipeline"))
-    run_and_kill(store / "pipeline-warmup" / "result.json", folder, "pipeline", timeout_s=600)
+    run_and_kill(store / "pipeline-warmup" / "result.json", folder, "pipeline", timeout_s=1200)
     assert not (local / "pipeline-distil").exists()
     run_and_kill(
-        local / "pipeline-distil" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "pipeline", timeout_s=600
+        local / "pipeline-distil" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "pipeline", timeout_s=1200
     )
     assert not (store / "pipeline-distil" / "result.json").exists()
     ended = _run(folder)
