@@ -62,6 +62,7 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_
     assert any("prompt too long" in line and line.rstrip(" │").endswith("0") for line in outcome.output.splitlines())
 
 
+@pytest.mark.matrix
 def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
     # It can be imported where the run is started and nowhere else, like one whose licence or library a node lacks.
     (tmp_path / "scorer.py").write_text(

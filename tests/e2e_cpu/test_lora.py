@@ -105,7 +105,9 @@ def _said(outcome: Outcome, step: int) -> list[tuple]:
     return [(item.prompt, item.segments, item.ending, item.score) for item in items]
 
 
-@pytest.mark.parametrize("kind", ["grpo", "sft", "opd-agent"])
+@pytest.mark.parametrize(
+    "kind", ["grpo", *(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sft", "opd-agent"))]
+)
 def test_a_lora_run_of_another_kind_moves_adapters_only(tmp_path, kind):
     sets = {
         "grpo": ("recipe=grpo-native", "grpo.kl_loss_coef=0.1", "actor.ppo_mini_batch_size=16"),  # one update a step

@@ -14,6 +14,7 @@ from opd.evaluation.pass_rates import PassRate, prompt_id, read_pass_rates, writ
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.trainer.measured_rates import UNFINISHED_KEY
 
+pytestmark = pytest.mark.matrix  # `make test` measures at a stage switch in test_resume
 # Where a file `until` lies beside it, its calls beyond that many do not return: a batch that goes on for longer than any grace.
 _SCORER = """
 import os, time
@@ -52,7 +53,6 @@ def _ended_and_gone_on(tmp_path: Path, spec: str, sets: tuple[str, ...], *, unti
     return whole, ended, run(tmp_path / "ended", spec, *sets, *scorer).must_be_clean()
 
 
-@pytest.mark.matrix  # three runs; `make test` has the measuring within a training run
 def test_pass_rates_that_are_asked_to_end_within_a_batch_go_on_from_its_answers_to_the_same_rates(tmp_path):
     # All forty prompts are one batch of 160 answers, here asked by a Ray actor. 14 of them lack, at most, those of 14 prompts: ten
     # that wait for the scorer, and four for what a run tries its scorer on.

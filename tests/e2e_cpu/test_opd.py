@@ -104,6 +104,7 @@ def test_two_ranks_train_like_one(tmp_path, mode):
     assert second["training/rollout_probs_diff_max"] < 1e-5
 
 
+@pytest.mark.matrix
 def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_path):
     # The original never repeats prompts, so that its weights compare different prompts (defect 1).
     outcome = run(

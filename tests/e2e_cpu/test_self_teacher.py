@@ -46,6 +46,7 @@ def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, 
     must_end_alike(resumed, whole, _STEPS)
 
 
+@pytest.mark.matrix
 def test_a_template_that_is_the_prompt_makes_the_start_its_own_teacher(tmp_path):
     outcome = run(
         tmp_path, _SPEC, "teacher.prompt={prompt}", "teacher.refresh_every=0", "trainer.total_steps=1"
