@@ -130,8 +130,8 @@ e2e: setup ## CPU image, cluster, scenarios as a user would run them, evidence i
 e2e-verify: ## judge the last run's evidence again; fails on a broken promise or a tampered copy
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e verify
 
-e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU; without ARGS its table goes to tests/e2e_cpu/RESULTS.md
-	$(BIN)/python -m pytest tests/e2e_cpu tests/convert/test_trained.py $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
+e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU, TEST_WORKERS=2 at once; without ARGS its table goes to tests/e2e_cpu/RESULTS.md
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder tests/e2e_cpu tests/convert/test_trained.py $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
 
 # vLLM takes GBs of disk and a start of it half a minute: a target of its own.
 test-vllm: $(CPU_VLLM)/.stamp ## the rollout server that runs on GPUs have, on this machine's CPU: whole runs with vLLM

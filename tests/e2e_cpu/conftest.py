@@ -34,7 +34,9 @@ def pytest_runtest_logreport(report):
 
 def pytest_sessionfinish(session):
     target = session.config.getoption("--results", None)
-    if target is None or not _reports:
+    if (
+        target is None or not _reports or hasattr(session.config, "workerinput")
+    ):  # of pytest-xdist, which has a part of them
         return
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "transformers", "ray"))
     lines = [
@@ -43,7 +45,7 @@ def pytest_sessionfinish(session):
         "Written by `make e2e-cpu`; each row is a test that starts `python -m opd.launch` as a user does.",
         "",
         f"{datetime.date.today().isoformat()}, commit {this_commit(Path(target))}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores; {packages}.",
+        f"{os.cpu_count()} cores, {max(session.config.getoption('numprocesses', None) or 1, 1)} run(s) at a time; {packages}.",
         "",
         "| run | outcome | seconds |",
         "| --- | --- | ---: |",
