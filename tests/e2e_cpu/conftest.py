@@ -34,9 +34,8 @@ def pytest_runtest_logreport(report):
 
 def pytest_sessionfinish(session):
     target = session.config.getoption("--results", None)
-    if (
-        target is None or not _reports or hasattr(session.config, "workerinput")
-    ):  # of pytest-xdist, which has a part of them
+    is_worker = hasattr(session.config, "workerinput")  # of pytest-xdist, which has a part of them
+    if target is None or not _reports or is_worker:
         return
     packages = ", ".join(f"{name} {version(name)}" for name in ("verl", "torch", "transformers", "ray"))
     lines = [
