@@ -69,7 +69,9 @@ def teacher(tmp_path, marker, monkeypatch) -> str:
 def test_a_worker_runs_the_teachers_code_by_the_teachers_flag_alone(student, teacher, marker):
     def update(student_flag: bool, teacher_flag: bool) -> dict:
         flags = [f"{STUDENT_FLAG}={student_flag}", f"opd.teacher.trust_remote_code={teacher_flag}"]
-        (result,) = run_cases([Case(student=student, teacher=teacher, rows=uneven_rows(), overrides=flags)])
+        (result,) = run_cases(
+            [Case(student=student, teacher=teacher, rows=uneven_rows(), overrides=flags)], is_fresh=True
+        )
         return result
 
     assert "trust_remote_code" in update(True, False)["error"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -414,6 +414,13 @@ def _keep_gradients(engine) -> dict[str, torch.Tensor]:
     return kept
 
 
+_IMPORTED = [
+    "verl",
+    "opd.trainer.entry",
+    *(f"opd.worker.{name}" for name in ("opd_worker", "policy_worker", "answer_worker")),
+]
+
+
 def _main(rank: int, world: int, port: int, folder: str) -> None:
     cases = pickle.loads((Path(folder) / "cases.pkl").read_bytes())
     local = rank if cases[0].device == "cuda" else 0
@@ -438,34 +445,43 @@ def _main(rank: int, world: int, port: int, folder: str) -> None:
     leave()
 
 
-def run_cases(cases: list[Case], *, world: int = 1, timeout_s: float = 900.0) -> list[dict[str, Any]]:
+def run_cases(
+    cases: list[Case], *, world: int = 1, timeout_s: float = 900.0, is_fresh: bool = False
+) -> list[dict[str, Any]]:
     """Run the cases one after another on `world` ranks (a process each); results of rank 0.
+
+    `is_fresh`: the ranks import everything themselves, in the environment of this call.
 
     Ranks other than 0 must agree with it: their metrics are compared here.
     """
     [port] = free_ports(1)
-    environment = os.environ | {
+    environment = {
         "PYTHONPATH": f"{Path(opd.__file__).parents[1]}:{ROOT}",  # the sources under test, also where they are a copy
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONWARNINGS": "ignore",
     }
-    if cases[0].device == "cpu":
+    if on_cpu := cases[0].device == "cpu":
         environment |= {"VERL_USE_EXTERNAL_MODULES": "opd.compat.cpu", "VERL_ENGINE_DEVICE": "cuda"}
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
+    # Forked from one process that has imported it all, which takes longer than most cases; CUDA's processes cannot be.
+    context = multiprocessing.get_context("forkserver" if on_cpu and not is_fresh else "spawn")
+    context.set_forkserver_preload(_IMPORTED)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
-        code = "import sys; from tests.worker.workers import _main; _main(*map(int, sys.argv[1:4]), sys.argv[4])"
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", code, str(rank), str(world), str(port), folder], env=environment)
-            for rank in range(world)
-        ]
+        ranks = [context.Process(target=_main, args=(rank, world, port, folder), daemon=True) for rank in range(world)]
+        with patch.dict(os.environ, environment):  # the forking process is begun by the first of them
+            if on_cpu:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            for process in ranks:
+                process.start()
+        deadline_s = time.monotonic() + timeout_s
         try:
-            codes = [process.wait(timeout=timeout_s) for process in ranks]
+            for process in ranks:
+                process.join(max(deadline_s - time.monotonic(), 0))
+            codes = [process.exitcode for process in ranks]
         finally:
             for process in ranks:
-                if process.poll() is None:
-                    process.kill()
+                process.kill()
         assert codes == [0] * world, f"worker processes ended with {codes}"
         results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
     for mine, other in zip(results[0], results[-1], strict=True):
