@@ -96,7 +96,7 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 # Tests that call uv or opdctl get the environment's own.
 test test-fast coverage fast-tier e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# Two end-to-end runs at once take 10 GiB; each waits for one core most of the time. 0: one after the other, for --pdb and -s.
+# Two end-to-end runs at once take about 6 GiB. 0: one test after the other, for --pdb and -s.
 TEST_WORKERS := 2
 test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind), TEST_WORKERS=2 at once
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder -m "not gpu and not matrix" $(ARGS)
