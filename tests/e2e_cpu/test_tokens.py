@@ -11,7 +11,9 @@ from tests.e2e_cpu.runs import ROOT, run
 
 
 def _records(folder, kind):
-    return [json.loads(line) for path in sorted(folder.glob(f"{kind}.*.jsonl")) for line in path.read_text().splitlines()]
+    return [
+        json.loads(line) for path in sorted(folder.glob(f"{kind}.*.jsonl")) for line in path.read_text().splitlines()
+    ]
 
 
 def said_by_the_rollout(rows):
