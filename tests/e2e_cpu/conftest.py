@@ -50,8 +50,9 @@ def pytest_sessionfinish(session):
         "| --- | --- | ---: |",
     ]
     for report in _reports:
-        name = report.nodeid.split("::", 1)[1].removeprefix("test_").replace("_", " ")
-        lines.append(f"| {name} | {report.outcome} | {report.duration:.0f} |")
+        file, name = report.nodeid.split("::", 1)
+        subject, name = (text.removeprefix("test_").replace("_", " ") for text in (Path(file).stem, name))
+        lines.append(f"| {subject}: {name} | {report.outcome} | {report.duration:.0f} |")
     kills = [str(value) for report in _reports for name, value in report.user_properties if name == "kill"]
     if kills:
         lines += [
