@@ -121,9 +121,13 @@ def finish(process: subprocess.Popen[str], folder: Path, spec: str, timeout_s: f
         returncode = process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.terminate()
-        process.wait(timeout=60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=60)
         tail = (folder / "run.log").read_text()[-6000:]
         raise AssertionError(f"{spec} did not end within {timeout_s:.0f} s:\n{tail}") from None
+    finally:
+        if process.poll() is None:  # also where the test's own limit ends this: its Ray would go on beside other tests
+            kill_all(process.pid)
     output = (folder / "run.log").read_text()
     return Outcome(returncode=returncode, output=output, run_dir=folder / "out" / spec)
 

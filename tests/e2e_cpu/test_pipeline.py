@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.e2e_cpu.runs import Outcome, finish, must_end_alike, run_and_kill, start
 
+pytestmark = pytest.mark.timeout(5000)  # up to four pipelines of 1,200 s
 _STEPS = 3  # of the second stage, as in specs/pipeline.yaml
 
 

@@ -450,7 +450,7 @@ def run_cases(
 ) -> list[dict[str, Any]]:
     """Run the cases one after another on `world` ranks (a process each); results of rank 0.
 
-    `is_fresh`: the ranks import everything themselves, in the environment of this call.
+    `is_fresh`: the ranks import everything themselves, in the environment of this call; others have that of the first call.
 
     Ranks other than 0 must agree with it: their metrics are compared here.
     """
@@ -469,20 +469,22 @@ def run_cases(
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cases.pkl").write_bytes(pickle.dumps(cases))
         ranks = [context.Process(target=_main, args=(rank, world, port, folder), daemon=True) for rank in range(world)]
-        with patch.dict(os.environ, environment):  # the forking process is begun by the first of them
-            if on_cpu:
-                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-            for process in ranks:
-                process.start()
         deadline_s = time.monotonic() + timeout_s
         try:
+            with patch.dict(os.environ, environment):  # the forking process is begun by the first of them
+                if on_cpu:
+                    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+                for process in ranks:
+                    process.start()
             for process in ranks:
                 process.join(max(deadline_s - time.monotonic(), 0))
             codes = [process.exitcode for process in ranks]
         finally:
             for process in ranks:
-                process.kill()
-        assert codes == [0] * world, f"worker processes ended with {codes}"
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+        assert codes == [0] * world, f"worker processes ended with {codes} (None: not within {timeout_s:g} s)"
         results = [torch.load(Path(folder) / f"results_{rank}.pt", weights_only=False) for rank in range(world)]
     for mine, other in zip(results[0], results[-1], strict=True):
         if "metrics" in mine and "metrics" in other:
