@@ -19,6 +19,7 @@ import torch
 from tests.listening import Listener, listeners
 
 from opd.runs.metrics import read_metrics
+from opd.runs.resume import complete_steps
 from opd.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,3 +172,14 @@ def run_and_end(at: Path, folder: Path, spec: str, *sets: str, timeout_s: float 
 def run(folder: Path, spec: str, *sets: str) -> Outcome:
     """Start and finish; the spec is a file of `specs/`, its run is named like it."""
     return finish(start(folder, spec, *sets), folder, spec)
+
+
+def kill_and_resume(folder: Path, spec: str, *sets: str, behind: int) -> Outcome:
+    """SIGKILL once the checkpoint of the step `behind` is sealed, and the same run again: it goes on from the newest sealed step to its end."""
+    run_dir = folder / "out" / spec
+    run_and_kill(run_dir / "checkpoints" / f"global_step_{behind}" / "COMPLETE", folder, spec, *sets)
+    newest = complete_steps([LocalStore(run_dir)])[-1]  # a later one on a machine that stalled this test
+    resumed = run(folder, spec, *sets).must_be_clean()
+    assert f"resuming from step {newest}" in resumed.output
+    assert resumed.steps[-1]["training/global_step"] > newest, "the kill left something to do"
+    return resumed

@@ -6,10 +6,8 @@ import json
 
 import pytest
 from tests.e2e_cpu.carried import NUM_ROWS, NUM_STEPS, SETS, must_follow, rows_of
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
 from opd.trainer.carried_file import CHECKPOINT_FILE
 
 _SAVED = (2, 4, 6, 8)
@@ -44,14 +42,7 @@ def whole(tmp_path_factory) -> Outcome:
 
 
 def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
-    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
-    assert newest < NUM_STEPS
-    resumed = run(folder, "opd", *_SETS).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
-
-    _must_be_alike(resumed, whole)
+    _must_be_alike(kill_and_resume(tmp_path, "opd", *_SETS, behind=2), whole)
 
 
 @pytest.mark.matrix

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, must_end_alike, run, run_and_kill, weights
+from tests.e2e_cpu.runs import TIMEOUT_S, Outcome, kill_and_resume, must_end_alike, run, weights
 from transformers import AutoModelForCausalLM
 
 from opd.agent.trajectories import file_key, from_lines
 from opd.data.toy import STUDENT_DIR
 from opd.envs.travel.toy import STUDENT as AGENT_STUDENT
 from opd.envs.travel.toy import model_folder
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
 
 _STEPS = 6
 _LORA = ("model.lora.rank=4", "model.lora.alpha=8", "actor.learning_rate=3e-3")
@@ -64,12 +62,7 @@ def test_only_adapters_are_trained_and_the_run_converts_to_a_plain_model(tmp_pat
 
 @pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_adapters(tmp_path, whole):
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *_SETS)
-    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]
-    resumed = run(folder, "opd", *_SETS).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
-    must_end_alike(resumed, whole, _STEPS)
+    must_end_alike(kill_and_resume(tmp_path, "opd", *_SETS, behind=2), whole, _STEPS)
 
 
 # Short conversations: the tasks that the bundled teacher was taught.
@@ -83,14 +76,7 @@ _AGENT = (
 def test_a_killed_lora_agent_goes_on_to_the_uninterrupted_runs_adapters_and_conversations(tmp_path):
     sets = (*_LORA, *_AGENT, "trainer.total_steps=5", "trainer.save_freq=2")
     whole = run(tmp_path / "whole", "opd-agent", *sets).must_be_clean()
-
-    folder = tmp_path / "killed"
-    sealed = folder / "out" / "opd-agent" / "checkpoints" / "global_step_2" / "COMPLETE"
-    run_and_kill(sealed, folder, "opd-agent", *sets)
-    newest = complete_steps([LocalStore(folder / "out" / "opd-agent")])[-1]
-    assert newest < 5
-    resumed = run(folder, "opd-agent", *sets).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
+    resumed = kill_and_resume(tmp_path / "killed", "opd-agent", *sets, behind=2)
     must_end_alike(resumed, whole, 5)
     assert any(".lora_B." in name and value.any() for name, value in weights(whole, 5).items())
     for step in (1, 5):

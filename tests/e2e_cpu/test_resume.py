@@ -14,14 +14,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.e2e_cpu import begun_run
-from tests.e2e_cpu.runs import TIMEOUT_S, finish, must_end_alike, run, run_and_kill, start
+from tests.e2e_cpu.runs import TIMEOUT_S, finish, kill_and_resume, must_end_alike, run, start
 
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.evaluation.samples import Sample, write_generations
-from opd.runs.resume import complete_steps
 from opd.runs.tokens import file_key, from_bytes
-from opd.store.local import LocalStore
 
 _STEPS = 8
 _SETS = (f"trainer.total_steps={_STEPS}", "trainer.save_freq=2", "data.max_train_samples=48", "trainer.total_epochs=9")
@@ -73,14 +71,7 @@ def test_kill_9_and_resume_ends_in_the_uninterrupted_runs_weights_bit_for_bit(tm
     answers, rates = _teacher_answers(tmp_path / "generations.parquet"), _pass_rates(tmp_path / "pass_rates.parquet")
     sets = (*_SETS, *_STAGES, answers, rates)
     whole = run(tmp_path / "whole", "opd", *sets).must_be_clean()
-
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "opd" / "checkpoints" / "global_step_2" / "COMPLETE", folder, "opd", *sets)
-    newest = complete_steps([LocalStore(folder / "out" / "opd")])[-1]  # 2, or later on a machine that stalled this test
-    assert newest < _STEPS
-
-    resumed = run(folder, "opd", *sets).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output, "it goes on from the newest sealed step"
+    resumed = kill_and_resume(tmp_path / "killed", "opd", *sets, behind=2)
     assert ["opd.preflight: " in outcome.output for outcome in (whole, resumed)] == [True, False]
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     assert [row["training/epoch"] for row in resumed.steps] == [row["training/epoch"] for row in whole.steps]

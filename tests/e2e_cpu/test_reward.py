@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
-
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
+from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 
 _SPEC, _STEPS = "opd-reward", 6
 
@@ -32,10 +29,6 @@ def test_each_step_has_the_parts_of_its_loss(whole):
 
 @pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
-    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
-    resumed = run(folder, _SPEC).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
+    resumed = kill_and_resume(tmp_path, _SPEC, behind=2)
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     must_end_alike(resumed, whole, _STEPS)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
-
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
+from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 
 _SPEC, _STEPS = "opd-self", 6
 
@@ -35,11 +32,7 @@ def test_the_student_is_its_own_refreshed_teacher_behind_a_longer_prompt(whole):
 
 @pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_3" / "COMPLETE", folder, _SPEC)
-    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
-    resumed = run(folder, _SPEC).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
+    resumed = kill_and_resume(tmp_path, _SPEC, behind=3)
     assert _shard(resumed, "teacher", 3).exists()
     assert not _shard(resumed, "teacher").exists()
     assert [row["opd/teacher_step"] for row in resumed.steps] == [0, 0, 2, 2, 4, 4]

@@ -6,13 +6,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from opd.data.answered import answered_rows
 from opd.data.toy import STUDENT_DIR
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
 
 _STEPS = 8  # as in specs/sft.yaml, like the seed and the 60 rows that are validated on
 _SET = f"trainer.test_freq={_STEPS}"
@@ -57,13 +55,7 @@ def test_it_learns_the_answers(whole):
 
 @pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
-    folder = tmp_path / "killed"
-    run_and_kill(folder / "out" / "sft" / "checkpoints" / "global_step_1" / "COMPLETE", folder, "sft", _SET)
-    newest = complete_steps([LocalStore(folder / "out" / "sft")])[-1]
-    assert newest < _STEPS
-
-    resumed = run(folder, "sft", _SET).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
+    resumed = kill_and_resume(tmp_path, "sft", _SET, behind=1)
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):
         for name in ("training/global_step", "training/epoch", "actor/loss", "actor/grad_norm", "actor/lr"):
             assert mine[name] == theirs[name], name

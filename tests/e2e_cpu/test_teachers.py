@@ -5,11 +5,8 @@ resume to the same bits.
 from __future__ import annotations
 
 import pytest
-from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_kill
+from tests.e2e_cpu.runs import Outcome, kill_and_resume, must_end_alike, run
 from tests.remainders import write_remainders
-
-from opd.runs.resume import complete_steps
-from opd.store.local import LocalStore
 
 _SPEC, _STEPS = "opd-teachers", 6
 _READERS = ("carries", "drops", "mixed", "meant")
@@ -43,12 +40,8 @@ def test_each_row_is_read_by_its_own_teacher_and_each_reader_has_its_metrics(who
 
 @pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
-    folder = tmp_path / "killed"
-    write_remainders(folder, seed=3, num_train=48)
-    run_and_kill(folder / "out" / _SPEC / "checkpoints" / "global_step_2" / "COMPLETE", folder, _SPEC)
-    newest = complete_steps([LocalStore(folder / "out" / _SPEC)])[-1]
-    resumed = run(folder, _SPEC).must_be_clean()
-    assert f"resuming from step {newest}" in resumed.output
+    write_remainders(tmp_path, seed=3, num_train=48)
+    resumed = kill_and_resume(tmp_path, _SPEC, behind=2)
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))
     must_end_alike(resumed, whole, _STEPS)
 
