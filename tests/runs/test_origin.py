@@ -19,6 +19,11 @@ def test_image_and_commit_are_what_image_and_chart_say():
     assert file_key(3) == "attempts/0003/origin.json"
 
 
+def test_sources_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.path", [])  # where the metadata of installed packages are looked for
+    assert origin({"OPD_REVISION": "c0ffee"})["version"] == ""
+
+
 def test_it_lies_with_the_attempt_and_a_store_that_is_away_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

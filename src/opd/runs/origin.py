@@ -9,7 +9,7 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def file_key(attempt: int) -> str:
 def origin(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Of this process; what cannot be told is empty."""
     return {
-        "version": version("opd"),
+        "version": _version(),
         "commit": environment.get(REVISION_VARIABLE) or _commit_of_checkout(Path(__file__).resolve().parents[3]),
         "image": environment.get(IMAGE_VARIABLE, ""),
         "python": platform.python_version(),
@@ -71,6 +71,14 @@ def _add(store: Store, attempt: int, **found: Any) -> None:
         store.put_json(file_key(attempt), {**told, **found})
     except (StoreError, CorruptRecord) as error:
         logger.warning("%s of attempt %d are not stored: %s", " and ".join(found), attempt, error)
+
+
+def _version() -> str:
+    """Empty where the sources are only on PYTHONPATH, as a copy of them mounted over an image is."""
+    try:
+        return version("opd")
+    except PackageNotFoundError:
+        return ""
 
 
 def _commit_of_checkout(folder: Path) -> str:
