@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -325,6 +326,7 @@ def main() -> None:
     if arguments.models is not None:
         _make_models(folder, arguments.models)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it has started ends with it
     import torch
 
     if not torch.cuda.is_available():
