@@ -169,7 +169,7 @@ bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, a
 	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
-bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as many runs at a time as there are GPUs (not timed yet; by the steps seen some 40 minutes of one GPU, 15 of four)
+bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as many runs at a time as there are GPUs (about 14 minutes of three; some 40 of one)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_schedules $(ARGS)
 
 bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second, divergences of every layout, a rank killed (20 minutes of four GPUs)

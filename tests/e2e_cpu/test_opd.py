@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,10 @@ def test_a_run_with_each_divergence_trains_and_leaves_a_result(tmp_path, loss):
     assert outcome.result["updates"] == 6
     assert outcome.result["updates_skipped"] == 0
     assert outcome.result["faults"] == []
+    for model in (STUDENT_DIR, TEACHER_DIR):
+        assert re.search(
+            rf"start: \S*/{model.name}: \d+\.\d s to read, \d+\.\d s to spread over the ranks, ", outcome.output
+        )
     tokens_are_told(outcome)
     origin = json.loads(
         (outcome.run_dir.parent / "store" / outcome.run_dir.name / "attempts/0001/origin.json").read_text()

@@ -1,13 +1,13 @@
 """Estimates the seconds of a step's parts from a plan: products at a measured rate, decoding by the bytes that it reads.
 
-Every constant is a measurement on one H200 (tests/benchmarks/gpu/NOTES.md). What is not in it: log-probabilities of rollouts,
+The constants are measured on H200s or fitted to what was (tests/benchmarks/gpu/NOTES.md); the host's to hosts whose other GPUs trained too. What is not in it: log-probabilities of rollouts,
 validations, checkpoints, conversations with tools, and collective calls, which are taken to hide behind computing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -28,16 +28,20 @@ HOST_LAYER_S = 5e-3
 of two rows took 135 ms each with 28 layers. Twice as long uncompiled, half as long again with checkpointing."""
 DECODE_SHARE = 0.83
 """Of that rate that the products of decoded rows reach: 6.2 us a row of a 1.7B model."""
-HOST_STEP_S, HOST_ROW_S = 1.2e-3, 17e-6
-"""Of vLLM's scheduler for a decoding step and for each row in it, beside the GPU: what many rows of a small model wait for."""
+HOST_STEP_S, HOST_ROW_S = 1.5e-3, 36e-6
+"""Of vLLM's engine on the host for a decoding step and for each row in it, beside the GPU: what many rows of a small model wait for."""
+UPDATE_S = 0.6
+"""Of a student's phase beside its micro-batches' products: 0.4 to 1.1 s where a host's other GPUs trained, -0.2 to 0.6 s elsewhere."""
 SYNC_BYTES_A_SECOND = 10.8e9
 """Weights on their way to the rollout server: 3.44 GB in 0.32 s."""
 HOST_BYTES_A_SECOND = 20e9
 """Between device and host, pinned; an assumption."""
 REST_S = 0.5
 """Everything else: 0.3 s of a rollout's start and end, 0.2 s of the driver's own."""
-SLOW_HOST = 1.7
-"""How many times as long as told a step took on a slow host whose other GPUs were busy, at the most."""
+STRETCH = 64
+"""Decoding steps that are told as one, by their mean."""
+SLOW_HOST = 1.4
+"""How many times as long as told a step of a run on one GPU took in the median, at the most, on a slow host whose other GPUs were busy."""
 SIGMA = 0.8
 """Of the logarithm of a response's length, where only the mean is given."""
 
@@ -140,7 +144,7 @@ def make_pace(
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight, keeps_prefixes),
         teacher=teacher_s,
-        student=max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
+        student=UPDATE_S + max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
         moving=_moving(plan, teacher_s),
     )
@@ -160,7 +164,7 @@ def _rollout(
     in_flight: int | None,
     keeps_prefixes: bool,
 ) -> float:
-    """As long as the longest response takes, alone, and what every row adds to the steps that it is in.
+    """Decoding steps, each as long as the GPU or the host takes for it, whichever takes longer.
 
     With carried responses the decode batch is always full: as many steps as it takes for a step's tokens, and once an update
     the prompts and tokens of those on their way are read again, unless they are kept. A response on its way is a long one more often than not: their mean
@@ -168,17 +172,33 @@ def _rollout(
     """
     shape, ranks = plan.job.student, plan.job.rollout_ranks
     servers, weights = max(1, num_ranks // ranks), plan.job.compute_bytes * shape.num_params
-    steps, read_again = max(lengths), 0.0
+    row_s = 2.0 * shape.num_params / (DECODE_SHARE * rates.operations)
+    cached_token_s = plan.job.key_value_bytes * 2 * shape.key_width * shape.layers / rates.read_bytes
+    alone_s = shape.layers * LAYER_S + weights / ranks / rates.read_bytes
+    rollout_s = 0.0
+    for steps, num_rows, num_cached in _decoding(lengths, prompt_tokens, in_flight):
+        gpu_s = alone_s + (row_s * num_rows + cached_token_s * num_cached) / (servers * ranks)
+        rollout_s += steps * max(gpu_s, HOST_STEP_S + HOST_ROW_S * num_rows / servers)
+    if in_flight is not None and not keeps_prefixes:
+        read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
+        rollout_s += row_s * read_again / (servers * ranks)
+    return rollout_s
+
+
+def _decoding(lengths: Sequence[int], prompt_tokens: int, in_flight: int | None) -> Iterator[tuple[float, int, float]]:
+    """(decoding steps, rows in each, tokens that those have in the cache on average), from the start of a rollout to its end."""
     if in_flight is not None:
-        steps = math.ceil(sum(lengths) / in_flight)
-        if not keeps_prefixes:
-            read_again = in_flight * (prompt_tokens + sum(length**2 for length in lengths) / sum(lengths) / 2)
-    alone = steps * (shape.layers * LAYER_S + weights / ranks / rates.read_bytes)
-    products = 2.0 * shape.num_params * (sum(lengths) + read_again) / (DECODE_SHARE * rates.operations)
-    key_values = plan.job.key_value_bytes * 2 * shape.key_width * shape.layers
-    read = key_values * sum(length * (prompt_tokens + length / 2) for length in lengths)
-    on_host = steps * HOST_STEP_S + sum(lengths) / servers * HOST_ROW_S
-    return max(on_host, alone + (products + read / rates.read_bytes) / (servers * ranks))
+        tokens = sum(lengths)
+        context = sum(length * (prompt_tokens + length / 2) for length in lengths) / tokens
+        yield tokens / in_flight, in_flight, in_flight * context
+        return
+    done = 0
+    for num_ended, length in enumerate(sorted(lengths)):
+        num_rows = len(lengths) - num_ended
+        for begin in range(done, length, STRETCH):
+            end = min(begin + STRETCH, length)
+            yield end - begin, num_rows, num_rows * (prompt_tokens + (begin + end) / 2)
+        done = length
 
 
 def _student_share(plan: Plan) -> float:

@@ -74,7 +74,7 @@ def _add(store: Store, attempt: int, **found: Any) -> None:
 
 
 def _version() -> str:
-    """Empty where the sources are only on PYTHONPATH, as a copy of them mounted over an image is."""
+    """Empty where the package is not installed: only PYTHONPATH names its sources."""
     try:
         return version("opd")
     except PackageNotFoundError:

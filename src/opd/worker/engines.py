@@ -6,10 +6,12 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import psutil
 import torch
 from peft import PeftModel
 from tensordict import TensorDict
@@ -48,15 +50,30 @@ TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
 class _PackedEngine(FSDPEngineWithLMHead):
     """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
 
+    _read_s = 0.0
+
+    def initialize(self) -> None:
+        began_s = time.monotonic()
+        super().initialize()
+        if distributed.get_rank() == 0:
+            spread_s, age_s = time.monotonic() - began_s - self._read_s, time.time() - psutil.Process().create_time()
+            path = self.model_config.path
+            print(
+                f"start: {path}: {self._read_s:.1f} s to read, {spread_s:.1f} s to spread over the ranks, {age_s:.1f} s since rank 0 began",
+                flush=True,
+            )
+
     def _build_module(self) -> PreTrainedModel:
         # verl builds its causal LM for the model type "language_model" only; ours names the engine, not the model.
         own, self.model_config.model_type = self.model_config.model_type, "language_model"
         if self.use_ulysses_sp:
             check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
+        began_s = time.monotonic()
         try:
             module: PreTrainedModel = super()._build_module()
         finally:
             self.model_config.model_type = own
+        self._read_s = time.monotonic() - began_s
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
         return module

@@ -1,6 +1,6 @@
 """`make bench-plan`: what `--plan` says of twelve distillations beside what they take on one H200, models of three families.
 
-Neither the plan's formulas nor its rates were fitted to any of them. `--predict` writes `plans.json` without a GPU; the predictions of a
+The plan's formulas and rates were fitted to none of them before its first measurement; what the host takes is since. `--predict` writes `plans.json` without a GPU; the predictions of a
 measurement are committed before it. On a GPU each spec is a run of `opd.launch` with vLLM, as a user starts it, on random
 weights of the named model's shape and a tokenizer of its size: the first step, which compiles, is left out. The JSON file is written
 after each run, and a later call goes on with those that are not in it. With `--only` and a folder and a JSON file of its own each, several calls
