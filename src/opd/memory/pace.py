@@ -30,7 +30,7 @@ DECODE_SHARE = 0.83
 """Of that rate that the products of decoded rows reach: 6.2 us a row of a 1.7B model."""
 HOST_STEP_S, HOST_ROW_S = 1.5e-3, 36e-6
 """Of vLLM's engine on the host for a decoding step and for each row in it, beside the GPU: what many rows of a small model wait for."""
-UPDATE_S = 0.6
+STUDENT_REST_S = 0.6
 """Of a student's phase beside its micro-batches' products: 0.4 to 1.1 s where a host's other GPUs trained, -0.2 to 0.6 s elsewhere."""
 SYNC_BYTES_A_SECOND = 10.8e9
 """Weights on their way to the rollout server: 3.44 GB in 0.32 s."""
@@ -144,7 +144,8 @@ def make_pace(
     return Pace(
         rollout=_rollout(plan, rates, lengths, prompt_tokens, num_ranks, in_flight, keeps_prefixes),
         teacher=teacher_s,
-        student=UPDATE_S + max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
+        student=STUDENT_REST_S
+        + max(host_s, job.epochs * student / (_student_share(plan) * rates.operations * num_ranks)),
         weight_sync=job.compute_bytes * job.student.num_params / job.rollout_ranks / SYNC_BYTES_A_SECOND,
         moving=_moving(plan, teacher_s),
     )
