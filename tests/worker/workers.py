@@ -248,6 +248,10 @@ def run_case(case: Case) -> dict[str, Any]:
         "weights": weights,
         "weights_before": before,
         "teacher_weights": _weights(worker, worker.teacher_engine),
+        "buffers": {
+            name: {key: buffer.cpu() for key, buffer in one.module.named_buffers()}
+            for name, one in (("student", engine), ("teacher", worker.teacher_engine))
+        },
         "served": {
             name: weight.cpu() for name, weight in engine.get_per_tensor_param(base_sync_done=True)[0]
         },  # what the rollout server gets

@@ -6,6 +6,7 @@ gradient accumulation, clipping, the skip of a non-finite step, checkpoints, wei
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,12 +25,14 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.utils.model import convert_weight_keys
 from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.fsdp.utils import unfuse_moe_params
 from verl.workers.engine.utils import prepare_micro_batches
 
 from opd.batch import padded_row_starts
+from opd.compat.loading import buffers_as_read, sharded_before_they_come, stored_dtype
 from opd.lora import Adapted, merged, plain_tensors
 from opd.losses import DivergenceOutput
 from opd.worker.backbone import compile_layers
@@ -50,6 +53,7 @@ TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
 class _PackedEngine(FSDPEngineWithLMHead):
     """verl's engine with attention that knows the rows of a packed micro-batch, and that ranks can share a sequence with."""
 
+    engine_config: FSDPEngineConfig
     _read_s = 0.0
 
     def initialize(self) -> None:
@@ -69,14 +73,32 @@ class _PackedEngine(FSDPEngineWithLMHead):
         if self.use_ulysses_sp:
             check_shareable(self.model_config.hf_config, self.ulysses_sequence_parallel_size, self.model_config.path)
         began_s = time.monotonic()
+        kept = self.engine_config
+        stored = None if self._is_lora else stored_dtype(self.model_config.local_path)
+        if stored is not None:
+            self.engine_config = dataclasses.replace(kept, model_dtype=PrecisionType.to_str(stored))
         try:
-            module: PreTrainedModel = super()._build_module()
+            with buffers_as_read():
+                module: PreTrainedModel = super()._build_module()
         finally:
-            self.model_config.model_type = own
+            self.model_config.model_type, self.engine_config = own, kept
+        module.config.dtype = self._dtype
         self._read_s = time.monotonic() - began_s
         if self.use_ulysses_sp:
             module.config._attn_implementation = SHARED[module.config._attn_implementation]
         return module
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the weights that this engine keeps."""
+        dtype: torch.dtype = PrecisionType.to_dtype(self.engine_config.model_dtype)
+        return dtype
+
+    def _build_fsdp_module(self, module: PreTrainedModel) -> FSDPModule:
+        # Adapters and the model that they adapt differ in dtype, and neither is cast.
+        with nullcontext() if self._is_lora else sharded_before_they_come(self._dtype):
+            sharded: FSDPModule = super()._build_fsdp_module(module)
+        return sharded
 
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
         """verl's adapters, drawn from the run's seed, on a model that is kept in the precision it computes in."""
