@@ -175,7 +175,7 @@ bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as man
 bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second, divergences of every layout, a rank killed (20 minutes of four GPUs)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)
 
-bench-plan: setup-gpu ## what `--plan` says of twelve distillations beside what they take (40 minutes of one GPU)
+bench-plan: setup-gpu ## what `--plan` says of fifteen distillations beside what they take (50 minutes of one GPU)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_plan $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency

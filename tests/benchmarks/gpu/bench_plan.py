@@ -1,4 +1,4 @@
-"""`make bench-plan`: what `--plan` says of twelve distillations beside what they take on one H200, models of three families.
+"""`make bench-plan`: what `--plan` says of fifteen distillations beside what they take on one H200, models of three families.
 
 The plan's formulas and rates were fitted to none of them before its first measurement; what the host takes is since. `--predict` writes `plans.json` without a GPU; the predictions of a
 measurement are committed before it. On a GPU each spec is a run of `opd.launch` with vLLM, as a user starts it, on random
@@ -198,6 +198,9 @@ CASES = (
         student="Qwen2.5-1.5B", teacher="Qwen2.5-7B", prompts=16, samples=8, tokens=2048, mean=500,
         more={"actor.ppo_mini_batch_size": 8},
     ),
+    Case(student="Llama-3.2-3B", teacher="Llama-3.1-8B", prompts=32, samples=2, tokens=1024),
+    Case(student="Qwen3-1.7B", teacher="Qwen3-4B", prompts=32, samples=2, tokens=4096, mean=1200),
+    Case(student="Qwen3-4B", teacher="Qwen3-8B", prompts=32, samples=4, tokens=2048, mean=700),
 )  # fmt: skip
 
 

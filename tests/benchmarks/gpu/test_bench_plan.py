@@ -1,4 +1,4 @@
-"""What `bench_plan` measures: twelve specs that are ones, of batches that divide, each with a prediction that was written down."""
+"""What `bench_plan` measures: fifteen specs that are ones, of batches that divide, each with a prediction that was written down."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from opd.data.toy.task import make_row, split_problems
 
 
 def test_every_case_is_a_spec_of_its_own_between_models_of_one_tokenizer():
-    assert len({case.name for case in CASES}) == len(CASES) == 12
+    assert len({case.name for case in CASES}) == len(CASES) == 15
     for number, case in enumerate(CASES):
         spec = parse_tree(case.tree(number, Path("/models"))).spec
         assert spec.data.train_batch_size % spec.actor.ppo_mini_batch_size == 0
