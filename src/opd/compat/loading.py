@@ -38,7 +38,7 @@ def buffers_as_read() -> Iterator[None]:
     """While verl builds a model (`_build_module`): its buffers stay what transformers made of them.
 
     verl casts the whole model, and a bf16 model's rotary frequencies with it (`inv_freq`, fp32 in transformers): a frequency is off
-    by up to 0.4 % then, Qwen3's largest angle at token 2,048 by 2.4 radians.
+    by up to 0.4 % then, which moves an angle of Qwen3 at token 2,048 by up to 2.4 radians.
     """
     choose = verl.utils.model.get_hf_auto_model_class
     read: list[tuple[nn.Module, dict[str, torch.Tensor | None]]] = []
