@@ -22,7 +22,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from opd.compat import vllm_outputs, vllm_prefixes
+from opd.compat import vllm_engine, vllm_outputs, vllm_prefixes
 
 ROLLOUT_NAME = "vllm"
 
@@ -41,7 +41,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         yield
         return
     load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
-    changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
+    changes = [vllm_engine.server_of, vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
     servers = _Servers(config, lambda: _with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers.begin)

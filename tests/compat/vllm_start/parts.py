@@ -16,6 +16,7 @@ class Server:
 
     def __init__(self, **arguments: Any):
         self._told = arguments
+        self.node_rank = arguments["node_rank"]
         self._launched_s: list[float] = []
 
     async def pid(self) -> int:

@@ -1,0 +1,42 @@
+"""What an engine's process of vLLM 0.24.0 on a GPU imports until its model is built. Importing this module imports it.
+
+The process that engines are forked from does so (`opd.compat.vllm_engine`). It must not use CUDA. So what asks the device as it is imported is not among the modules: FlashInfer, the kernels of
+`vllm.model_executor.layers.fla`, and what imports either (`vllm.compilation.backends`; `verl.workers.rollout.vllm_rollout.utils`, the extension of verl's worker). What is not
+installed is left out too. The engine imports the rest where it needs it, or fails there as it would have.
+"""
+
+import contextlib
+import importlib
+import threading
+
+MODULES = (
+    "vllm.v1.engine.core",  # before verl: it has torch count devices without taking one
+    "vllm.v1.core.sched.async_scheduler",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.gpu_worker",
+    "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.attention.backends.flash_attn",
+    "vllm.v1.attention.backends.triton_attn",
+    "vllm.model_executor.model_loader",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.qwen3",
+    "vllm.compilation.cuda_graph",
+    "torch._inductor.compile_fx",
+    "verl.workers.rollout.replica",
+    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer",
+    "ray._private.workers.default_worker",  # the main module of the server's process, which each child of it reads again
+)
+
+for _name in MODULES:
+    with contextlib.suppress(Exception):
+        importlib.import_module(_name)
+
+with contextlib.suppress(ImportError):
+    import setproctitle
+
+    setproctitle.getproctitle()  # finds where a title goes by the environment that the process began with, which engines replace
+
+NUM_THREADS = threading.active_count()
+"""Python's; a child of this process has the one that forks it alone."""
