@@ -42,16 +42,13 @@ async def _play(how: str) -> None:
     os.environ["OPD_TEST_CHANGED"] = "launched"
     del os.environ["OPD_TEST_GONE"]
     if how == "killed":
-        forkserver.set_forkserver_preload(
-            ["opd.compat.no_such_module"]
-        )  # of the next one, which is started in its place
+        forkserver.set_forkserver_preload(["opd.compat.no_such_module"])  # of the one that is started in its place
         psutil.Process(forkserver._forkserver._forkserver_pid).kill()
     args = {"model": str(STUDENT_DIR), "enforce_eager": True, "max_model_len": 128, "numa_bind": False}
     await server.run_server(SimpleNamespace(worker_extension_cls="tests.vllm_cpu.engine_program.Told", **args))
     [engine] = server.engine.engine_core.resources.engine_manager.processes
     [worker] = (one for one in psutil.Process(engine.pid).children() if "Worker" in one.name())
     parent = psutil.Process(engine.pid).parent()
-    born_s = [psutil.Process(pid).create_time() for pid in (engine.pid, worker.pid)]
     told = {
         "engine": engine.pid,
         "worker": worker.pid,
@@ -59,7 +56,6 @@ async def _play(how: str) -> None:
         "parent": parent.pid,
         "parent_s_program": " ".join(parent.cmdline()),
         "environment": (await server.engine.collective_rpc("environment"))[0],
-        "engine_s_start_s": born_s[1] - born_s[0],
     }
     print(json.dumps(told), flush=True)
     for _ in iter(sys.stdin.readline, ""):

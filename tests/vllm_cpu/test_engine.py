@@ -81,7 +81,6 @@ def test_it_is_a_fork_with_the_environment_of_its_launch_and_ends_with_its_serve
         assert told["parent"] != program.pid
         assert "multiprocessing.forkserver" in told["parent_s_program"]
         assert "EngineCore" in told["name"]
-        assert told["engine_s_start_s"] < 3  # 6 and more with the imports
         assert told["environment"].pop("OPD_TEST_MARK")
         assert told["environment"] == {"OPD_TEST_CHANGED": "launched"}
         assert program.ask() == "1 token"

@@ -17,7 +17,6 @@ import signal
 import sys
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess, SpawnContext
-from pathlib import Path
 from typing import Any
 
 _IMPORTS = "opd.compat.vllm_imports"
@@ -32,9 +31,7 @@ def server_of(server: type[Any]) -> type[Any]:
     class Server(server):
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)  # sets the environment in which vLLM is to be imported
-            if (
-                self.node_rank == 0
-            ):  # the first node's server alone makes an engine client, and its engine, by `run_server`
+            if self.node_rank == 0:  # the others make no engine
                 forkserver.set_forkserver_preload([_IMPORTS])
                 with contextlib.suppress(OSError):  # tried again at the launch, and told then
                     forkserver.ensure_running()
@@ -97,14 +94,12 @@ def _answer(writer: Any) -> None:
 
 
 def _has_device() -> bool:
-    """Whether CUDA was asked, by torch or another, in the process that this one was forked from: it cannot be used in this one then."""
-    if sys.modules["torch"].cuda._is_in_bad_fork():
-        return True
-    names = []
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the folder's own, which is closed
-            names.append(path.readlink().name)
-    return "nvidia-uvm" in names  # which CUDA's driver keeps open, and NVML does not open
+    """Whether a device was used in the process that this one was forked from, whose driver then refuses this one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # another vendor's device
+        return bool(sys.modules["torch"].cuda._is_in_bad_fork())
+    return bool(driver.cuInit(0))
 
 
 class _Environment:
@@ -124,8 +119,8 @@ class _Engine(ForkServerProcess):
         return {"_environment": _Environment(), **self.__dict__}  # set before the rest, vLLM's config, is unpickled
 
     def run(self) -> None:
-        # A fork server ends when all have closed this file, of which each child has a copy. With it closed here, the death of the
-        # vLLM server ends the fork server, and that one's death this process.
+        # A fork server ends when all have closed this file, of which each child has a copy: closed here, the vLLM server's death ends
+        # the fork server, and the fork server's ends this process.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(_FORK_SERVER._forkserver_alive_fd)
         super().run()

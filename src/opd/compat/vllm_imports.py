@@ -1,8 +1,8 @@
 """What an engine's process of vLLM 0.24.0 on a GPU imports until its model is built. Importing this module imports it.
 
-The process that engines are forked from does so (`opd.compat.vllm_engine`). It must not use CUDA. So what asks the device as it is imported is not among the modules: FlashInfer, the kernels of
-`vllm.model_executor.layers.fla`, and what imports either (`vllm.compilation.backends`; `verl.workers.rollout.vllm_rollout.utils`, the extension of verl's worker). What is not
-installed is left out too. The engine imports the rest where it needs it, or fails there as it would have.
+The process that engines are forked from does so (`opd.compat.vllm_engine`), and must not use CUDA. So modules that ask for the device as they are
+imported are left out: FlashInfer, `vllm.model_executor.layers.fla`, and what imports either (`vllm.compilation.backends`, verl's extension of the
+worker). So is what is not installed. The engine imports the rest where it needs it, or fails there as it would have.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import importlib
 import threading
 
 MODULES = (
-    "vllm.v1.engine.core",  # before verl: it has torch count devices without taking one
+    "vllm.v1.engine.core",  # first: it has torch count devices without taking one
     "vllm.v1.core.sched.async_scheduler",
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.executor.uniproc_executor",
@@ -24,8 +24,6 @@ MODULES = (
     "vllm.model_executor.models.qwen3",
     "vllm.compilation.cuda_graph",
     "torch._inductor.compile_fx",
-    "verl.workers.rollout.replica",
-    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer",
     "ray._private.workers.default_worker",  # the main module of the server's process, which each child of it reads again
 )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,11 @@ def _init_model(group: Any, method: str, begin: Callable[[Sequence[_Placed]], No
     loading = group.execute_all_async(method)
     begin(placed)
     ray.get(loading)
+    for worker in group.workers:
+        # Not awaited: a rank that looks its server up imports the class's module, which it does now, while the servers are launched.
+        worker.__ray_call__.remote(
+            lambda _: importlib.import_module("verl.workers.rollout.vllm_rollout.vllm_async_server")
+        )
 
 
 class _Placed:

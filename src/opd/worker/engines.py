@@ -385,6 +385,11 @@ class StudentEngine(_HeadEngine):
     keep_gathered: bool = False
     """Gather weights once an update: they stay between its micro-batches."""
 
+    def check_head(self, name: str) -> None:
+        # A step compiles the student's layers with gradients: without them they would be compiled for this alone (4 s on the host of an H200).
+        with torch.compiler.set_stance("force_eager"):
+            super().check_head(name)
+
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
         """verl's hook around a micro-batch's forward and backward: what is gathered and reduced in it.
