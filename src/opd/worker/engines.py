@@ -386,7 +386,7 @@ class StudentEngine(_HeadEngine):
     """Gather weights once an update: they stay between its micro-batches."""
 
     def check_head(self, name: str) -> None:
-        # A step compiles the student's layers with gradients: without them they would be compiled for this alone (4 s on the host of an H200).
+        # A step compiles the student's layers with gradients: without them they would be compiled for this alone, 3 s on the host of an H200.
         with torch.compiler.set_stance("force_eager"):
             super().check_head(name)
 
