@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from tests.worker.models import save_model
 from tests.worker.workers import Case, run_cases
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
+from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from opd.compat.loading import sharded_before_they_come, stored_dtype
+from opd.worker.engines import _PackedEngine
 
 
 def _stored_as(folder: Path, path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:
@@ -33,21 +38,53 @@ def _stored_as(folder: Path, path: str, dtype: torch.dtype, *, but: tuple[str, .
 
 
 class TestStoredDtype:
-    def test_is_that_of_all_tensors_of_all_files(self, tmp_path):
-        for name in "ab":
-            save_file({"x": torch.ones(2).bfloat16(), name: torch.ones(3).bfloat16()}, tmp_path / f"{name}.safetensors")
-        assert stored_dtype(str(tmp_path)) == torch.bfloat16
+    def test_is_that_of_the_only_file_whatever_else_lies_there(self, tmp_path):
+        save_file({"x": torch.ones(2), "y": torch.ones(3)}, tmp_path / "model.safetensors")
+        save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "adapter_model.safetensors")
+        assert stored_dtype(str(tmp_path)) == torch.float32
 
-    @pytest.mark.parametrize("other", [torch.float32, torch.int8], ids=str)
-    def test_is_none_where_tensors_differ(self, tmp_path, other):
-        save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "a.safetensors")
-        save_file({"y": torch.ones(2).to(other)}, tmp_path / "b.safetensors")
-        assert stored_dtype(str(tmp_path)) is None
+    @pytest.mark.parametrize(
+        ("other", "dtype"),
+        [(torch.bfloat16, torch.bfloat16), (torch.float32, None), (torch.int8, None)],
+        ids=["alike", "wider", "integers"],
+    )
+    def test_is_that_of_all_files_of_an_index_or_none(self, tmp_path, other, dtype):
+        save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "1.safetensors")
+        save_file({"y": torch.ones(2).to(other)}, tmp_path / "2.safetensors")
+        index = {"weight_map": {"x": "1.safetensors", "y": "2.safetensors"}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        assert stored_dtype(str(tmp_path)) == dtype
 
     def test_is_none_of_quantized_tensors_and_of_no_such_file(self, tmp_path):
         assert stored_dtype(str(tmp_path)) is None
-        save_file({"x": torch.ones(2).to(torch.float8_e4m3fn)}, tmp_path / "a.safetensors")
+        save_file({"x": torch.ones(2).to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
         assert stored_dtype(str(tmp_path)) is None
+
+
+class TestRead:
+    """What verl is told of the dtype, and what the engine and the model say of it afterwards."""
+
+    @pytest.mark.parametrize(("is_lora", "read"), [(False, "bf16"), (True, "fp32")], ids=["whole", "LoRA"])
+    def test_a_model_is_read_as_it_is_stored_but_for_adapters(self, tmp_path, monkeypatch, is_lora, read):
+        seen = []
+
+        def build(engine: FSDPEngineWithLMHead) -> nn.Module:
+            seen.append(engine.engine_config.model_dtype)
+            module = nn.Linear(2, 2)
+            module.config = SimpleNamespace(dtype=torch.bfloat16)
+            return module
+
+        monkeypatch.setattr(FSDPEngineWithLMHead, "_build_module", build)
+        save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "model.safetensors")
+        engine = object.__new__(_PackedEngine)
+        engine.engine_config = kept = FSDPEngineConfig(model_dtype="fp32")
+        engine.model_config = SimpleNamespace(model_type="ours", local_path=str(tmp_path))
+        engine.use_ulysses_sp, engine._is_lora = False, is_lora
+        module = engine._build_module()
+        assert seen == [read]
+        assert engine.engine_config is kept
+        assert engine.model_config.model_type == "ours"
+        assert module.config.dtype == torch.float32
 
 
 class TestShardedBeforeTheyCome:

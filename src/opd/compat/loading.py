@@ -1,13 +1,14 @@
 """How weights come from a model's files onto the ranks: read as they are stored, and made what an engine keeps on its device.
 
-verl 0.9.1 reads in the dtype that the engine keeps, so that the CPU makes fp32 of a bf16 file, four bytes of memory a weight where
-head and embedding share one in every rank; `fully_shard` copies each layer to the device, and then rank 0 sends all of them once more.
+verl 0.9.1 reads in the dtype that the engine keeps, so that the CPU makes fp32 of a bf16 file: 4 bytes of host memory a weight, in every
+rank where head and embedding are tied. `fully_shard` copies each layer to the device, and then rank 0 sends all of them once more.
 Here tensors of a safetensors file stay where the file is mapped, ranks shard parameters that have no memory yet, and what rank 0 sends,
 once, is converted where it arrives. The values are the same: both round to the nearest, ties to even.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,23 +20,31 @@ import verl.utils.model
 from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from verl.workers.engine.fsdp import transformer_impl
 
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def stored_dtype(folder: str) -> torch.dtype | None:
-    """The dtype of every tensor in a folder's safetensors files; None: they differ, are of another kind, or there are none."""
+    """The dtype of every tensor in the safetensors files that transformers reads; None: they differ, are of another kind, or there are none."""
     found = set()
-    for path in Path(folder).glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - not a mapping
+    for name in _files(Path(folder)):
+        with safe_open(Path(folder, name), framework="pt") as file:
+            found |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118 - not a mapping
     return _STORED.get(found.pop()) if len(found) == 1 else None
+
+
+def _files(folder: Path) -> set[str]:
+    if (folder / SAFE_WEIGHTS_NAME).exists():
+        return {SAFE_WEIGHTS_NAME}
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    return set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
 
 
 @contextmanager
 def buffers_as_read() -> Iterator[None]:
-    """While verl builds a model (`_build_module`): its buffers stay what transformers made of them.
+    """While verl builds a model (`_build_module`): its buffers stay what transformers made of them as it read.
 
     verl casts the whole model, and a bf16 model's rotary frequencies with it (`inv_freq`, fp32 in transformers): a frequency is off
     by up to 0.4 % then, which moves an angle of Qwen3 at token 2,048 by up to 2.4 radians.

@@ -1,8 +1,8 @@
 """vLLM's engine forked from a process that imported vLLM while the models loaded; vLLM 0.24.0 in a server of verl 0.9.1 spawns it afterwards.
 
 A spawned one imports vLLM again, for 8 to 11 s in which nothing else happens. Here the server's constructor starts a fork server of Python's
-(`multiprocessing`), which imports (`opd.compat.vllm_imports`) and takes no device, and the engine is a fork of it: with the environment of its
-launch, ended with its server as one whose worker is in its process was, and seen dead by it as any. Where that cannot be, as told in a line, it is spawned.
+(`multiprocessing`), which imports (`opd.compat.vllm_imports`) and takes no device, and the engine is a fork of it. It gets the environment of its
+launch, ends when its server's process ends, and the server sees its death. Where it cannot be forked it is spawned, and a line of the log says why.
 vLLM's workers in processes of their own (`distributed_executor_backend: mp`) are spawned by the engine as they were.
 """
 
@@ -33,7 +33,7 @@ def server_of(server: type[Any]) -> type[Any]:
             super().__init__(*args, **kwargs)  # sets the environment in which vLLM is to be imported
             if self.node_rank == 0:  # the others make no engine
                 forkserver.set_forkserver_preload([_IMPORTS])
-                with contextlib.suppress(OSError):  # tried again at the launch, and told then
+                with contextlib.suppress(Exception):  # tried again at the launch, and told then
                     forkserver.ensure_running()
 
         async def run_server(self, args: Any) -> None:
@@ -60,13 +60,14 @@ async def _forks() -> bool:
     """Whether the fork server has imported what it should, and a child of it can be an engine; otherwise it is ended."""
     try:
         reason = await asyncio.wait_for(asyncio.to_thread(_ask), timeout=_WAIT_S)
-    except (OSError, EOFError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from being forked, it can be spawned
         reason = repr(error)
     if reason:
         print(f"vLLM's engine is spawned, and imports vLLM first: {reason}", flush=True)
         if pid := _FORK_SERVER._forkserver_pid:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
     return not reason
 
 
@@ -116,12 +117,15 @@ def _set_environment(environment: dict[str, str]) -> None:
 
 class _Engine(ForkServerProcess):
     def __getstate__(self) -> dict[str, Any]:
-        return {"_environment": _Environment(), **self.__dict__}  # set before the rest, vLLM's config, is unpickled
+        # The environment is set before the rest, vLLM's config, is unpickled.
+        return {"_environment": _Environment(), **self.__dict__, "_forked_by": _FORK_SERVER._forkserver_pid}
 
     def run(self) -> None:
         # A fork server ends when all have closed this file, of which each child has a copy: closed here, the vLLM server's death ends
         # the fork server, and the fork server's ends this process.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self.__dict__["_forked_by"]:  # it died before the call
+            return
         os.close(_FORK_SERVER._forkserver_alive_fd)
         super().run()
 

@@ -37,4 +37,4 @@ with contextlib.suppress(ImportError):
     setproctitle.getproctitle()  # finds where a title goes by the environment that the process began with, which engines replace
 
 NUM_THREADS = threading.active_count()
-"""Python's; a child of this process has the one that forks it alone."""
+"""Python's, of which a fork has one."""

@@ -26,6 +26,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from opd.compat import vllm_engine, vllm_outputs, vllm_prefixes
 
 ROLLOUT_NAME = "vllm"
+SERVER_MODULE = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
 
 @contextlib.contextmanager
@@ -45,7 +46,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
     changes = [vllm_engine.server_of, vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
     servers = _Servers(config, lambda: _with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
-    trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers.begin)
+    trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers)
     try:
         yield
     finally:
@@ -70,8 +71,8 @@ def _with_servers(replica: type[Any], changes: Sequence[Callable[[type[Any]], ty
     return Replica
 
 
-def _beginning(make_group: Callable[..., Any], begin: Callable[[Sequence[_Placed]], None], **arguments: Any) -> Any:
-    """verl's worker group, whose groups of the roles that sample call `begin` while their models load."""
+def _beginning(make_group: Callable[..., Any], servers: _Servers, **arguments: Any) -> Any:
+    """verl's worker group, whose groups of the roles that sample begin the servers while their models load."""
     group = make_group(**arguments)
     spawn = group.spawn
 
@@ -79,24 +80,20 @@ def _beginning(make_group: Callable[..., Any], begin: Callable[[Sequence[_Placed
         groups: dict[str, Any] = spawn(prefix_set=prefix_set)
         for role, of_role in groups.items():
             if "rollout" in role:
-                of_role.init_model = functools.partial(_init_model, of_role, f"{role}_init_model", begin)
+                of_role.init_model = functools.partial(_init_model, of_role, f"{role}_init_model", servers)
         return groups
 
     group.spawn = spawned
     return group
 
 
-def _init_model(group: Any, method: str, begin: Callable[[Sequence[_Placed]], None]) -> None:
+def _init_model(group: Any, method: str, servers: _Servers) -> None:
     placed = [_Placed(worker) for worker in group.workers]
     ray.get([rank.answer for rank in placed])  # before it is told to load: a rank takes calls in no order
     loading = group.execute_all_async(method)
-    begin(placed)
+    servers.begin(placed)
     ray.get(loading)
-    for worker in group.workers:
-        # Not awaited: a rank that looks its server up imports the class's module, which it does now, while the servers are launched.
-        worker.__ray_call__.remote(
-            lambda _: importlib.import_module("verl.workers.rollout.vllm_rollout.vllm_async_server")
-        )
+    servers.have_ranks_import(group.workers)
 
 
 class _Placed:
@@ -126,12 +123,11 @@ class _Servers:
         """Returns when Ray knows of the servers; they come up, or fail, by themselves."""
         replica_class = self._load()  # imports vLLM, in this process too
         rollout = self._role.rollout
-        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
         replicas = [
             replica_class(
                 replica_rank=rank, config=rollout, model_config=self._role.model, gpus_per_node=rollout.n_gpus_per_node
             )
-            for rank in range(len(ranks) // size)
+            for rank in range(len(ranks) // self._ranks_of_each())
         ]
 
         async def begin_all() -> None:
@@ -143,6 +139,18 @@ class _Servers:
                 await replica.init_hybrid(SimpleNamespace(workers=ranks))
 
         asyncio.run(begin_all())
+
+    def have_ranks_import(self, ranks: Sequence[Any]) -> None:
+        """The first rank of each server looks it up in the first weight sync, and imports its class's module then: now instead, unawaited."""
+        for rank in ranks[:: self._ranks_of_each()]:
+            rank.__ray_call__.remote(lambda _: bool(importlib.import_module(SERVER_MODULE)))
+
+    def _ranks_of_each(self) -> int:
+        rollout = self._role.rollout
+        size: int = (
+            rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+        )
+        return size
 
     def _make(self, server_class: Any, options: dict[str, Any], arguments: dict[str, Any]) -> _Begun:
         arguments |= {"workers": [rank.worker for rank in arguments["workers"]]}
