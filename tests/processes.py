@@ -1,10 +1,18 @@
 """Processes that a test looks at: whether one still runs, and those that a child of the test left running."""
 
 import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import psutil
 
 from opd.runs.process import process_start
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def is_running(pid: int) -> bool:
@@ -20,6 +28,22 @@ def marked(mark: str) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("OPD_TEST_MARK") == mark:
                 found.append(process)
     return found
+
+
+@contextlib.contextmanager
+def marked_program(
+    mark: str, module: str, *arguments: str, environment: Mapping[str, str], **pipes: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """`python -m module` with this process's import path, a pipe for its output, and those of `pipes`; nothing that it started is left."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**environment, "OPD_TEST_MARK": mark, "PYTHONPATH": paths}, cwd=ROOT, stdout=subprocess.PIPE, text=True, **pipes,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            end_marked(mark)
 
 
 def end_marked(mark: str) -> None:

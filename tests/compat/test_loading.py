@@ -25,8 +25,8 @@ from opd.compat.loading import sharded_before_they_come, stored_dtype
 from opd.worker.engines import _PackedEngine
 
 
-def _stored_as(folder: Path, path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:
-    """The model's folder, its files rewritten in `dtype` but for the weights with one of these in their names."""
+def _stored_as(path: str, dtype: torch.dtype, *, but: tuple[str, ...] = ()) -> str:
+    """The folder `path` of a model, its files rewritten in `dtype` but for the weights with one of these in their names."""
     for file in Path(path).glob("*.safetensors"):
         tensors = load_file(file)
         save_file(
@@ -143,11 +143,11 @@ class TestEngines:
         student = {"hidden": 32, "layers": 2, "rows": 64, "tied": True, "seed": 1}
         teacher = {"hidden": 48, "layers": 2, "rows": 96, "tied": False, "seed": 2}
         return {
-            "tied bf16": _stored_as(base, save_model(base / "1", **student), torch.bfloat16),
+            "tied bf16": _stored_as(save_model(base / "1", **student), torch.bfloat16),
             "tied fp32": save_model(base / "2", **student),
-            "bf16": _stored_as(base, save_model(base / "3", **teacher), torch.bfloat16),
+            "bf16": _stored_as(save_model(base / "3", **teacher), torch.bfloat16),
             "fp32": save_model(base / "4", **teacher),
-            "norms in fp32": _stored_as(base, save_model(base / "5", **teacher), torch.bfloat16, but=("norm",)),
+            "norms in fp32": _stored_as(save_model(base / "5", **teacher), torch.bfloat16, but=("norm",)),
         }
 
     @pytest.fixture(scope="class")

@@ -6,35 +6,21 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from tests.processes import end_marked, is_running
+from tests.processes import is_running, marked_program
 
-ROOT = Path(__file__).resolve().parents[2]
 ENDS_WITHIN_S = 10.0
 
 pytestmark = pytest.mark.slow
 
 
-@contextmanager
-def _playing(*how: str) -> Iterator[subprocess.Popen[str]]:
-    mark = f"{os.getpid()}-vllm-engine"
-    environment = os.environ | {"OPD_TEST_MARK": mark}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.compat.vllm_start.engine", *how],
-        env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            end_marked(mark)
+def _playing(*how: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    mark, program = f"{os.getpid()}-vllm-engine", "tests.compat.vllm_start.engine"
+    return marked_program(mark, program, *how, environment=os.environ, stdin=subprocess.PIPE)
 
 
 def _told(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -65,12 +51,6 @@ def test_it_ends_with_the_process_that_asked_for_it_and_with_the_one_that_forked
 
 
 def test_none_is_forked_where_vllm_cannot_be_imported():
-    try:
-        import vllm  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        pytest.skip("vLLM is installed")
     with _playing("nothing") as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +16,13 @@ from typing import Any
 import pytest
 import verl
 from omegaconf import OmegaConf
-from tests.processes import end_marked
+from tests.processes import marked_program
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from opd.compat import vllm_servers
 from opd.compat.vllm_servers import begun_beside_models
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600.0
 
 
@@ -32,16 +30,11 @@ def play(how: str, num_ranks: int) -> dict[str, Any]:
     """What the program found; nothing that it started is left."""
     mark = f"{os.getpid()}-vllm-start-{how}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled", "OPD_TEST_MARK": mark}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.compat.vllm_start.program", how, str(num_ranks)],
-        env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            out, errors = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            end_marked(mark)
+    environment |= {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled"}
+    with marked_program(
+        mark, "tests.compat.vllm_start.program", how, str(num_ranks), environment=environment, stderr=subprocess.PIPE
+    ) as process:
+        out, errors = process.communicate(timeout=TIMEOUT_S)
     lines = [line for line in out.splitlines() if line.startswith("{")]
     assert len(lines) == 1, (out[-3000:], errors[-6000:])
     found: dict[str, Any] = json.loads(lines[0])

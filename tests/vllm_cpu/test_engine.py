@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import end_marked, is_running
+from tests.processes import end_marked, is_running, marked_program
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 240.0
@@ -53,19 +53,15 @@ class _Program:
 @contextmanager
 def _playing(how: str) -> Iterator[_Program]:
     mark = f"{os.getpid()}-engine-{how}"
-    environment = os.environ | {"OPD_TEST_MARK": mark, "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}  # as in Ray's actors
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.vllm_cpu.engine_program", how],
-        env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as process:  # fmt: skip
+    environment = os.environ | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}  # as in Ray's actors
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with marked_program(mark, "tests.vllm_cpu.engine_program", how, environment=environment, **pipes) as process:
         too_long = threading.Timer(START_S, end_marked, [mark])
         too_long.start()
         try:
             yield _Program(process)
         finally:
             too_long.cancel()
-            end_marked(mark)
 
 
 def _await_end(*pids: int) -> None:

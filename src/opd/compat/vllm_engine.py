@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerProcess, SpawnContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 _IMPORTS = "opd.compat.vllm_imports"
@@ -41,7 +41,7 @@ def server_of(server: type[Any]) -> type[Any]:
 
             spawning = utils.get_mp_context
 
-            def forking() -> SpawnContext:
+            def forking() -> _Context:
                 spawning()  # for what it sets in the environment
                 return _Context()
 
@@ -116,6 +116,8 @@ def _set_environment(environment: dict[str, str]) -> None:
 
 
 class _Engine(ForkServerProcess):
+    _forked_by: int
+
     def __getstate__(self) -> dict[str, Any]:
         # The environment is set before the rest, vLLM's config, is unpickled.
         return {"_environment": _Environment(), **self.__dict__, "_forked_by": _FORK_SERVER._forkserver_pid}
@@ -124,11 +126,11 @@ class _Engine(ForkServerProcess):
         # A fork server ends when all have closed this file, of which each child has a copy: closed here, the vLLM server's death ends
         # the fork server, and the fork server's ends this process.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self.__dict__["_forked_by"]:  # it died before the call
+        if os.getppid() != self._forked_by:  # it died before the call
             return
         os.close(_FORK_SERVER._forkserver_alive_fd)
         super().run()
 
 
-class _Context(SpawnContext):
-    Process = _Engine  # type: ignore[assignment] # queues and locks are alike in both
+class _Context(ForkServerContext):
+    Process = _Engine

@@ -34,6 +34,7 @@ class _First:
 def main() -> None:
     os.environ["OPD_TEST_VALUE"] = "begun"
     if sys.argv[1:] == ["nothing"]:
+        vllm_engine._IMPORTS = "tests.compat.vllm_start.imports_without_vllm"
         vllm_engine.server_of(_First)()
         print(json.dumps({"forks": asyncio.run(vllm_engine._forks())}), flush=True)
         return
