@@ -1,6 +1,7 @@
 """Settings of the whole suite: one thread a process, reproducible property tests."""
 
 import os
+import sys
 
 # Before torch is imported, here and in every process a test starts: two cores, many small tensors. With more threads
 # than free cores OpenMP's workers spin for each other, and a second's work takes a minute.
@@ -29,6 +30,14 @@ def locks_end_with_their_test() -> Iterator[None]:
     yield
     while len(alive.HELD) > before:
         os.close(alive.HELD.pop())
+
+
+@pytest.fixture(autouse=True)
+def import_path_is_left_as_it_was() -> Iterator[None]:
+    """Processes that a later test starts get `sys.path`, and import what lies first on it."""
+    before = [*sys.path]
+    yield
+    assert sys.path == before
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every environment has that runs some of these tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tests.convert.checkpoints import (
     full_weights,
     seal,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM, dynamic_module_utils
 
 from opd.config.algorithm import Convert
 from opd.convert.__main__ import main
@@ -187,7 +188,12 @@ def test_files_that_the_manifest_does_not_list_are_neither_read_nor_copied(seale
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
-def test_code_beside_a_checkpoint_runs_only_if_the_conversion_says_so_whatever_the_run_said(tmp_path, is_trusted):
+def test_code_beside_a_checkpoint_runs_only_if_the_conversion_says_so_whatever_the_run_said(
+    tmp_path, monkeypatch, is_trusted
+):
+    # transformers copies such code to a folder of the user's, and puts that on the import path for good.
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
     actor, run, ran = tmp_path / "actor", tmp_path / "my-run", tmp_path / "ran"
     (actor / "huggingface").mkdir(parents=True)
     torch.save({"weight": torch.ones(2)}, actor / shard_name(1, 0))
