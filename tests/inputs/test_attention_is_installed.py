@@ -27,6 +27,7 @@ def test_ranks_that_share_sequences_get_a_kernel_that_the_lock_has_by_default(ki
     assert spec.model.attn_implementation == "varlen"
 
 
+@pytest.mark.usefixtures("own_environment")
 def test_a_kernel_that_is_not_installed_ends_the_run_with_2_before_its_name_is_claimed(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(model_files._KERNELS, "flash_attention_2", ("a_package_that_nobody_has",))
     model = GRPO["model"] | {"attn_implementation": "flash_attention_2"}
