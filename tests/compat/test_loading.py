@@ -16,7 +16,7 @@ from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
 from tests.worker.workers import Case, run_cases
 from torch import distributed, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -114,6 +114,18 @@ class TestShardedBeforeTheyCome:
         assert {(parameter.dtype, str(parameter.device)) for parameter in model.parameters()} == {
             (torch.float32, "cpu")
         }
+
+    def test_one_that_waits_on_the_host_gets_its_memory_there(self, monkeypatch):
+        """Whether FSDP and verl take it from there is a test of its own, of a GPU (tests/gpu)."""
+        model = nn.Linear(4, 4)
+        monkeypatch.setattr(transformer_impl, "apply_fsdp2", lambda *_: None)
+        options = {
+            "mesh": SimpleNamespace(device_type="a device that is not here"),
+            "offload_policy": CPUOffloadPolicy(),
+        }
+        with sharded_before_they_come(torch.float32):
+            transformer_impl.apply_fsdp2(model, options, None)
+        assert {str(parameter.device) for parameter in model.parameters()} == {"cpu"}
 
 
 class TestNeeded:

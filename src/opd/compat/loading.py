@@ -19,6 +19,7 @@ import torch
 import verl.utils.model
 from safetensors import safe_open
 from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from verl.workers.engine.fsdp import transformer_impl
@@ -73,7 +74,7 @@ def buffers_as_read() -> Iterator[None]:
 
 @contextmanager
 def sharded_before_they_come(dtype: torch.dtype) -> Iterator[None]:
-    """While verl shards a model (`_build_fsdp_module`): parameters get memory on the device, in `dtype`, as shards alone.
+    """While verl shards a model (`_build_fsdp_module`): parameters get memory where they are kept, in `dtype`, as shards alone.
 
     verl has taken the weights aside by then (`state_dict`) and sends them from rank 0 afterwards.
     """
@@ -82,7 +83,9 @@ def sharded_before_they_come(dtype: torch.dtype) -> Iterator[None]:
     def apply(module: nn.Module, options: Mapping[str, Any], *args: Any) -> None:
         _without_memory(module, dtype)
         shard(module, options, *args)
-        device = options["mesh"].device_type
+        # What waits on the host (verl's reference) FSDP pins there as it is given memory, and verl then moves it from there.
+        waits = isinstance(options.get("offload_policy"), CPUOffloadPolicy)
+        device = "cpu" if waits else options["mesh"].device_type
         module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
 
     transformer_impl.apply_fsdp2 = apply
