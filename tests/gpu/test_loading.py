@@ -45,7 +45,7 @@ def test_a_model_has_the_weights_that_it_is_sent_and_computes_with_them(group, m
     mesh = distributed.init_device_mesh("cuda", (1,))
     with sharded_before_they_come(torch.float32):
         transformer_impl.apply_fsdp2(model, {"mesh": mesh, "offload_policy": policy}, None)
-        fsdp2_load_full_state_dict(model, weights, mesh, policy)
+        fsdp2_load_full_state_dict(model, dict(weights), mesh, policy)  # it puts its own tensors in
     for name, parameter in model.named_parameters():
         assert parameter.device.type == kept_on
         assert torch.equal(parameter.to_local().cpu(), weights[name].float())
