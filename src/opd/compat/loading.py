@@ -83,7 +83,8 @@ def sharded_before_they_come(dtype: torch.dtype) -> Iterator[None]:
     def apply(module: nn.Module, options: Mapping[str, Any], *args: Any) -> None:
         _without_memory(module, dtype)
         shard(module, options, *args)
-        # What waits on the host (verl's reference) FSDP pins there as it is given memory, and verl then moves it from there.
+        # With an offload policy, as verl gives its reference, FSDP pins shards on the host whatever device they are made on; one that
+        # was made on the device would then be a parameter of one device with a shard on another, which verl cannot move.
         waits = isinstance(options.get("offload_policy"), CPUOffloadPolicy)
         device = "cpu" if waits else options["mesh"].device_type
         module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
