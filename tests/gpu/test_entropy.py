@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tests.gpu import needs
 from tests.gpu.reference import BF16, FP16, VALUE_BOUND, make_heads, relative_error
 
 from opd.losses.entropy import next_token_entropy
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("NOT TESTED HERE: the kernel of entropies needs a CUDA device", allow_module_level=True)
+needs.devices(1, "the kernel of entropies needs a CUDA device")
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16, torch.float32])

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from tests.gpu import needs
 
 from opd.worker.teacher_cache import SLAB_BYTES, HiddenCache
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("NOT TESTED HERE: spilling to pinned memory needs a CUDA device", allow_module_level=True)
+needs.devices(1, "spilling to pinned memory needs a CUDA device")
 
 WIDTH = 4096
 ROW_BYTES = WIDTH * 2  # bf16

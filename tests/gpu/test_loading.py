@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
+from tests.gpu import needs
 from torch import distributed, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from verl.utils.fsdp_utils import fsdp2_load_full_state_dict
@@ -14,15 +13,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from opd.compat.loading import sharded_before_they_come
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("NOT TESTED HERE: weights are pinned on the host beside a CUDA device", allow_module_level=True)
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    distributed.init_process_group("nccl", rank=0, world_size=1, store=distributed.HashStore())
-    yield
-    distributed.destroy_process_group()
+needs.devices(1, "weights are pinned on the host beside a CUDA device")
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
+from tests.gpu import needs
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
 from opd.worker.parked import ParkedWeights, local_shards
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("NOT TESTED HERE: copies beside computing need a CUDA device", allow_module_level=True)
+needs.devices(1, "copies beside computing need a CUDA device")
 
 WIDTH, LAYERS = 4096, 6
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    distributed.init_process_group("nccl", rank=0, world_size=1, store=distributed.HashStore())
-    yield
-    distributed.destroy_process_group()
 
 
 def _model(seed: int) -> nn.Sequential:

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from tests.gpu import needs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
-if torch.cuda.device_count() < 2:
-    pytest.skip("NOT TESTED HERE: two ranks over NCCL need two CUDA devices", allow_module_level=True)
+needs.devices(2, "two ranks over NCCL need two CUDA devices")
 
 ROOT = Path(__file__).resolve().parents[2]
 
