@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast test-slow test-cluster coverage cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,11 +76,8 @@ submit render delete doctor: setup-tool helm ## opdctl's commands that call Helm
 helm: ## build helm, unless one is on PATH (Go; cached outside the work tree, by version)
 	@$(PYTHON) tools/gotools.py install helm > /dev/null
 
-tools: ## build helm and what the chart tests need
-	$(PYTHON) tools/gotools.py install
-
-tools-fast-tier: ## build what the fast tier runs: etcd, Kubernetes, KubeRay's operator, Kueue, kwok (minutes, once a version)
-	$(PYTHON) tools/gotools.py install fast-tier
+tools: ## build what `test-cluster` runs: helm, etcd, Kubernetes, KubeRay's operator, Kueue, kwok, an S3 server; 50 minutes, once a version; needs Go 1.26
+	$(PYTHON) tools/gotools.py install charts fast-tier versitygw
 
 check: setup ## lint and types; never edits
 	$(BIN)/ruff check $(CODE)
@@ -94,26 +91,37 @@ fix: setup ## what `check` asks for, as far as it can be done by a tool
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
 # Tests that call uv or opdctl get the environment's own.
-test test-fast coverage fast-tier e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
+test test-fast test-slow test-cluster coverage e2e-cpu: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# Two end-to-end runs at once take about 6 GiB. 0: one test after the other, for --pdb and -s.
+# Two files of tests at once; a real run takes about 3 GiB. TEST_WORKERS=0: one test after the other, for --pdb and -s.
 TEST_WORKERS := 2
-test: check tools tools-fast-tier ## all tests that fit a laptop (one end-to-end run a kind), TEST_WORKERS=2 at once
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder -m "not gpu and not matrix" $(ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+# One tier a test, by the marks that pyproject.toml explains.
+UNMARKED := not slow and not e2e and not cluster and not vllm and not gpu
 
-# Without Go, Ray and a control plane: what a change of the core breaks first. `make test` has the rest.
-FAST := tests/test_imports.py $(addprefix tests/,config losses batch memory importance evaluation runs opdctl/kube) \
-  $(patsubst %,tests/opdctl/test_%.py,download history redact sweep)
-test-fast: setup ## the loop while you work: core and tool, under three minutes on two cores, no Go
-	$(BIN)/python -m pytest -m "not slow and not go" $(FAST) $(ARGS)
+# Helm is built while the environment is installed. Without Go and helm the charts' tests are skipped by name.
+test: ## lint, types, unit tests, charts, four real runs: 8 minutes on two cores, 15 the first time; needs Python and make
+	@$(MAKE) --no-print-directory -j2 setup helm-for-tests
+	@$(MAKE) --no-print-directory check
+	$(PYTEST) -m "$(UNMARKED)" $(ARGS)
+
+.PHONY: helm-for-tests
+helm-for-tests:
+	-@$(PYTHON) tools/gotools.py install helm > /dev/null
+
+test-fast: setup ## the loop while you work, without real runs: under 3 minutes on two cores; needs Python and make
+	$(PYTEST) -m "$(UNMARKED) and not run" --ignore=tests/promises $(ARGS)
+
+test-slow: setup ## unit tests that take seconds of a core each: 30 minutes on two cores; needs Python and make
+	$(PYTEST) -m "slow and not e2e and not cluster and not vllm and not gpu" $(ARGS)
+
+test-cluster: setup tools ## charts, specs and stores on a real control plane and S3 server: 20 minutes on two cores, 50 more to build them; needs Go 1.26
+	$(PYTEST) -m cluster $(ARGS)
 
 # Not part of `make test`: on Python 3.11 counting lines doubles the time of tests that are Python alone.
 COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
 coverage: setup tools ## lines of the source that the tests of one process execute; the rest by file, the total last (an hour)
-	$(BIN)/python -m pytest -q -m "not gpu and not matrix and not e2e" --cov --cov-report=term $(COVERED) $(ARGS)
-
-fast-tier: setup tools-fast-tier ## charts and specs on a real control plane with simulated nodes; no root, no containers
-	$(BIN)/python -m pytest -m fasttier tests/fast_tier $(ARGS)
+	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 
 cluster: setup ## a one-node cluster of real parts in its own namespaces on this machine (root; Debian)
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster up $(ARGS)
@@ -130,16 +138,13 @@ e2e: setup ## CPU image, cluster, scenarios as a user would run them, evidence i
 e2e-verify: ## judge the last run's evidence again; fails on a broken promise or a tampered copy
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e verify
 
-e2e-cpu: setup ## the full matrix of end-to-end runs on a CPU, TEST_WORKERS=2 at once; without ARGS its table goes to tests/e2e_cpu/RESULTS.md
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder tests/e2e_cpu tests/convert/test_trained.py $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
+e2e-cpu: setup ## every real run on a CPU, two at once: 45 minutes on two cores; without ARGS its table goes to tests/e2e_cpu/RESULTS.md
+	$(PYTEST) -m e2e tests/e2e_cpu tests/chaos tests/cluster tests/convert tests/e2e $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
 
 # vLLM takes GBs of disk and a start of it half a minute: a target of its own.
 test-vllm: $(CPU_VLLM)/.stamp ## the rollout server that runs on GPUs have, on this machine's CPU: whole runs with vLLM
 	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site:$(CURDIR) VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
 	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
-
-test-placement: setup ## ranks, queue and workers on a real Ray with logical nodes, up to four of eight GPUs
-	$(BIN)/python -m pytest tests/cluster/placement $(ARGS)
 
 chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name; ARGS="--rounds 25" goes on with the campaign of kills); tables in tests/chaos
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)

@@ -11,16 +11,38 @@ for _name in ("FORCE_COLOR", "COLUMNS"):
     os.environ.pop(_name, None)
 
 from collections.abc import Iterator  # noqa: E402
-from pathlib import PurePosixPath  # noqa: E402
+from pathlib import Path, PurePosixPath  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from opd.runs import alive  # noqa: E402
+from tests.programs import need  # noqa: E402
+
+TESTS = Path(__file__).parent
+# Folders whose tests all have one mark. A test elsewhere names its own, and `make test` runs those without a tier's mark.
+MARK_OF_FOLDER = {"fast_tier": "cluster", "e2e_cpu": "e2e", "gpu": "gpu", "vllm_cpu": "vllm", "charts": "helm"}
 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, and tests of the S3 server, which Go builds, as part of the cluster tier."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if mark := MARK_OF_FOLDER.get(folder):
+            item.add_marker(mark)
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs helm where there is none; with OPD_NO_SKIP it fails."""
+    if item.get_closest_marker("helm"):
+        need("helm")
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ import kubeschemas
 from gotools import find
 from opd.config import FILE_KINDS
 
+pytestmark = pytest.mark.cluster
+
 EVERYTHING = {
     "cluster": {
         "image": {"pullSecrets": ["registry"]},

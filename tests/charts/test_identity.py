@@ -48,6 +48,7 @@ def test_the_pods_run_as_an_existing_account_and_none_is_made() -> None:
         assert (pod["spec"]["serviceAccountName"], pod["spec"]["automountServiceAccountToken"]) == ("trainer", False)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("kind", CREDENTIALS)
 def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kind: str) -> None:
     annotation, addresses = CREDENTIALS[kind]
@@ -56,6 +57,7 @@ def test_the_address_of_workload_identity_is_open_where_an_identity_is_named(kin
         assert opened(account(annotations={annotation: "x"})) == addresses
 
 
+@pytest.mark.cluster
 def test_no_identity_opens_none_of_them_and_irsa_needs_none() -> None:
     assert opened(account()) == set()
     assert opened(account(annotations={"eks.amazonaws.com/role-arn": "arn"})) == set()

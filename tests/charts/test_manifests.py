@@ -11,6 +11,8 @@ from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
 
+pytestmark = pytest.mark.cluster
+
 CLUSTER = ROOT / "manifests/cluster"
 PLURAL = {"ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts", "PersistentVolumeClaim": "persistentvolumeclaims",
           "NetworkPolicy": "networkpolicies", "RayJob": "rayjobs", "PodMonitor": "podmonitors", "Pod": "pods",

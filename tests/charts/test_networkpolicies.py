@@ -5,6 +5,8 @@ import yaml
 from tests.charts.helm import RUN, SITES, objects, refusal
 from tests.charts.policies import TABLE, of_chart
 
+pytestmark = pytest.mark.cluster
+
 # Where a site file puts the store: a pod of the cluster, or outside.
 STORES = {
     "aks": ("minio", 9000),

@@ -65,6 +65,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
     return found
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("need", NEEDS)
 def test_what_a_platform_needs_beyond_the_schema_is_rendered_and_valid(need: str, verdicts: Any) -> None:
     assert {status for status, _ in verdicts[need]} == {"statusValid"}, verdicts[need]

@@ -69,6 +69,7 @@ def test_an_existing_account_is_the_one_that_gets_the_right():
     assert one(trees, "RoleBinding")["subjects"][0]["name"] == "team"
 
 
+@pytest.mark.cluster
 def test_the_head_alone_reaches_the_api_server_and_nothing_else_opens():
     seen = of_chart(objects("opd", ON))
     assert seen.allows("head", "office", 6443)

@@ -84,7 +84,6 @@ def test_a_trained_student_is_converted_by_the_launcher_and_by_the_command(tmp_p
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").dtype == torch.bfloat16
 
 
-@pytest.mark.matrix
 def test_a_student_trained_on_two_ranks_is_converted(tmp_path):
     step_dir = _train(tmp_path, "trainer.gpus_per_node=2")
     _start(tmp_path, "opd.convert", str(step_dir), "--target", "model")

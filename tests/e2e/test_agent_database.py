@@ -33,7 +33,7 @@ def merged(*trees: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.go
+@pytest.mark.helm
 @pytest.mark.parametrize("name", ["from-claim", "from-store"])
 def test_the_charts_take_the_scenario_and_mount_the_database_read_only(tmp_path, inputs, name):
     extra = tmp_path / "extra.yaml"
@@ -54,8 +54,7 @@ def test_the_charts_take_the_scenario_and_mount_the_database_read_only(tmp_path,
         )
 
 
-@pytest.mark.slow
-@pytest.mark.matrix
+@pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_the_scenarios_run_keeps_its_promises_on_this_machine(tmp_path, inputs):
     here = {

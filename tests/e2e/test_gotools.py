@@ -37,7 +37,7 @@ def test_the_longest_module_path_holds_the_package(tmp_path, monkeypatch):
     assert gotools.Program(package="a.io/x/yy", lock=".").locked() == ("a.io/x", "v1.0.0")
 
 
-@pytest.mark.go
+@pytest.mark.cluster
 def test_sources_that_a_build_has_left_are_found_without_a_network(monkeypatch):
     found = gotools.module("ray-operator")
     monkeypatch.setenv("GOPROXY", "off")

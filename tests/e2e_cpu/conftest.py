@@ -21,10 +21,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "e2e_cpu" in item.path.parts:
-            item.add_marker(pytest.mark.e2e)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(5 * TIMEOUT_S))  # up to four runs
+        if "e2e_cpu" in item.path.parts and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(5 * TIMEOUT_S))  # up to four runs
 
 
 def pytest_runtest_logreport(report):

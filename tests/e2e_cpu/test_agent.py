@@ -166,7 +166,6 @@ def test_kept_tokens_tell_the_models_from_the_tools(outcome):
         assert [value is not None for value in row.divergence] == list(row.trained) == list(row.kept)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["grpo", "eval"])
 def test_reinforcement_learning_and_evaluation_use_the_same_environment(tmp_path, kind):
     spec = "opd-agent-" + kind

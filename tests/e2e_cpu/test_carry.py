@@ -45,7 +45,6 @@ def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     _must_be_alike(kill_and_resume(tmp_path, "opd", *_SETS, behind=2), whole)
 
 
-@pytest.mark.matrix
 def test_two_rollout_processes_that_answer_in_any_order_make_the_same_run(tmp_path, whole):
     _must_be_alike(run(tmp_path, "opd", *_SETS, "rollout.num_agent_workers=2").must_be_clean(), whole)
 

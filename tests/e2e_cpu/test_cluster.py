@@ -121,7 +121,6 @@ def test_a_pod_that_has_to_go_is_waited_for_and_a_stopped_job_goes_on_where_it_w
     assert [row["training/global_step"] for row in steps_of(tmp_path / "store" / "opd")] == list(range(1, last + 3))
 
 
-@pytest.mark.matrix
 @pytest.mark.timeout(5000)
 def test_a_worker_that_is_lost_or_goes_is_followed_in_its_cluster_and_a_lost_head_without_waiting_for_its_lease(
     tmp_path,
@@ -171,7 +170,6 @@ def test_a_worker_that_is_lost_or_goes_is_followed_in_its_cluster_and_a_lost_hea
     assert [row["training/global_step"] for row in steps_of(tmp_path / "store" / "opd")] == list(range(1, last + 3))
 
 
-@pytest.mark.matrix
 @pytest.mark.timeout(5000)
 def test_nodes_with_disks_of_their_own_lose_them_and_go_on_from_s3_bit_for_bit(tmp_path):
     """Model, teacher and data come from s3:// and everything goes there; head and one rank begin again with empty disks."""

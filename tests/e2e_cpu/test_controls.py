@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.e2e_cpu.runs import run
 from transformers import AutoTokenizer
 
@@ -28,7 +27,6 @@ def test_a_learning_rate_of_zero_leaves_the_student_as_it_was(tmp_path):
     assert after == before
 
 
-@pytest.mark.matrix
 def test_a_random_teacher_teaches_nothing(tmp_path):
     # One-sided: a teacher that finds every token equally likely drives the student from all it was sure of, so its
     # accuracy may fall; what it must not do is rise.
@@ -40,7 +38,6 @@ def test_a_random_teacher_teaches_nothing(tmp_path):
     assert after < before + 0.05
 
 
-@pytest.mark.matrix
 def test_the_same_ten_steps_with_the_real_teacher_do_teach(tmp_path):
     before, after = run(tmp_path, "opd", *_AS_QUICKSTART).must_be_clean().accuracy()
     assert before < 0.35

@@ -17,7 +17,6 @@ from opd.envs.deepplanning.scoring.endpoint import API_KEY_VARIABLE
 from opd.envs.deepplanning.scoring.report import read_report
 from opd.evaluation.samples import GENERATIONS_KEY, read_generations
 
-pytestmark = pytest.mark.matrix
 CASES = ("10", "42", "57", "63")
 
 

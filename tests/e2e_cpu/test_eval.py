@@ -62,7 +62,6 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_
     assert any("prompt too long" in line and line.rstrip(" │").endswith("0") for line in outcome.output.splitlines())
 
 
-@pytest.mark.matrix
 def test_answers_that_cannot_be_scored_are_kept_all_the_same(tmp_path):
     # It can be imported where the run is started and nowhere else, like one whose licence or library a node lacks.
     (tmp_path / "scorer.py").write_text(
@@ -94,7 +93,6 @@ def test_a_reward_function_that_could_score_nothing_ends_a_run_before_anything_i
     assert not [word for word in ("starting Ray", "Traceback") if word in outcome.output]
 
 
-@pytest.mark.matrix
 def test_pass_rates_of_a_killed_run_go_on_where_its_answers_are_stored_and_weigh_a_training_run(tmp_path):
     sets = ("data.max_val_samples=400",)
     whole = run(tmp_path / "whole", "passrate", *sets).must_be_clean()
@@ -123,7 +121,6 @@ def test_pass_rates_of_a_killed_run_go_on_where_its_answers_are_stored_and_weigh
     assert all(0 < step["opd/problem_weight_max"] <= largest / mean * (1 + 1e-5) for step in trained.steps)
 
 
-@pytest.mark.matrix
 def test_the_same_evaluation_twice_gives_the_same_answers(tmp_path):
     first, second = (run(tmp_path / name, "eval").must_be_clean() for name in ("a", "b"))
     read = [read_generations(outcome.run_dir / "eval" / "generations.parquet") for outcome in (first, second)]
@@ -141,7 +138,6 @@ def _small_set(path, *, source, rows):
     return path
 
 
-@pytest.mark.matrix
 def test_several_data_sets_are_evaluated_in_one_start_each_with_its_own_numbers(tmp_path):
     sets = {"first": (0, 12), "second": (100, 20), "third": (200, 7)}
     files = [_small_set(tmp_path / "data" / f"{name}.parquet", source=name, rows=rows) for name, rows in sets.items()]

@@ -10,8 +10,8 @@ from tests.e2e_cpu.runs import run
     "recipe",
     [
         "grpo",
-        pytest.param("grpo-native", marks=pytest.mark.matrix),
-        pytest.param("grpo-native-no-kl", marks=pytest.mark.matrix),
+        "grpo-native",
+        "grpo-native-no-kl",
     ],
 )
 def test_each_recipe_trains(tmp_path, recipe):

@@ -60,7 +60,6 @@ def test_only_adapters_are_trained_and_the_run_converts_to_a_plain_model(tmp_pat
         assert not torch.equal(value, start[name]), name
 
 
-@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_adapters(tmp_path, whole):
     must_end_alike(kill_and_resume(tmp_path, "opd", *_SETS, behind=2), whole, _STEPS)
 
@@ -72,7 +71,6 @@ _AGENT = (
 )  # fmt: skip
 
 
-@pytest.mark.matrix  # two runs to their end and one up to its kill; `make test` has opd's
 def test_a_killed_lora_agent_goes_on_to_the_uninterrupted_runs_adapters_and_conversations(tmp_path):
     sets = (*_LORA, *_AGENT, "trainer.total_steps=5", "trainer.save_freq=2")
     whole = run(tmp_path / "whole", "opd-agent", *sets).must_be_clean()
@@ -91,9 +89,7 @@ def _said(outcome: Outcome, step: int) -> list[tuple]:
     return [(item.prompt, item.segments, item.ending, item.score) for item in items]
 
 
-@pytest.mark.parametrize(
-    "kind", ["grpo", *(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("sft", "opd-agent"))]
-)
+@pytest.mark.parametrize("kind", ["grpo", "sft", "opd-agent"])
 def test_a_lora_run_of_another_kind_moves_adapters_only(tmp_path, kind):
     sets = {
         "grpo": ("recipe=grpo-native", "grpo.kl_loss_coef=0.1", "actor.ppo_mini_batch_size=16"),  # one update a step

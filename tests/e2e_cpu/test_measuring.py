@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 from tests.e2e_cpu.runs import Outcome, must_end_alike, run, run_and_end
 
 from opd.data.toy.task import write_parquet
@@ -14,7 +13,6 @@ from opd.evaluation.pass_rates import PassRate, prompt_id, read_pass_rates, writ
 from opd.runs.attempts import ENDED_FILE, attempt_prefix
 from opd.trainer.measured_rates import UNFINISHED_KEY
 
-pytestmark = pytest.mark.matrix  # `make test` measures at a stage switch in test_resume
 # Where a file `until` lies beside it, its calls beyond that many do not return: a batch that goes on for longer than any grace.
 _SCORER = """
 import os, time

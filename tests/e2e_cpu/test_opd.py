@@ -24,8 +24,8 @@ from opdctl.report import token_page
     "loss",
     [
         ["opd.loss_type=reverse_kl"],
-        pytest.param(["opd.loss_type=forward_kl"], marks=pytest.mark.matrix),
-        pytest.param(["opd.loss_type=jsd", "opd.beta=0.3"], marks=pytest.mark.matrix),
+        ["opd.loss_type=forward_kl"],
+        ["opd.loss_type=jsd", "opd.beta=0.3"],
     ],
     ids=["reverse_kl", "forward_kl", "jsd"],
 )
@@ -95,7 +95,7 @@ TWO_RANKS = {
 }
 
 
-@pytest.mark.parametrize("mode", [pytest.param("everything offloaded", marks=pytest.mark.matrix), "sequences shared"])
+@pytest.mark.parametrize("mode", ["everything offloaded", "sequences shared"])
 def test_two_ranks_train_like_one(tmp_path, mode):
     one = run(tmp_path / "one", "opd", "actor.ppo_mini_batch_size=16").must_be_clean()
     two = run(
@@ -109,7 +109,6 @@ def test_two_ranks_train_like_one(tmp_path, mode):
     assert second["training/rollout_probs_diff_max"] < 1e-5
 
 
-@pytest.mark.matrix
 def test_several_samples_a_prompt_are_weighted_by_reward_within_the_prompt(tmp_path):
     # The original never repeats prompts, so that its weights compare different prompts (defect 1).
     outcome = run(

@@ -49,7 +49,6 @@ def test_after_a_kill_between_stages_and_one_inside_a_stage_it_goes_on_to_its_en
     assert len(_stage(ended, "distil").steps) == _STEPS
 
 
-@pytest.mark.matrix
 def test_it_ends_as_the_uninterrupted_pipeline_bit_for_bit(tmp_path: Path, killed: tuple[Path, Outcome]) -> None:
     (folder, ended), whole = killed, _run(tmp_path)
     assert ended.result["stages"] == whole.result["stages"]

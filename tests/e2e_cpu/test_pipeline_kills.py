@@ -195,7 +195,6 @@ def ray_folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.matrix
 @pytest.mark.timeout(13 * TIMEOUT_S)
 @pytest.mark.parametrize("seed", [1])
 def test_kill_9_at_ten_seeded_points_ends_as_the_uninterrupted_pipeline_bit_for_bit(

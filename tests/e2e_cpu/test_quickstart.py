@@ -12,7 +12,6 @@ from tests.e2e_cpu.runs import ROOT
 from tests.quickstart.plain_transformers import greedy_accuracy
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("seed", [1, 7])
 def test_the_quickstart_takes_a_student_from_below_35_to_above_80_percent(tmp_path, seed):
     command = [sys.executable, "-m", "opd.quickstart", "--seed", str(seed), "--out", str(tmp_path / "out")]

@@ -27,7 +27,6 @@ def test_each_step_has_the_parts_of_its_loss(whole):
     assert any(row["opd/advantage_zero"] < 1 for row in steps)
 
 
-@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     resumed = kill_and_resume(tmp_path, _SPEC, behind=2)
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, _STEPS + 1))

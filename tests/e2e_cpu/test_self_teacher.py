@@ -30,7 +30,6 @@ def test_the_student_is_its_own_refreshed_teacher_behind_a_longer_prompt(whole):
     assert not _shard(whole, "teacher").exists(), "after step 6 it is the student of this very checkpoint"
 
 
-@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     resumed = kill_and_resume(tmp_path, _SPEC, behind=3)
     assert _shard(resumed, "teacher", 3).exists()
@@ -39,7 +38,6 @@ def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, 
     must_end_alike(resumed, whole, _STEPS)
 
 
-@pytest.mark.matrix
 def test_a_template_that_is_the_prompt_makes_the_start_its_own_teacher(tmp_path):
     outcome = run(
         tmp_path, _SPEC, "teacher.prompt={prompt}", "teacher.refresh_every=0", "trainer.total_steps=1"

@@ -53,7 +53,6 @@ def test_it_learns_the_answers(whole):
     assert "rollout" not in whole.output
 
 
-@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_as_the_uninterrupted_run(tmp_path, whole):
     resumed = kill_and_resume(tmp_path, "sft", _SET, behind=1)
     for mine, theirs in zip(resumed.steps, whole.steps, strict=True):

@@ -21,7 +21,6 @@ from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.parts import LEVELS
 from opd.envs.travel.toy import STUDENT, model_folder
 
-pytestmark = pytest.mark.matrix
 TOOLSET = "opd.envs.deepplanning.shopping.en"
 BOOTS, SHIRT, BAG = (call("add_product_to_cart", product_id=number) for number in ("b1", "c1", "d1"))
 COUPON = call("add_coupon_to_cart", coupon_name=shop.STORE_30)

@@ -38,7 +38,6 @@ def test_each_row_is_read_by_its_own_teacher_and_each_reader_has_its_metrics(who
     assert all(sum(row[f"opd/teacher/{name}/rows"] for row in whole.steps) > 12 for name in _READERS)
 
 
-@pytest.mark.matrix  # one more run up to its kill, and its second attempt to the end; `make test` has those of kind opd
 def test_killed_and_resumed_it_ends_in_the_uninterrupted_runs_weights(tmp_path, whole):
     write_remainders(tmp_path, seed=3, num_train=48)
     resumed = kill_and_resume(tmp_path, _SPEC, behind=2)

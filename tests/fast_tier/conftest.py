@@ -1,8 +1,7 @@
-"""The fixtures `tier` and `kueue_tier`, one each for the whole session; every test in this folder is marked `fasttier`."""
+"""The fixtures `tier` and `kueue_tier`, one each for the whole session; each test of this folder is in the cluster tier."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,34 +9,26 @@ from pathlib import Path
 import pytest
 from tests.e2e.cluster.kueue import Kueue
 from tests.fast_tier.tier import FastTier
+from tests.programs import need
 
 import gotools
 
-# Set by CI: what cannot be tested is a failure there, not a skip.
-NO_SKIP_VARIABLES = ("OPD_NO_SKIP", "CI")
 _TEST_TIMEOUT_S = 1200
 _LOGS = pytest.StashKey[list[Path]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark this folder's tests; their time-outs leave out the fixture, which may have to build first."""
+    """Limit this folder's tests; the limit leaves out the fixture, which may have to build first."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.fasttier)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S, func_only=True))
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S, func_only=True))
 
 
 @pytest.fixture(scope="session")
 def parts() -> None:
     """The programs of a control plane; they are built first where they are missing (minutes)."""
-    try:
-        gotools.install_all(gotools.GROUPS["fast-tier"])
-    except gotools.ToolError as error:
-        if any(os.environ.get(name) for name in NO_SKIP_VARIABLES):
-            pytest.fail(f"the fast tier cannot run: {error}", pytrace=False)
-        pytest.skip(f"FAST TIER UNTESTED: {error}")
+    need(*gotools.GROUPS["fast-tier"], build=True)
 
 
 @pytest.fixture(scope="session")

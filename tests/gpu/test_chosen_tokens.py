@@ -24,7 +24,6 @@ from opd.losses.cuda import chosen as form
 from opd.worker.head import Choice, DivergenceTask
 from opd.worker.teacher_cache import Fetch
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 VOCAB = 33001

@@ -7,7 +7,6 @@ from tests.gpu.reference import BF16, FP16, VALUE_BOUND, make_heads, relative_er
 
 from opd.losses.entropy import next_token_entropy
 
-pytestmark = pytest.mark.gpu
 needs.devices(1, "the kernel of entropies needs a CUDA device")
 
 

@@ -21,7 +21,6 @@ from tests.gpu.reference import (
 from tests.losses.products import ProductSizes
 from torch import Tensor
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 

@@ -20,7 +20,6 @@ from tests.gpu.reference import (
 
 from opd.losses.fused import head_divergence
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 

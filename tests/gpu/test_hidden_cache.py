@@ -6,7 +6,6 @@ from tests.gpu import needs
 
 from opd.worker.teacher_cache import SLAB_BYTES, HiddenCache
 
-pytestmark = pytest.mark.gpu
 needs.devices(1, "spilling to pinned memory needs a CUDA device")
 
 WIDTH = 4096

@@ -12,7 +12,6 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from opd.compat.loading import sharded_before_they_come
 
-pytestmark = pytest.mark.gpu
 needs.devices(1, "weights are pinned on the host beside a CUDA device")
 
 

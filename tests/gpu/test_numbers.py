@@ -10,7 +10,6 @@ from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
 from opd.losses.cuda.row_kernel import CLUSTERS, FP16_SMALLEST_ROUNDING, NOISE_EVERY, GradientRows, gradient_unit
 from opd.losses.cuda.scale_kernel import scale_in_place
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 

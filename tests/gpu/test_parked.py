@@ -10,7 +10,6 @@ from torch.distributed.fsdp import fully_shard
 
 from opd.worker.parked import ParkedWeights, local_shards
 
-pytestmark = pytest.mark.gpu
 needs.devices(1, "copies beside computing need a CUDA device")
 
 WIDTH, LAYERS = 4096, 6

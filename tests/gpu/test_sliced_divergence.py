@@ -21,7 +21,6 @@ from torch import Tensor, distributed
 
 from opd.losses.vocab_parallel import vocab_parallel_divergence, vocab_shard
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 COUNTS = ((300,), (131, 169), (200, 0, 100))

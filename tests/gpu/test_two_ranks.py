@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.gpu import needs
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 needs.devices(2, "two ranks over NCCL need two CUDA devices")
 
 ROOT = Path(__file__).resolve().parents[2]

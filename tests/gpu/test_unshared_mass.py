@@ -1,6 +1,5 @@
 """The mass outside the shared tokens, from the fused divergence's own log-probabilities, against float64."""
 
-import pytest
 import torch
 from tests.gpu import needs
 from tests.gpu.reference import BF16, SIZES, make_heads, weights_of
@@ -8,7 +7,6 @@ from tests.gpu.reference import BF16, SIZES, make_heads, weights_of
 from opd.losses.fused import head_divergence
 from opd.losses.unshared import unshared_mass
 
-pytestmark = pytest.mark.gpu
 needs.hopper()
 
 # A Qwen2.5 student of a Qwen3 teacher: 151,665 shared tokens, the teacher has four more; the student's side has three here.

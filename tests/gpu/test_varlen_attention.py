@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from opd.worker.backbone import VARLEN, compile_layers, packed_arguments
 
-pytestmark = pytest.mark.gpu
 LENGTHS = [5, 130, 1, 257, 64]
 
 

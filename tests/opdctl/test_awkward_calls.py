@@ -149,7 +149,7 @@ def test_a_place_that_cannot_be_written_is_named(
     assert "damaged" not in done.stderr
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_a_folder_that_render_cannot_write_is_named(inside: Callable, corner: Path) -> None:
     done = inside("render", corner / "exp.yaml", "--image", DIGEST, "-o", corner / "file" / "x",
                   OPDCTL_HELM=str(gotools.find("helm")))  # fmt: skip

@@ -13,7 +13,7 @@ from tests.charts.helm import DIGEST, SITES
 from gotools import find
 from opdctl.doctor.report import check_store
 
-pytestmark = pytest.mark.go
+pytestmark = pytest.mark.helm
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = ROOT / "manifests" / "experiments" / "quickstart.yaml"

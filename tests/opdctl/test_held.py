@@ -100,7 +100,7 @@ def test_a_scorer_and_what_tools_read_count_and_modules_do_not() -> None:
     assert said(data=data("/data/a.parquet"), reward={"function": "custom", "path": "/data/score.py"}) == []
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_a_tool_database_that_the_pods_fetch_is_there(inside: Callable, tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_text(
         "{kind: opd-agent, name: r, model: {path: hub/m}, teacher: {path: hub/t}, agent: {database_dir: /db}, "
@@ -126,7 +126,7 @@ def test_a_stage_of_a_pipeline_is_named() -> None:
     assert [check.name for check in found] == ["data"]
 
 
-@pytest.mark.go
+@pytest.mark.helm
 @pytest.mark.parametrize("command", [("doctor", "--no-cluster"), ("render",)])
 def test_doctor_and_render_say_it_by_what_the_chart_renders(
     inside: Callable, tmp_path: Path, command: tuple[str, ...]

@@ -24,7 +24,7 @@ FILES = ("--data", "s3://b/a.parquet,s3://b/b.parquet", "--val", "s3://b/val.par
 SITE = ("--image", DIGEST, "--store", "s3://experiments/opd", "--endpoint", "http://minio.minio:9000")
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_flags_alone_make_files_that_doctor_takes_and_the_commands_for_the_secrets(
     inside: Callable, tmp_path: Path
 ) -> None:

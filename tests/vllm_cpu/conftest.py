@@ -14,7 +14,6 @@ def pytest_collection_modifyitems(items):
     )
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.matrix)
             item.add_marker(pytest.mark.timeout(600))
             if not _has_build():
                 item.add_marker(missing)

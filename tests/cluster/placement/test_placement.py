@@ -19,12 +19,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 900.0
 SMALL = ("1x1",)
-BIG = ("1x8", "2x8", "4x8")  # `make test-placement`: thirty to a hundred processes
+BIG = ("1x8", "2x8", "4x8")  # thirty to a hundred processes
 # Nodes x GPUs: CPUs of a node = 3 a rank + 2 storage units + the queue's controller.
 CPUS = {"1x1": 3 + 2 + 1, "1x8": 24 + 2 + 1, "2x8": 24 + 2 + 1, "4x8": 24 + 2 + 1}
 NUM_WORKERS = 8 + 8  # of rollout and reward, a run's own defaults
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 
 def play(*sizes: str) -> dict[str, dict[str, Any]]:
@@ -88,7 +88,6 @@ def test_a_queue_without_a_place_ends_its_wait_too_and_closes(small):
     assert small["1x1"]["queue_s"] < 120
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("size", BIG)
 def test_nodes_of_eight_gpus_are_placed_too_and_their_wait_ends(size):
     [found] = play(size).values()

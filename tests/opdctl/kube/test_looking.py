@@ -23,7 +23,7 @@ from opdctl.kube.client import KubeApi
 from opdctl.submit.names import Decision
 from opdctl.submit.send import Order, Sender
 
-pytestmark = pytest.mark.go
+pytestmark = pytest.mark.helm
 
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = """

@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.programs import need
 from tests.runs.s3.server import (
     BUCKET,
     FOREIGN_VARIABLES,
     FailingProxy,
-    NoGo,
-    build_server,
     clear_clients,
     environment,
     running_server,
@@ -21,10 +20,7 @@ from tests.runs.s3.server import (
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a running server with one empty bucket."""
-    try:
-        build_server()
-    except NoGo as error:
-        pytest.skip(str(error))
+    need("versitygw", build=True)
     with running_server(tmp_path_factory.mktemp("s3")) as port:
         yield port
 

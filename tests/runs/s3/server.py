@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -25,29 +24,13 @@ BUCKET = "runs"
 FOREIGN_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy")
 
 
-class NoGo(RuntimeError):
-    """There is no Go on PATH to build the server with."""
-
-
-def build_server() -> Path:
-    """The server's binary, built once from this folder's go.mod and cached outside the work tree.
-
-    Raises:
-        NoGo: it is not cached and cannot be built here.
-        gotools.ToolError: it does not build; with the compiler's last words.
-    """
-    if shutil.which("go") is None and gotools.missing(["versitygw"]):
-        raise NoGo("S3 UNTESTED: no Go on PATH to build versitygw with")
-    return gotools.install("versitygw")
-
-
 @contextmanager
 def running_server(folder: Path) -> Iterator[int]:
     """The port of a running server with one empty bucket, whose objects are files below `folder`."""
     (folder / "data" / BUCKET).mkdir(parents=True)
     [port] = free_ports(1)
     environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-    command = [str(build_server()), "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")]
+    command = [str(gotools.install("versitygw")), "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")]
     with open(folder / "log", "wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -18,8 +18,6 @@ from opd.store.access import is_store_url
 from opd.store.base import NO_RETRY
 from opd.store.opening import open_store
 
-pytestmark = pytest.mark.go
-
 FILES = {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4000, "sub/extra.txt": b"x" * 10}
 
 

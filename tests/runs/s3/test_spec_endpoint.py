@@ -15,8 +15,6 @@ from opd.store.access import StoreAddress, apply_experiment, storage_options, un
 from opd.store.opening import open_store
 from opdctl.runs.targets import find_run, open_place
 
-pytestmark = pytest.mark.go
-
 NOWHERE = "http://127.0.0.1:9"  # no server: whoever asks it fails
 
 

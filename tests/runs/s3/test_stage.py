@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from opd.pods.stage import RECORD_FILE, main
 from opd.store.opening import open_store
-
-pytestmark = pytest.mark.go
 
 
 def test_a_claim_is_filled_once_and_again_only_with_what_changed(s3_url: str, proxy, tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""Programs that tests need: a missing one skips the test by one named reason, or fails it with OPD_NO_SKIP."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import gotools
+
+
+def need(*names: str, build: bool = False) -> None:
+    """Skip or fail the test unless all programs are there; with `build`, Go builds the missing ones first."""
+    try:
+        if build:
+            gotools.install_all(names)
+        for name in names:
+            gotools.find(name)
+    except gotools.ToolError as error:
+        if os.environ.get("OPD_NO_SKIP"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(f"NOT TESTED HERE: {error}")
