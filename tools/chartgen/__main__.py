@@ -32,13 +32,13 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     return files
 
 
-def drifted(root: Path = ROOT) -> list[Path]:
-    """Generated files that are missing or differ from what they are generated from."""
-    return [
-        path
+def drifted(root: Path = ROOT) -> dict[Path, str]:
+    """Return the generated files that are missing or differ, each with the text that it should have."""
+    return {
+        path: text
         for path, text in generated(root).items()
         if not (root / path).is_file() or (root / path).read_text() != text
-    ]
+    }
 
 
 def main() -> int:
@@ -47,11 +47,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file differs")
     check = parser.parse_args().check
     stale = drifted()
-    for path in stale:
+    for path, text in stale.items():
         print(f"{path} differs from opd.config: run `make schema`" if check else f"wrote {path}")
         if not check:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-            (ROOT / path).write_text(generated()[path])
+            (ROOT / path).write_text(text)
     return 1 if check and stale else 0
 
 

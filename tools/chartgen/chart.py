@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,10 @@ class Chart:
     defaults: dict[str, Any]
 
 
-def charts() -> list[Chart]:
-    """Every chart, one a kind."""
-    return [_chart(kind) for kind in FILE_KINDS]
+@functools.cache
+def charts() -> tuple[Chart, ...]:
+    """Return every chart, one a kind."""
+    return tuple(_chart(kind) for kind in FILE_KINDS)
 
 
 def _chart(kind: Kind) -> Chart:
