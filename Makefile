@@ -94,11 +94,12 @@ tools: ## build helm and the programs of the chart tests (Go)
 tools-fast-tier: ## build a Kubernetes control plane for the cluster tests (Go; minutes)
 	$(PYTHON) tools/gotools.py install fast-tier
 
-check: setup ## check style, types and generated files; edit nothing
+check: setup ## check style, types, language and generated files; edit nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy src/opd tools
 	PYTHONPATH=tools $(BIN)/python -m chartgen --check
+	$(BIN)/python tools/prose.py
 
 fix: setup ## apply the fixes of ruff and write generated files
 	$(BIN)/ruff check --fix $(CODE)
