@@ -18,18 +18,24 @@ CODE := src tools tests
 unexport PYTHONPATH VIRTUAL_ENV
 export PYTHONUNBUFFERED := 1
 
-# The charts that are installed; opd-lib lies in each of them.
+# The charts that users install; each contains opd-lib.
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
 .PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast test-slow test-cluster coverage cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
-help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+# `##` after a target is its help. A user's targets come first, in this order.
+USER_TARGETS := setup quickstart run doctor render submit status logs collect test
+help:
+	@awk -v order="$(USER_TARGETS)" -v more="$(filter-out $(USER_TARGETS) tools helm,$(PHONY_TOOL))" ' \
+	  BEGIN {FS = ":.*## "; count = split(order, names, " "); for (i in names) user[names[i]] = ""} \
+	  /^[a-z0-9-]+:.*## / {line = sprintf("  make %-19s %s\n", $$1, $$2); if ($$1 in user) user[$$1] = line; else rest = rest line} \
+	  END {for (i = 1; i <= count; i++) printf "%s", user[names[i]]; \
+	    printf "\nMore commands on a run (EXP=run): %s\n\nFor maintainers:\n%s", more, rest}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.train.stamp ## the trainer's environment (.venv): torch, verl, ray; about a minute
-setup-gpu: $(VENV)/.gpu.stamp ## the same with vLLM, for runs on GPUs; kept by `setup` from then on
-setup-tool: $(VENV)/.tool.stamp ## the tool alone (.venv): no torch, seconds
+setup: $(VENV)/.train.stamp ## install the trainer into .venv: torch, verl, Ray (a minute)
+setup-gpu: $(VENV)/.gpu.stamp ## install the trainer with vLLM for GPUs; later setups keep vLLM
+setup-tool: $(VENV)/.tool.stamp ## install the tool opdctl only, without torch (seconds)
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: install one, or name it with make PYTHON=..."; exit 1; }
@@ -45,7 +51,7 @@ $(VENV)/.gpu.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --extra gpu --compile-bytecode
 	@touch $@ $(VENV)/.train.stamp $(VENV)/.tool.stamp
 
-# The lock's environment for GPUs with vLLM's build for CPUs of the same version in the place of its own, and nothing that needs CUDA beside torch.
+# The lock's environment for GPUs, with the CPU build of the same vLLM version. Of the packages that need CUDA it has torch only.
 CPU_VLLM := .venv-vllm
 NEEDS_CUDA := vllm flashinfer-cubin flashinfer-python humming-kernels tilelang tokenspeed-mla tokenspeed-triton quack-kernels \
   nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-cu13 nvidia-cudnn-frontend fastsafetensors
@@ -59,33 +65,40 @@ $(VENV)/.tool.stamp: $(BIN)/uv uv.lock pyproject.toml
 	$(BIN)/uv sync --quiet --frozen --no-python-downloads --no-dev --inexact
 	@touch $@
 
-quickstart: setup ## distil a teacher into a student on this machine, table and learning curve (SEED=n, 1 by default)
+quickstart: setup ## distil a toy teacher into a student on this machine (SEED=1; minutes)
 	$(BIN)/python -m opd.quickstart --seed $(or $(SEED),1)
 
-run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set key=value")
+run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml ARGS="--set k=v")
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
-# The tool on EXP, a run's name, or a run's path: make logs EXP=my-run ARGS="-f -n opd"
-status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool ## opdctl's commands on EXP: a spec, a run's name or path (ARGS="-f -n opd")
+# The tool's commands on EXP: a file, a run's name or a run's path, as in `make logs EXP=my-run ARGS="-f -n opd"`.
+status: ## show the state of a run (EXP=run)
+logs: ## print the log of a run (EXP=run ARGS="-f")
+collect: ## download metrics, evaluations and samples of a run (EXP=run)
+status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
-# What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.
-submit render delete doctor: setup-tool helm ## opdctl's commands that call Helm, on EXP: submit a run, render its manifests, delete it, say what is missing (SITE=site.yaml ARGS="-n opd")
+# The tool's commands that call Helm.
+doctor: ## name what an experiment or the cluster is missing (EXP=file.yaml SITE=site.yaml)
+render: ## print the manifests of an experiment (EXP=file.yaml SITE=site.yaml)
+submit: ## submit an experiment to the cluster (EXP=file.yaml SITE=site.yaml)
+submit render delete doctor: setup-tool helm
 	OPDCTL_HELM=$$($(BIN)/python tools/gotools.py path helm) $(BIN)/opdctl $@ $(EXP) $(ARGS)
 
-helm: ## build helm, unless one is on PATH (Go; cached outside the work tree, by version)
+helm: ## build helm unless PATH has it (Go)
 	@$(PYTHON) tools/gotools.py install helm > /dev/null
 
-tools: ## build what `test-cluster` runs: helm, etcd, Kubernetes, KubeRay's operator, Kueue, kwok, an S3 server; 50 minutes, once a version; needs Go 1.26
+tools: ## build helm, a control plane and an S3 server for test-cluster (Go 1.26; 50 minutes, once a version)
 	$(PYTHON) tools/gotools.py install charts fast-tier versitygw
 
-check: setup ## lint and types; never edits
+check: setup ## check style, types, language and generated files; edit nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy src/opd tools
 	PYTHONPATH=tools $(BIN)/python -m chartgen --check
+	$(BIN)/python tools/prose.py
 
-fix: setup ## what `check` asks for, as far as it can be done by a tool
+fix: setup ## apply the fixes of ruff and write generated files
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 	PYTHONPATH=tools $(BIN)/python -m chartgen
@@ -100,7 +113,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 UNMARKED := not slow and not e2e and not cluster and not vllm and not gpu
 
 # Helm is built while the environment is installed. Without Go and helm the charts' tests are skipped by name.
-test: ## lint, types, unit tests, charts, four real runs: 8 minutes on two cores, 15 the first time; needs Python and make
+test: ## lint, type and test; make four real runs (Python and make; 8 minutes, 15 the first time)
 	@$(MAKE) --no-print-directory -j2 setup helm-for-tests
 	@$(MAKE) --no-print-directory check
 	$(PYTEST) -m "$(UNMARKED)" $(ARGS)
@@ -109,118 +122,118 @@ test: ## lint, types, unit tests, charts, four real runs: 8 minutes on two cores
 helm-for-tests:
 	-@$(PYTHON) tools/gotools.py install helm > /dev/null
 
-test-fast: setup ## the loop while you work, without real runs: under 3 minutes on two cores; needs Python and make
+test-fast: setup ## run the unit tests that take under a second each (3 minutes)
 	$(PYTEST) -m "$(UNMARKED) and not run" --ignore=tests/promises $(ARGS)
 
-test-slow: setup ## unit tests that take seconds of a core each: 30 minutes on two cores; needs Python and make
+test-slow: setup ## run the unit tests that take seconds each (30 minutes)
 	$(PYTEST) -m "slow and not e2e and not cluster and not vllm and not gpu" $(ARGS)
 
-test-cluster: setup tools ## charts, specs and stores on a real control plane and S3 server: 20 minutes on two cores, 50 more to build them; needs Go 1.26
+test-cluster: setup tools ## test charts and stores on a real control plane and S3 server (Go 1.26; 20 minutes)
 	$(PYTEST) -m cluster $(ARGS)
 
 # Not part of `make test`: on Python 3.11 counting lines doubles the time of tests that are Python alone.
 COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
-coverage: setup tools ## lines of the source that the tests of one process execute; the rest by file, the total last (an hour)
+coverage: setup tools ## list source lines that the tests of one process never execute (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 
-cluster: setup ## a one-node cluster of real parts in its own namespaces on this machine (root; Debian)
+cluster: setup ## start a one-node Kubernetes cluster on this machine (root, Debian)
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster up $(ARGS)
 
-cluster-down: ## end it, also half a one, and put the machine back
+cluster-down: ## remove this cluster, also a partial one, and restore the machine
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster down
 
-cluster-shell: ## a shell with kubectl and helm inside it, as the namespaced opd-user
+cluster-shell: ## open a shell with kubectl and helm in this cluster, as user opd-user
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e.cluster shell $(ARGS)
 
-e2e: setup ## CPU image, cluster, scenarios as a user would run them, evidence in build/e2e (root; SCENARIO=name)
+e2e: setup ## run user scenarios on this cluster (root; SCENARIO=name); see build/e2e
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e run $(SCENARIO)
 
-e2e-verify: ## judge the last run's evidence again; fails on a broken promise or a tampered copy
+e2e-verify: ## judge the evidence of the last e2e run again
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e verify
 
-e2e-cpu: setup ## every real run on a CPU, two at once: 45 minutes on two cores; without ARGS its table goes to tests/e2e_cpu/RESULTS.md
+e2e-cpu: setup ## make every real run on a CPU, two at once; write its table (45 minutes)
 	$(PYTEST) -m e2e tests/e2e_cpu tests/chaos tests/cluster tests/convert tests/e2e $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
 
 # vLLM takes GBs of disk and a start of it half a minute: a target of its own.
-test-vllm: $(CPU_VLLM)/.stamp ## the rollout server that runs on GPUs have, on this machine's CPU: whole runs with vLLM
+test-vllm: $(CPU_VLLM)/.stamp ## run whole runs with vLLM's rollout server on this machine's CPU (7 GB of disk)
 	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site:$(CURDIR) VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
 	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
 
-chaos: setup ## break real runs in every promised way and compare them (SCENARIO=name; ARGS="--rounds 25" goes on with the campaign of kills); tables in tests/chaos
+chaos: setup ## break real runs and compare the results (SCENARIO=name ARGS="--rounds 25")
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
-mutants: setup ## break the code itself, one place at a time, and show which breaks no test notices (ARGS="--drawn 100 --seed 1 --results tests/mutants/RESULTS.md")
+mutants: setup ## change the code in single places and list changes that no test notices
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-simulate: setup ## the control code under a simulated clock, disk and store (10,000 schedules; COUNT=n plays so many; SEED=n STEPS=n replays one; ARGS=--bugs)
+simulate: setup ## simulate the control code under faults (COUNT=10000 SEED=n STEPS=n ARGS=--bugs)
 	$(BIN)/python -m tests.simulator $(if $(SEED),--seed $(SEED),--processes 2) $(if $(STEPS),--steps $(STEPS)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
-silent-faults: setup ## inject faults that raise nothing into real runs and show what the monitor names (ARGS="lr-zero --recipe set-on")
+silent-faults: setup ## inject silent faults into real runs and list the detected ones
 	$(BIN)/python -m tests.silent_faults $(ARGS)
 
 # -W default: what torch and NCCL warn of depends on the device and its driver.
-test-gpu: setup ## the tests that need a Hopper GPU
+test-gpu: setup ## run the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
-bench-gpu: setup ## fused divergence against its floor and its peers, chosen tokens against all, whole update against the original; tables and JSON
+bench-gpu: setup ## time divergence, token choice and a whole update on a GPU
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
-gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, fourteen runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
-bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
+bench-step: setup-gpu ## time vLLM's decoding and whole steps (one GPU, 40 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
-bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as many runs at a time as there are GPUs (about 14 minutes of three; some 40 of one)
+bench-schedules: setup-gpu ## compare the schedules carry and strict (three GPUs, 14 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_schedules $(ARGS)
 
-bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second, divergences of every layout, a rank killed (20 minutes of four GPUs)
+bench-host: setup-gpu ## compare all GPUs of a host with one GPU (four GPUs, 20 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)
 
-bench-plan: setup-gpu ## what `--plan` says of fifteen distillations beside what they take (50 minutes of one GPU)
+bench-plan: setup-gpu ## compare predictions of --plan with real runs (one GPU, 50 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_plan $(ARGS)
 
-bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
+bench-agent: setup ## time the agent's tools under 256 parallel conversations
 	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)
 
-bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
+bench-tool: setup ## time opdctl on a local S3 server with 200 runs
 	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)
 
-bench-rollout: setup ## tokens a second of the CPU rollout engine on the toy student
+bench-rollout: setup ## time the CPU rollout engine on the toy student
 	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
 
-schema: setup ## write the charts' values, schemas and READMEs from the spec
+schema: setup ## write the charts' generated files from the experiment schema
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
-images: ## build a container image by docker or buildah (ARGS="trainer --push REGISTRY --sbom FILE"); see images/README.md
+images: ## build a container image with docker or buildah (ARGS="trainer --push REGISTRY")
 	images/build.sh $(ARGS)
 
-image-trainer-check: setup ## build images/trainer on a debootstrapped Debian and check it from inside (root; 60 GB of disk); images/RESULTS.md
+image-trainer-check: setup ## build the trainer image on a plain Debian and check it (root, 60 GB of disk)
 	PYTHONPATH=tools $(BIN)/python -m tests.images.trainer $(ARGS)
 
-charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.example.com/team/charts ARGS=--plain-http)
+charts-push: helm ## package and push the charts (REGISTRY=oci://registry.example.com/team/charts)
 	@test -n "$(REGISTRY)" || { echo "name the registry: make charts-push REGISTRY=oci://registry.example.com/team/charts"; exit 1; }
 	@helm=$$($(PYTHON) tools/gotools.py path helm) && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	  $$helm package --destination "$$folder" $(CHARTS) && \
 	  for package in "$$folder"/*.tgz; do $$helm push "$$package" $(REGISTRY) $(ARGS) || exit 1; done
 
-golden: setup ## rewrite the golden files from what the code gives now
+golden: setup ## write the golden files anew from the code
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## the rules of opd.importance and sparse-to-dense compared on a toy task, 370 results, 103 minutes on two cores beside other work (STUDY=tip, paced, horizon or bridge; opsd, reward, lora, cross, teachers and carry are modules of their own)
+evidence: setup ## train the toy studies and write their tables (STUDY=name; 2 hours)
 	$(BIN)/python -m tests.evidence$(if $(filter opsd reward lora cross teachers carry,$(STUDY)),.$(STUDY),$(if $(STUDY), --study $(STUDY))) $(ARGS)
 
-agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
+agent-evidence: setup ## distil a tiny student that uses tools, with five seeds and a control
 	$(BIN)/python -m tests.agent_evidence $(ARGS)
 
-agent-models: setup ## train the agent evidence's teacher and student start again
+agent-models: setup ## train the agent study's teacher and initial student anew
 	$(BIN)/python -m tests.agent_evidence.make_models
 
-toy-models: setup ## train the quickstart's teacher and student start again
+toy-models: setup ## train the quickstart's teacher and initial student anew
 	$(BIN)/python -m opd.data.toy.make_models
 
-clean: ## remove build/ and caches: what builds and tests left, and the runs of the quickstarts and toy pipelines (neither the environment nor runs in outputs/)
+clean: ## remove build/, caches and quickstart runs; keep .venv and outputs/
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,175 @@
+"""The check of the project's language."""
+
+import subprocess
+
+import pytest
+
+import prose
+
+FUNCTION = 'def f():\n    """{}"""\n'
+LONG = " ".join(["word"] * 26) + "."
+SHORT = " ".join(["word"] * 25) + "."
+
+
+def rules(path, text):
+    return [(line, rule) for line, rule, _, _ in prose.findings(path, text)]
+
+
+@pytest.mark.parametrize("word", ["What", "Whether", "Which", "Where", "Of", "How"])
+@pytest.mark.parametrize(
+    "text", ['"""{}"""\n', 'class C:\n    """{}"""\n', "class C:\n    " + FUNCTION.replace("    ", "        ")]
+)
+def test_a_docstring_does_not_begin_with_a_question_word(word, text):
+    assert [rule for _, rule in rules("src/a.py", text.format(f"{word} it needs."))] == ["start"]
+
+
+@pytest.mark.parametrize("path", ["tests/a.py", "src/a.py"])
+def test_a_class_and_a_module_may_begin_with_an_article(path):
+    assert rules(path, '"""A module."""\n\n\nclass C:\n    """The class."""\n') == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "The rows",
+        "An id",
+        "It waits",
+        "[T] scores",
+        "Rows",
+        "Returns rows",
+        "Path of a run",
+        "`f` of g",
+        "3 rows",
+        "Reading",
+    ],
+)
+def test_a_function_begins_with_a_verb(start):
+    assert rules("src/a.py", FUNCTION.format(f"{start} of a batch.")) == [(2, "start")]
+
+
+@pytest.mark.parametrize("start", ["Return", "Load", "Pass", "Process", "Feed", "Embed", "Bring", "Re-read", "Claim,"])
+def test_a_verb_in_its_base_form_is_accepted(start):
+    assert rules("src/a.py", FUNCTION.format(f"{start} the rows.")) == []
+
+
+def test_a_property_and_a_function_of_a_test_may_begin_with_a_noun():
+    assert rules("src/a.py", "@property\n" + FUNCTION.format("Path of the run.")) == []
+    assert rules("tests/test_a.py", FUNCTION.format("A run with two steps.")) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        ("The launcher is told.", "The server reports it."),
+        ("A longer row is refused.", "The check rejects a longer row."),
+        ("The file lies in a folder.", "The file is in a folder."),
+        ("X stands for\nthe batch.", "A stand-in replaces it."),
+        ("It runs beside the trainer.", "Besides, it runs next to the trainer."),
+        ("The marks behind the forward.", "A host behind a TLS proxy."),
+        ("The run goes\non afterwards.", "The copy goes on the device."),
+        ("The store is away.", "The store is far away."),
+        ("For whoever reads it.", "For the reader."),
+        ("Take whatever comes.", "Take any row."),
+        ("So that nobody waits.", "No process waits."),
+        ("The rows and those of a peer.", "Those rows have a peer."),
+        ("`None`: all rows.", "None means all rows; none: no row."),
+    ],
+)
+@pytest.mark.parametrize(("path", "form"), [("a.md", "{}"), ("src/a.py", '"""Module.\n\n{}\n"""')])
+def test_a_forbidden_word_is_found_with_a_suggestion(bad, good, path, form):
+    assert [rule for _, rule in rules(path, form.format(bad))] == ["word"]
+    assert rules(path, form.format(good)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("a.md", "# Title\n\n{}"),
+        ("a.md", "| key | text |\n| --- | --- |\n| a | {} |"),
+        ("src/a.py", '"""Module.\n\n{}\n"""'),
+        ("src/a.py", "x = 1\ny = '#'  # {}"),
+        ("src/a.py", "x = 1\n\nparser.add_argument(help='', description=(\"{}\"))"),
+        ("src/a.cu", "int x;\n\n// {}"),
+        ("src/a.js", "let x;\n\n/* {} */"),
+        ("charts/a/templates/_a.tpl", "x\n\n{{{{- /* {} */ -}}}}"),
+        ("charts/a.yaml", "x: 1\n\n# {}"),
+        ("Makefile", "a:\n\nb: a ## {}"),
+    ],
+)
+def test_a_sentence_has_at_most_25_words(path, form):
+    assert [rule for _, rule in rules(path, form.format(LONG))] == ["length"]
+    assert rules(path, form.format(f"{SHORT} {SHORT}")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use `" + LONG[:-1] + "` in a shell.",
+        "Keys " + ", ".join("`key`" for _ in range(30)) + " and `last`.",
+        "Run:\n\n```\n" + LONG + "\n" + LONG + "\n```\n\nThen stop.",
+        "Run:\n\n    " + SHORT[:-1] + "\n    " + SHORT[:-1] + "\n\nThen stop.",
+        "# One heading\n\n- " + SHORT[:-1] + "\n- " + SHORT[:-1] + "\n",
+        "| " + SHORT[:-1] + " | " + SHORT[:-1] + " |",
+        "See " + " ".join(f"[page](https://example.com/{n}/a)." for n in range(30)),
+    ],
+)
+def test_code_keys_items_and_cells_do_not_make_a_sentence_long(text):
+    assert rules("a.md", text) == []
+
+
+def test_full_line_comments_on_adjacent_lines_are_one_text():
+    half = " ".join(["word"] * 13)
+    assert rules("src/a.py", f"x = 1\n# {half}\n# {half}\n") == [(2, "length")]
+    assert rules("src/a.py", f"x = 1  # {half}\ny = 2  # {half}\n") == []
+
+
+def test_a_finding_names_the_line_of_its_sentence():
+    assert rules("a.md", f"# Title\n\nShort. Short\nagain.\n{LONG}\n\nIt lies there.\n") == [(7, "word"), (5, "length")]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("CHANGELOG.md", LONG),
+        ("tests/e2e/RESULTS.md", LONG),
+        ("charts/opd/values.yaml", f"# Generated from opd.config by `make schema`: do not edit.\n\n# {LONG}"),
+        ("tests/evidence/LORA.md", f"# LoRA\n\nWritten by `python -m tests.evidence.lora`.\n\n{LONG}"),
+    ],
+)
+def test_files_that_programs_write_are_left_out(path, text):
+    assert rules(path, text) == []
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "good.md").write_text("A sentence.\n")
+    (tmp_path / "bad.md").write_text("It lies there.\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_a_finding_fails_the_check(tree, capsys):
+    assert prose.main([], tree) == 1
+    assert capsys.readouterr().out == (
+        "bad.md:1: word: lies -> is, is stored, means\nprose: 1 findings; 0 files still need a rewrite\n"
+    )
+
+
+def test_the_list_holds_exactly_the_files_that_fail_and_excuses_them(tree):
+    assert prose.main(["--todo"], tree) == 0
+    assert (tree / prose.TODO).read_text() == "bad.md\n"
+    assert prose.main([], tree) == 0
+
+
+@pytest.mark.parametrize("path", ["good.md", "gone.md"])
+def test_a_listed_file_without_findings_fails_the_check(tree, path, capsys):
+    (tree / prose.TODO).write_text(f"bad.md\n{path}\n")
+    assert prose.main([], tree) == 1
+    assert f"{prose.TODO}:2: todo: {path} has no findings -> remove it from the list" in capsys.readouterr().out
+
+
+def test_a_named_file_is_checked_although_it_is_listed(tree):
+    prose.main(["--todo"], tree)
+    assert prose.main(["bad.md"], tree) == 1
