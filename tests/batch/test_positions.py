@@ -158,6 +158,7 @@ def test_positions_agree_with_the_slices_verl_takes_of_its_own_outputs(make_nest
     assert torch.equal(theirs.values(), loss_positions(packed).flat_index)
 
 
+@pytest.mark.slow
 def test_losses_and_batch_load_neither_verl_nor_ray():
     code = "import sys, opd.batch, opd.losses; print(sorted({'verl', 'ray', 'transformers'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -10,6 +10,7 @@ from opd.envs.deepplanning.scoring.endpoint import API_KEY_VARIABLE
 SECRETS = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "mlflow": {"secret": "ml", "key": "m"}, "converter": {"secret": "c", "key": "api-key"}, "store": "bucket"}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_secrets_come_by_reference():
     container = head(rayjob("opd", {"cluster": {"secrets": SECRETS}}))
     env = env_of(container)
@@ -20,6 +21,7 @@ def test_secrets_come_by_reference():
     assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
 
 
+@pytest.mark.slow
 def test_head_and_workers_have_the_same_variables_but_for_the_devices():
     spec = rayjob("opd", {"cluster": {"secrets": SECRETS, "extraEnv": [{"name": "A", "value": "1"}]}})
     own = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -27,12 +29,14 @@ def test_head_and_workers_have_the_same_variables_but_for_the_devices():
     assert [item for item in head(spec)["env"] if item != own] == worker(spec)["env"]
 
 
+@pytest.mark.slow
 def test_one_wandb_run_lives_over_all_attempts():
     env = env_of(head(rayjob("opd", {"trainer": {"loggers": ["console", "wandb"]}})))
     assert (env["WANDB_RUN_ID"], env["WANDB_RESUME"]) == (RUN, "allow")
     assert "WANDB_RUN_ID" not in env_of(head(rayjob("opd", {"trainer": {"loggers": ["console"]}})))
 
 
+@pytest.mark.slow
 def test_no_name_is_set_twice_and_the_user_s_own_value_wins():
     extra = [
         {"name": "HOME", "value": "/h"},
@@ -44,11 +48,13 @@ def test_no_name_is_set_twice_and_the_user_s_own_value_wins():
     assert entries[-2:] == extra
 
 
+@pytest.mark.slow
 def test_a_variable_with_no_value_or_two_is_refused():
     for entry in ({"name": "A"}, {"name": "A", "value": "1", "valueFrom": {}}):
         assert "cluster.extraEnv.0" in refusal("opd", {"cluster": {"extraEnv": [entry]}})
 
 
+@pytest.mark.slow
 def test_more_sources_come_after_the_store_s():
     layer = {"cluster": {"secrets": {"store": "s"}, "envFrom": [{"configMapRef": {"name": "c"}}]}}
     assert head(rayjob("opd", layer))["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
@@ -77,6 +83,7 @@ def test_a_reference_to_a_secret_is_no_literal():
     assert env_of(head(spec))["HF_TOKEN"] == reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_models_from_a_hub_are_cached_on_the_run_s_volume_or_on_a_claim_for_all_runs(kind):
     own = env_of(head(rayjob(kind, {"cluster": {"cache": {"claim": "hub"}}})))

@@ -18,6 +18,7 @@ from opd.config.errors import SpecError
 from opd.config.reader import read_text
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_noticed(tmp_path):
     for path, text in generated().items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +37,7 @@ def test_values_hold_every_default_that_depends_on_the_kind_alone_and_the_cluste
     assert {"kind": kind, **values} == {**static_defaults(kind), "cluster": cluster_defaults(kind)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_file_must_say_its_kind_since_the_tool_could_not_read_it_otherwise(kind):
     without = {key: value for key, value in MINIMAL[kind].items() if key != "kind"}
@@ -92,6 +94,7 @@ def test_an_integer_that_json_cannot_carry_exactly_is_refused():
     assert "maximum" in refusal("opd", {"trainer": {"total_steps": 2**53 + 2}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_least_that_a_chart_needs_is_what_the_spec_needs(kind):
     assert one(objects(kind, MINIMAL[kind], experiment=""), "RayJob")
@@ -104,6 +107,7 @@ def test_the_cluster_part_of_every_example_is_valid_for_the_tool_too(name):
     assert cluster.image.ref == DIGEST
 
 
+@pytest.mark.slow
 def test_the_tool_names_the_nearest_key_of_the_cluster_part():
     with pytest.raises(SpecError) as caught:
         parse_cluster({"lifecycles": "rules", "head": {"shmGb": 3}, "extraEnv": [{"nam": "A"}]}, "opd")
@@ -120,6 +124,7 @@ def test_the_tool_lays_a_partial_section_over_the_defaults_as_helm_does():
     assert head.shm_gib == 2
 
 
+@pytest.mark.slow
 def test_constants_come_from_the_lock_and_the_spec():
     found = constants(ROOT / "uv.lock")
     assert found["rayVersion"] == locked_version(ROOT / "uv.lock", "ray")

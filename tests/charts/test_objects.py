@@ -32,6 +32,7 @@ def test_people_can_read_the_experiment_line_by_line_in_what_helm_renders():
     assert '\n      "kind": "opd",\n' in template("opd", IMAGE).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["\x7f", "\x85", "\xa0", "\ufeff", "\u2028", "\ud7ff", "日本", "\t\r\n", "a: #b"])
 def test_a_character_that_yaml_takes_in_quotes_alone_arrives(odd):
     text = experiment("opd", {"env": {"ODD": f"a{odd}b"}})
@@ -48,6 +49,7 @@ def test_numbers_and_strings_arrive_as_they_were_written():
     assert mounted["rollout"]["engine_kwargs"] == ODD["rollout"]["engine_kwargs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_the_charts_own_part_is_kept_from_the_trainer(kind):
     tree = json.loads(experiment(kind, {"global": {"x": 1}}))
@@ -58,6 +60,7 @@ def test_the_experiment_cannot_be_edited_under_a_running_trainer():
     assert one(objects("opd"), "ConfigMap")["immutable"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
     for tree in objects(

@@ -29,12 +29,14 @@ def clone(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_chart_installs_from_a_fresh_clone(clone, kind):
     assert (clone / "charts" / kind / "charts/opd-lib/Chart.yaml").is_file()
     assert rendered(clone / "charts" / kind, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_package_renders_the_very_same_objects(tmp_path, kind):
     done = helm("package", str(CHARTS / kind), "--destination", str(tmp_path))

@@ -55,6 +55,7 @@ WITH_MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", CASES, ids=lambda tree: "-".join(tree["stages"]))
 def test_its_pods_hold_the_most_that_one_of_its_stages_needs_of_each_resource(tree):
     needed = needs(parse_tree(tree).spec)
@@ -73,6 +74,7 @@ def test_its_pods_hold_the_most_that_one_of_its_stages_needs_of_each_resource(tr
     assert one(objects("pipeline", tree, experiment=""), "PodDisruptionBudget")["spec"]["minAvailable"] == 1 + needed.num_nodes  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", WITH_MODELS.values(), ids=WITH_MODELS)
 def test_a_conversion_that_a_reference_asks_for_has_its_room_on_the_head(change):
     stage = {key: value for key, value in sized(OPD, **change).items() if value is not None}

@@ -66,6 +66,7 @@ def test_every_pod_runs_as_the_run_s_own_account_without_its_token_and_without_s
     assert one(trees, "ServiceAccount")["automountServiceAccountToken"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), ALL)
 def test_volumes_change_group_only_where_they_must_and_the_ids_are_the_values(kind, mode):
     layer = {
@@ -86,6 +87,7 @@ def test_every_container_says_what_it_needs_and_has_the_run_s_image(kind, mode):
             assert "memory" in container["resources"]["limits"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), ALL)
 def test_pull_secrets_are_on_every_pod(kind, mode):
     layer = {"cluster": {"submissionMode": mode, "image": {"pullSecrets": ["a", "b"]}}}

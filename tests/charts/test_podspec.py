@@ -137,6 +137,7 @@ def tools_problems(cluster: Tree) -> list[Any]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", GUARDED)
 def test_what_security_rests_on_changes_only_under_an_explicit_key(key: str) -> None:
     cluster = {"worker": {"podSpec": GUARDED[key]}}

@@ -33,6 +33,7 @@ def test_a_conversion_which_has_no_steps_to_tell_gets_nothing():
     assert not any(tokens(pod) for _, pod in pod_templates(trees))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["K8sJobMode", "HTTPMode"])
 @pytest.mark.parametrize("kind", [kind for kind in FILE_KINDS if kind != "convert"])
 def test_the_token_is_in_the_container_of_the_driver_alone_and_nowhere_by_default(kind, mode):

@@ -91,6 +91,7 @@ def test_the_ray_version_is_the_lock_s():
     assert rayjob("opd")["rayClusterSpec"]["rayVersion"] == locked_version(ROOT / "uv.lock", "ray")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_a_token_guards_ray_unless_it_is_switched_off(kind):
     assert rayjob(kind)["rayClusterSpec"]["authOptions"] == {"mode": "token"}

@@ -28,6 +28,7 @@ def test_every_chart_renders_one_rayjob_of_the_stable_api(kind):
     assert job["metadata"]["name"] == RUN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a", "a" * 47, "run-1"])
 def test_a_name_that_kuberay_takes_is_taken(name):
     assert one(objects("opd", name=name), "RayJob")["metadata"]["name"] == name

@@ -186,6 +186,7 @@ def facts(tree):
     return with_named(found, SIZES) if isinstance(spec, RunSpec) else found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "edits"), BROKEN, ids=str)
 def test_a_broken_rule_is_refused_by_helm_in_the_words_of_the_tool(kind, edits, tmp_path):
     tree = broken_file(kind, edits)

@@ -47,6 +47,7 @@ def test_a_shipped_experiment_holds_nothing_of_any_cluster(name: str) -> None:
         assert "cpu" not in cluster.get(group, {}).get("requests", {}), "what the run needs follows from its sizes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_tool_takes_every_site_with_every_experiment(site: str, name: str) -> None:

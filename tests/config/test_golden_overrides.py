@@ -1,7 +1,9 @@
 """What verl gets for every shipped experiment and for many that users write, byte for byte."""
 
+import pytest
 from tests.golden import experiments
 
 
+@pytest.mark.slow
 def test_verls_overrides_equal_the_golden_ones(tmp_path):
     experiments.check(experiments.overrides, experiments.GOLDEN / "overrides", tmp_path)

@@ -45,6 +45,7 @@ def test_a_list_is_read_back_exactly(value):
     assert read_back(tuple(value)) == value
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.one_of(st.text(max_size=20), st.text(alphabet="\\'\"${}a, []:", max_size=12)))
 def test_any_text_is_read_back_exactly(value):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,12 +81,14 @@ def valid_or_spec_error(load):
     return spec
 
 
+@pytest.mark.slow
 @QUIET
 @given(mutated())
 def test_a_mutated_tree_is_valid_or_a_spec_error(tree):
     valid_or_spec_error(lambda: parse_tree(tree))
 
 
+@pytest.mark.slow
 @QUIET
 @given(mutated())
 def test_a_mutated_file_is_valid_or_a_spec_error(tree):
@@ -110,6 +113,7 @@ def test_any_environment_is_applied_or_a_spec_error(name, env):
     valid_or_spec_error(lambda: load_text(yaml.safe_dump(EXAMPLES[name]), env=env))
 
 
+@pytest.mark.slow
 @QUIET
 @given(
     st.sampled_from(sorted(EXAMPLES)),

@@ -118,6 +118,7 @@ def test_a_document_that_grows_without_bound_is_refused():
     assert "more than" in str(refusal("\n".join(lines)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

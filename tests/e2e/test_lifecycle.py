@@ -13,6 +13,7 @@ from tests.e2e.cluster import lifecycle
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_cluster_down_beside_a_running_e2e_says_who_holds_the_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("OPD_CLUSTER_DIR", str(tmp_path / "cluster"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools"), str(ROOT / "src")])}

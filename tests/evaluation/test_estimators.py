@@ -125,6 +125,7 @@ def test_large_sample_counts_stay_within_zero_and_one_and_pass_at_k_never_falls(
     assert values[-1] == float(num_correct > 0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 30), min_size=0, max_size=8), st.integers(0, 20), st.data())
 def test_majority_of_one_is_the_mean_and_all_values_are_probabilities(votes, num_abstentions, data):
     accuracies = data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=len(votes), max_size=len(votes)))

@@ -367,6 +367,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         read_generations(path)
 
 
+@pytest.mark.slow
 def test_evaluation_and_rewards_and_data_import_neither_torch_nor_verl_nor_ray():
     program = (
         "import sys, opd.evaluation, opd.evaluation.report, opd.rewards.entry\n"

@@ -88,6 +88,7 @@ def test_an_update_of_grpo_makes_right_answers_likelier_than_wrong_ones(folder: 
     assert gap() > before
 
 
+@pytest.mark.slow
 def test_who_answers_and_on_what_in_each_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

@@ -180,6 +180,7 @@ def test_stages_change_kind_and_who_answers_at_half(folder: Path, monkeypatch: p
     assert seen == [True, "forward_kl", False, "reverse_kl"]
 
 
+@pytest.mark.slow
 def test_what_ran_is_not_run_again_and_a_torn_line_is(folder: Path, tmp_path: Path) -> None:
     cells = [(study, Cell(name=ALL), 1) for study in ("tip", "paced")]
     first = run_small(tmp_path, folder, cells)
@@ -198,6 +199,7 @@ def test_what_ran_is_not_run_again_and_a_torn_line_is(folder: Path, tmp_path: Pa
     assert json.loads(json.dumps(first)) == first
 
 
+@pytest.mark.slow
 def test_the_command_runs_its_cells_in_processes_of_its_own(folder: Path, tmp_path: Path) -> None:
     words = [
         sys.executable,

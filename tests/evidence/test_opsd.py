@@ -57,6 +57,7 @@ def test_a_start_that_reads_the_students_prompt_is_no_other_and_one_with_the_ans
     assert opsd.update_loss(student, student, tokenizer, rows, hinted).item() > 1e-3
 
 
+@pytest.mark.slow
 def test_lessons_and_updates_never_see_a_held_out_problem(tokenizer, monkeypatch):
     seen: list[Problem] = []
     write = opsd.prompt_ids

@@ -40,6 +40,7 @@ def test_every_agent_path_is_replaced_and_others_stay(tmp_path):
     assert RunConfig.of(found).teacher_paths == {}
 
 
+@pytest.mark.slow
 def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_path):
     def episodes(seed: int) -> tuple[set[int], set[int]]:
         folder = tmp_path / str(seed)

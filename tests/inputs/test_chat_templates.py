@@ -65,6 +65,7 @@ def _check(model: Path, *, custom: str | None = None, max_parallel_calls: int | 
     check_chat_template(config, AutoTokenizer.from_pretrained(model))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_environment")
 def test_a_template_that_fails_ends_the_run_with_2_before_ray(tmp_path, capsys):
     model = _with_template(STUDENT_DIR, FAILS, tmp_path / "model")

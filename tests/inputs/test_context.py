@@ -92,6 +92,7 @@ def test_a_folder_and_a_bundled_model_are_refused_before_anything_starts(tmp_pat
             check_inputs(Inputs.of(spec(most + 1, kind=kind, model=model)))
 
 
+@pytest.mark.slow
 def test_a_model_that_had_to_be_fetched_is_refused_before_ray_is_started(tmp_path):
     def prepared(response):
         prepare(compose(spec(response), RunFacts(run_id="r", run_dir=str(tmp_path))))

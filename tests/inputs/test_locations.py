@@ -83,6 +83,7 @@ def test_a_url_with_nothing_behind_it_is_a_fault_of_its_key_and_a_store_that_is_
         locations.resolve_store_urls(config(**values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["train", "val"])
 def test_a_fetched_folder_of_data_is_refused_by_the_users_own_key_and_url(monkeypatch, tmp_path, key):
     for name in ("a.parquet", "b.jsonl", ".opd-fetched.json"):

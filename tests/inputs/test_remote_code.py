@@ -88,6 +88,7 @@ def _config(student: str, teacher: str, tmp_path: Path, *flags: str):
     return compose(spec, RunFacts(run_id="r", run_dir=str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_of_it(
     student, teacher, marker, tmp_path
 ):
@@ -98,6 +99,7 @@ def test_the_front_door_refuses_a_teacher_that_needs_its_own_code_and_runs_none_
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_the_front_door_refuses_a_student_that_needs_its_own_code(student, teacher, marker, tmp_path):
     with pytest.raises(SpecError, match=r"model\.trust_remote_code\n    value: false"):
         prepare(_config(teacher, student, tmp_path, "opd.teacher.trust_remote_code=true"))

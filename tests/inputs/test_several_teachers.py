@@ -47,12 +47,14 @@ def _prepared(spec, tmp_path) -> RunConfig:
     return RunConfig.of(config)
 
 
+@pytest.mark.slow
 def test_teachers_with_the_students_tokens_are_read_from_their_folders(folders, tmp_path):
     ours = _prepared(_spec(folders["student"], folders["same"], folders["student"]), tmp_path)
     assert ours.teacher_paths == {"teachers.a": folders["same"], "teachers.b": folders["student"]}
     assert ours.run.valid_vocab == ours.run.student_vocab == ours.run.teacher_vocab > 0
 
 
+@pytest.mark.slow
 def test_a_teacher_with_more_tokens_is_refused_beside_others(folders, tmp_path):
     with pytest.raises(Unfit, match=r"teachers\.b\.path=.*must have the student's tokens"):
         _prepared(_spec(folders["student"], folders["same"], folders["more"]), tmp_path)

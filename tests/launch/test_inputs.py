@@ -44,6 +44,7 @@ def start(tmp_path):
 ROW = prompt_rows(1)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [
@@ -90,6 +91,7 @@ def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_
     assert not (tmp_path / "out").exists(), "a person mends it and starts the same name again"
 
 
+@pytest.mark.slow
 def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_path, start):
     done = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
     assert done.returncode == 2
@@ -103,6 +105,7 @@ def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_
     assert "ended for good in attempt 1" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
     result = {"attempt": 1, "steps": 3}
     folder = tmp_path / "out" / "store" / "exp"
@@ -113,6 +116,7 @@ def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
     assert "finished in attempt 1" in done.stderr
 
 
+@pytest.mark.slow
 def test_whole_inputs_reach_the_trainer(start):
     code = (
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "

@@ -144,6 +144,7 @@ def configs() -> dict[str, DictConfig]:
     return {name: composed(given) for name, given in DOZENS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOZENS)
 def test_every_value_that_was_typed_arrives(configs, name):
     tree = configs[name]
@@ -177,6 +178,7 @@ def test_a_laptop_needs_the_device_and_nothing_else(configs):
     assert init.num_gpus == configs["a laptop"].trainer.n_gpus_per_node, "logical slots, one a rank"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "reward."], ids=["verl 0.7's key", "verl 0.9's key"])
 def test_a_reward_function_of_the_users_gets_no_argument_of_our_scorer(prefix):
     own = [f"{prefix}custom_reward_function.path=mine.py", f"{prefix}custom_reward_function.name=score"]

@@ -120,6 +120,7 @@ def started(output: str) -> list[str]:
     return [line.removeprefix("running ") for line in output.splitlines() if line.startswith("running ")]
 
 
+@pytest.mark.slow
 def test_stages_run_in_order_and_each_is_a_run_of_its_own_and_the_pipeline_one_line_of_a_list(folder, monkeypatch):
     code, output = ended(folder)
     assert (code, started(output)) == (0, ["pipe-ask", "pipe-learn"])
@@ -142,6 +143,7 @@ def test_stages_run_in_order_and_each_is_a_run_of_its_own_and_the_pipeline_one_l
     assert started(ended(folder)[1]) == [], "nothing of a finished pipeline runs again"
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_code_of_the_stage_that_fails_and_goes_on_there(folder):
     (folder / "pipe-learn.code").write_text("7")
     code, output = ended(folder)
@@ -153,6 +155,7 @@ def test_it_ends_with_the_code_of_the_stage_that_fails_and_goes_on_there(folder)
     assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
 
 
+@pytest.mark.slow
 def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log_and_told_once(folder):
     (folder / "pipe-ask.code").write_text("raises")
     code, output = ended(folder)
@@ -164,6 +167,7 @@ def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log_and_told_once
     assert json.loads((attempt / "ended.json").read_text())["detail"] == "ZeroDivisionError: by nothing"
 
 
+@pytest.mark.slow
 def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(folder):
     (folder / "pipe-learn.code").write_text("1")
     ended(folder)
@@ -178,6 +182,7 @@ def test_a_stage_that_has_changed_since_it_finished_is_refused_as_any_run_is(fol
     assert "more has not run: give the pipeline another name" in output
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_stage_and_the_pipeline_and_no_stage_follows(folder):
     (folder / "pipe-ask.code").write_text("wait")
     running = process(folder)
@@ -193,6 +198,7 @@ def test_a_signal_ends_the_stage_and_the_pipeline_and_no_stage_follows(folder):
         assert record["outcome"] == "stopped", run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_between_two_stages_ends_the_pipeline_before_the_next_begins(folder, number):
     (folder / "between.signal").write_text(str(int(number)))
@@ -204,6 +210,7 @@ def test_a_signal_between_two_stages_ends_the_pipeline_before_the_next_begins(fo
     assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
 
 
+@pytest.mark.slow
 def test_pods_that_ask_for_a_save_between_stages_are_answered_before_the_next_begins(folder):
     request = stop.ask(folder / "out" / "pipe", reason="its pod is being deleted", hold_s=0)
     code, output = ended(folder)
@@ -225,6 +232,7 @@ def asked(folder: Path, told: str) -> subprocess.Popen[str]:
     return running
 
 
+@pytest.mark.slow
 def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_runs_and_both_leases_handed_over(folder):
     running = asked(folder, "saves")
     for run in ("pipe", "pipe/stages/pipe-ask"):
@@ -235,6 +243,7 @@ def test_pods_that_ask_in_the_pipeline_s_folder_are_answered_by_the_stage_that_r
     assert (running.returncode, started(output)) == (130, [])
 
 
+@pytest.mark.slow
 def test_no_stage_begins_in_pods_that_the_last_one_has_answered_and_that_are_still_going(folder):
     running = asked(folder, "saves last")
     until(running, (folder / "store" / "pipe" / "stages" / "pipe-ask" / "result.json").exists)
@@ -246,6 +255,7 @@ def test_no_stage_begins_in_pods_that_the_last_one_has_answered_and_that_are_sti
     assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-learn"])
 
 
+@pytest.mark.slow
 def test_what_a_finished_stage_left_and_the_next_one_reads_is_made_again_where_it_is_gone(folder):
     (folder / "pipe-learn.code").write_text("1")
     ended(folder)
@@ -261,6 +271,7 @@ def test_what_a_finished_stage_left_and_the_next_one_reads_is_made_again_where_i
     assert (lambda found: (found[0], started(found[1])))(ended(folder)) == (0, ["pipe-ask", "pipe-learn"])
 
 
+@pytest.mark.slow
 def test_a_store_may_move_between_two_starts(folder):
     (folder / "pipe-learn.code").write_text("1")
     ended(folder)
@@ -323,6 +334,7 @@ def test_a_checkpoint_is_wanted_only_while_a_stage_has_still_to_read_it(folder, 
     assert look(stages)[1] is None
 
 
+@pytest.mark.slow
 def test_a_dry_run_and_a_plan_show_every_stage_and_start_nothing(tmp_path):
     shipped = Path(__file__).parents[2] / "manifests" / "pipelines" / "warmup-distil-toy.yaml"
     headers = [f"# stage {name}" for name in ("warmup: sft", "warmup-model: convert", "distil: opd")]

@@ -128,6 +128,7 @@ def ended(tmp_path: Path, script: str) -> str:
     return (tmp_path / "stacks.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stall", STALLS)
 def test_a_stall_ends_the_attempt_and_leaves_the_stacks_of_all_its_processes(tmp_path, stall):
     stacks = ended(tmp_path, STALLS[stall])
@@ -168,6 +169,7 @@ def test_a_rank_that_waits_in_a_collective_is_seen_there(tmp_path):
     assert "distributed_c10d.py" in stacks, "one of them in torch's own collective"
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_others_is_left_alone(tmp_path):
     assert ran(tmp_path, "def hang():\n    PROGRESS.rest('pods')\n    time.sleep(3)\n").returncode == 0
     assert not (tmp_path / "stacks.txt").exists()

@@ -56,6 +56,7 @@ def check(result, inputs, *, kind="reverse_kl"):
     assert torch.count_nonzero(result.of_kept.grad_hidden[~result.kept]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN])
 @pytest.mark.parametrize("workspace", [LARGE, SMALL])
 @pytest.mark.parametrize("score", SCORES)
@@ -72,6 +73,7 @@ def test_every_mode_and_scope(mode, scope):
     check(run(inputs, selection, UNEVEN, workspace=SMALL), inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forward_kl", "jsd"])
 @pytest.mark.parametrize(("precision", "ratio"), [("fp16", 1.0), ("fp32", 0.5)])
 def test_every_kind_and_storage(kind, precision, ratio):
@@ -99,6 +101,7 @@ def test_no_token_kept_has_gradients_of_zero(score):
     assert torch.count_nonzero(result.of_kept.grad_weight) == torch.count_nonzero(result.of_kept.grad_hidden) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["soft_or", "entropy"])
 def test_a_frozen_head_lends_no_storage(score):
     inputs = make(torch.bfloat16, sum(UNEVEN))

@@ -117,6 +117,7 @@ def test_without_a_gpu_the_plain_path_runs_and_asking_for_the_fused_one_says_why
         head_divergence(*heads(), "reverse_kl", token_weights=weights, backend="fused", **sizes)
 
 
+@pytest.mark.slow
 def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():
     code = (
         "import sys, opd.losses.fused, opd.losses.cuda.buffers, opd.losses.cuda.nvrtc\n"
@@ -125,6 +126,7 @@ def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize(("is_fp32", "gradient"), [(0, 1), (1, 1), (0, 0)])
 def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):

@@ -72,6 +72,7 @@ def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_
     assert not any(offloaded for checkpointing, _, offloaded in order if not checkpointing)
 
 
+@pytest.mark.slow
 def test_micro_batches_shrink_before_activations_are_given_up_and_to_rows_where_nothing_else_helps():
     # Micro-batches of 40,000 tokens down to 5,000, which the host still launches in time, then of one row of 20.
     deep = replace(job().student, layers=20)

@@ -34,6 +34,7 @@ def test_a_named_mutant_changes_one_place(mutant: Mutant, tmp_path: Path) -> Non
     assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
 
 
+@pytest.mark.slow
 def test_drawn_mutants_are_those_of_their_seed_and_all_compile(tmp_path: Path) -> None:
     drawn = draw(ROOT / "src", 100, seed=1)
     assert drawn == draw(ROOT / "src", 100, seed=1)
@@ -79,6 +80,7 @@ print(verdict)
     return done.stdout
 
 
+@pytest.mark.slow
 def test_tests_run_though_a_library_with_a_plugin_for_pytest_is_loaded() -> None:
     assert trial_of("") == f"{SURVIVED}\n"
 

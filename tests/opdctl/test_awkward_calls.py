@@ -80,6 +80,7 @@ def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
         yield {}, words.split()
 
 
+@pytest.mark.slow
 def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -> None:
     wrong, number, walked = [], 0, set()
     for environment, words in calls():

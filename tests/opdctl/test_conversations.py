@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from opd.agent.trajectories import Segment, Trajectory, file_key, to_lines
 
 
+@pytest.mark.slow
 def test_an_agent_runs_report_links_to_a_page_of_its_conversations(
     call: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:

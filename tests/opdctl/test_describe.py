@@ -62,6 +62,7 @@ def test_a_secret_in_the_experiment_is_not_described(inside: Callable, make_run:
         assert "hidden-value" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80])
 @pytest.mark.parametrize("command", ["status r", "describe r", "collect r", "list", "compare r s"])
 def test_a_narrow_screen_shows_everything_within_its_width(

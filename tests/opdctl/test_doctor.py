@@ -39,6 +39,7 @@ cluster:
 """
 
 
+@pytest.mark.slow
 def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(call: Callable, tmp_path: Path) -> None:
     words = ("doctor", EXPERIMENT, "--no-cluster", "--charts", ROOT / "charts")
     done = call(*words, **helm())
@@ -55,6 +56,7 @@ def test_without_a_cluster_nothing_is_ok_that_the_chart_refuses(call: Callable, 
     assert "ok          chart" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_a_store_that_only_the_run_can_reach_is_not_checked_and_not_said_to_be_ok(
     call: Callable, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_store_that_only_the_run_can_reach_is_not_checked_and_not_said_to_be_o
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "name", "words"),
     [

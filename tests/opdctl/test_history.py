@@ -44,6 +44,7 @@ def same(left: list[dict], right: list[dict]) -> bool:
     return [plain(row) for row in left] == [plain(row) for row in right]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(FILES, max_size=4))
 def test_columns_equal_the_merged_rows_of_the_run_directory(files: list[bytes]) -> None:

@@ -147,6 +147,7 @@ def test_a_hostile_run_is_shown_compared_and_its_log_printed_without_being_obeye
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_numbers_that_are_no_times_and_endless_nesting_cost_neither_status_nor_a_report(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_numbers_that_are_no_times_and_endless_nesting_cost_neither_status_nor_a
     assert all(f"times-{number}" in page for number in range(len(TIMES)))
 
 
+@pytest.mark.slow
 def test_generations_that_cannot_be_read_are_a_remark(
     call: Callable, make_run: Callable, answers: Callable, store: Path
 ) -> None:

@@ -28,6 +28,7 @@ def helm() -> str:
     return str(gotools.find("helm"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
 def test_render_gives_byte_for_byte_what_helm_gives(file: Path, helm: str, call: Callable) -> None:
     head = yaml.safe_load(file.read_text())
@@ -40,6 +41,7 @@ def test_render_gives_byte_for_byte_what_helm_gives(file: Path, helm: str, call:
     assert rendered.stdout == direct.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["--site", "variable", "make"])
 def test_a_site_file_goes_under_the_experiment_as_with_helm(way: str, helm: str, call: Callable) -> None:
     file, site = BY_NAME["opd-qwen3-8b-to-1.7b"], SITES["k3s"]
@@ -61,6 +63,7 @@ def test_a_site_file_goes_under_the_experiment_as_with_helm(way: str, helm: str,
     assert "http://minio.minio.svc:9000" in direct.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Path) -> None:
     text = (ROOT / "manifests" / "experiments" / "quickstart.yaml").read_text()
     text = text.replace("seed: 1\n", 'seed: "{{ matrix.seed }}"\nmatrix: {seed: [3, 4]}\n')
@@ -73,6 +76,7 @@ def test_a_sweep_renders_one_file_a_cell(helm: str, call: Callable, tmp_path: Pa
     assert '"seed": 4' in next(iter(config["data"].values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SWEEPS.values(), ids=SWEEPS)
 def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
     file: Path, helm: str, call: Callable, tmp_path: Path
@@ -131,6 +135,7 @@ def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     assert "make helm" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_gives_what_the_launcher_gives_with_the_same_site(call: Callable, tmp_path: Path) -> None:
     file, site = ROOT / "manifests" / "experiments" / "opd-qwen3-8b-to-1.7b.yaml", tmp_path / "site.yaml"
 

@@ -93,6 +93,7 @@ def evaluated(make_run: Callable, answers: Callable, store: Path) -> tuple[str, 
     return names
 
 
+@pytest.mark.slow
 def test_compare_prints_the_paired_difference(call: Callable, evaluated: tuple[str, str], store: Path) -> None:
     done = call("compare", *evaluated, "--store", store)
     assert done.returncode == 0, done.stderr
@@ -169,6 +170,7 @@ def test_runs_of_one_name_from_two_stores_are_told_apart(call: Callable, make_ru
     assert "+3 ±" in done.stdout
 
 
+@pytest.mark.slow
 def test_many_groups_are_compared_in_one_table_a_row_each(call: Callable, make_run: Callable, store: Path) -> None:
     for number in range(MAX_SEPARATE + 2):
         spec = {**SPEC, "actor": {"learning_rate": 1.0 + number}}
@@ -180,6 +182,7 @@ def test_many_groups_are_compared_in_one_table_a_row_each(call: Callable, make_r
     assert "+4 ± –" in row
 
 
+@pytest.mark.slow
 def test_a_report_over_a_store_names_few_of_many_runs_and_tells_every_setting_that_differs(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     num_runs = MAX_SEPARATE_RUNS + 1
     for number in range(num_runs):

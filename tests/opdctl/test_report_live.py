@@ -64,6 +64,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_live_report_follows_its_run_and_ends_well_on_ctrl_c(command: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
     process = command("report", "--store", store, "--live")

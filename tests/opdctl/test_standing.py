@@ -61,6 +61,7 @@ def test_status_says_for_how_long_a_run_has_made_no_progress(
     assert "(rollout at step 7); ended after 3 h" in text
 
 
+@pytest.mark.slow
 def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
     call: Callable, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_wait_sees_an_end_that_comes_later(live_run: Run, store: Path) -> None:
         assert waiting.result(timeout=30).is_success
 
 
+@pytest.mark.slow
 def test_wait_gives_up_after_its_timeout(call: Callable, live_run: Run, store: Path) -> None:
     done = call("wait", "live", "--store", store, "--timeout", "5")
     assert done.returncode == 1
@@ -175,6 +177,7 @@ def test_a_followed_log_has_no_gap_and_no_repeat_over_parts_and_attempts(store: 
     assert words == ["one", "two", "three", "four", "fi", "six", "ve", "seven"]
 
 
+@pytest.mark.slow
 def test_follow_ends_when_the_run_does_and_prints_all_of_it(store: Path, live_run: Run) -> None:
     log = live_run.handle.attempt_dir / "driver.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,7 @@ def test_collect_writes_every_run_of_a_store_into_one_parquet_file(call: Callabl
     assert table["actor/pg_loss"] == [None, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it_does(
     call: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost
     assert "line 2 is corrupt" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_collect_reads_no_metrics_and_sees_what_was_added(call: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
     make_run("r", attempts=[{1: {"opd/loss": 1.0}}])
     first = call("collect", "r", "--store", store, "--format", "csv")
@@ -126,6 +128,7 @@ def test_a_missing_run_is_one_clear_block_and_exit_1(call: Callable, make_run: C
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("collect",), ("colect",), ("collect", "--format", "xml"), ("list", "--store", "s3://key:secret@bucket/x"),
@@ -170,6 +173,7 @@ def test_pull_refuses_a_checkpoint_that_is_damaged_in_the_store(call: Callable, 
     assert not (tmp_path / "ckpt" / "COMPLETE").exists()
 
 
+@pytest.mark.slow
 def test_pull_brings_any_other_folder(call: Callable, make_run: Callable, answers: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("r")
     write_generations(store / "r" / "eval" / "generations.parquet", answers("r", {0: [1.0]}))

@@ -55,6 +55,7 @@ def on_a_terminal(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_colour_is_written_to_a_terminal_and_never_where_it_is_not_wanted(
     on_a_terminal: Callable, make_run: Callable, store: Path
 ) -> None:

@@ -109,6 +109,7 @@ def kept(make_run: Callable, store: Path) -> Path:
     return path.parent
 
 
+@pytest.mark.slow
 def test_a_report_shows_the_density_of_first_and_last_step_and_links_to_the_tokens(call: Callable, kept: Path, store: Path, tmp_path: Path) -> None:  # fmt: skip
     done = call("report", "chosen", "other", "--store", store)
     assert done.returncode == 0, done.stderr

@@ -249,6 +249,7 @@ RUN_AND_DIE = """
 """
 
 
+@pytest.mark.slow
 def test_scorers_end_by_themselves_when_their_parent_is_killed(tmp_path):
     parent = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(RUN_AND_DIE), str(tmp_path / "pid")],

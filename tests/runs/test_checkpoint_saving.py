@@ -243,6 +243,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_of_saving_and_pruning_lose_no_complete_step(
     start_child: Callable,
     tmp_path: Path,

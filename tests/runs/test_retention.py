@@ -23,6 +23,7 @@ def folders(tmp_path: Path, place: str) -> list[int]:
     return sorted(int(name.removeprefix("global_step_")) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep_last", "keep_every", "left"),
     [

@@ -156,6 +156,7 @@ def test_another_process_writes_through_the_handle(open_run: Callable, tmp_path:
 # ---- kills and signals --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_from_its_checkpoint_and_no_step_is_lost(
     train: Callable, run_store: LocalStore, until: Callable
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_killed_run_resumes_from_its_checkpoint_and_no_step_is_lost(
     assert "step 13" in read_streamed(run_store, "attempts/0002/driver.log").decode()
 
 
+@pytest.mark.slow
 def test_a_kill_after_the_last_checkpoint_only_leaves_the_result_to_write(
     train: Callable, run_store: LocalStore
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_kill_after_the_last_checkpoint_only_leaves_the_result_to_write(
     assert logged_steps(run_store) == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callable, run_store: LocalStore) -> None:
     child = train(num_steps=1000, step_s=0.02)
     child.wait_for("step 3\n")
@@ -207,6 +210,7 @@ def test_sigterm_flushes_everything_and_hands_the_run_over_at_once(train: Callab
     assert "attempt 2" in following.text
 
 
+@pytest.mark.slow
 def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends(
     train: Callable, run_store: LocalStore
 ) -> None:
@@ -229,6 +233,7 @@ def test_a_stopped_owner_that_wakes_up_after_a_take_over_writes_no_seal_and_ends
     assert ended["outcome"] == "overtaken"
 
 
+@pytest.mark.slow
 def test_a_second_start_beside_a_living_run_is_refused_and_names_it(train: Callable) -> None:
     first = train(num_steps=1000, step_s=0.05, lease_ttl_s=20)  # it may get no CPU for some seconds
     first.wait_for("step 1\n")

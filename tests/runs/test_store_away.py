@@ -38,6 +38,7 @@ class Away:
         point(self.link, self.real)
 
 
+@pytest.mark.slow
 def test_while_the_store_is_away_training_goes_on_and_everything_arrives_when_it_is_back(
     start_trainer: Callable, tmp_path: Path
 ) -> None:

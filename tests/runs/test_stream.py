@@ -134,6 +134,7 @@ def test_other_names_are_not_taken_for_parts(tmp_path: Path) -> None:
     assert part_keys(store, "a/log") == ["a/log", "a/log.000001"]
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
     chunks=st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\x01", b"\n")), max_size=12),

@@ -47,6 +47,7 @@ def test_the_control_code_holds_in_schedules() -> None:
     assert played.returncode == 0, played.stdout + played.stderr
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     first, second = simulate("--seed", "7"), simulate("--seed", "7")
     assert first.stdout == second.stdout
@@ -78,6 +79,7 @@ def test_the_disk_is_changed_by_the_calls_that_strace_saw() -> None:
     assert simulate("--calls").stdout == RECORD.read_text()
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_found_and_printed_with_its_seed() -> None:
     bug = next(bug for bug in BUGS if bug.what == "the local steps are not looked at")
     verdict = hunt(bug, 60, 1)

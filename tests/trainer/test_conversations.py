@@ -111,6 +111,7 @@ def test_a_conversation_that_the_assistant_begins_is_refused_with_its_row(tmp_pa
     assert problem.source.startswith("row 1 of ['")
 
 
+@pytest.mark.slow
 def test_a_teachers_answer_is_drawn_for_each_step_and_is_the_whole_of_what_is_trained(tmp_path):
     from transformers import AutoTokenizer
 

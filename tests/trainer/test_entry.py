@@ -75,6 +75,7 @@ def test_the_traceback_of_an_unexpected_error_is_in_the_stored_log_and_told_once
     assert log.count("ZeroDivisionError: by nothing") == capfd.readouterr().err.count("ZeroDivisionError") == 1
 
 
+@pytest.mark.slow
 def test_a_mistake_on_ones_own_machine_leaves_the_name_to_the_next_start(attempt, tmp_path):
     assert attempt(Unfit("tokens differ")) == 2
     store = LocalStore(tmp_path / "store/r")
@@ -83,6 +84,7 @@ def test_a_mistake_on_ones_own_machine_leaves_the_name_to_the_next_start(attempt
     assert attempt(None) == 0
 
 
+@pytest.mark.slow
 def test_in_a_cluster_it_ends_the_run_for_good(attempt, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert attempt(Unfit("tokens differ")) == 2

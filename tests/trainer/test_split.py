@@ -72,6 +72,7 @@ def test_samples_are_drawn_of_the_half_and_rows_keep_their_places_over_all_files
     assert [whole[place] for place in drawn.places] == asked(drawn)
 
 
+@pytest.mark.slow
 def test_conversations_are_in_the_half_of_the_prompts_that_they_answer(file, tmp_path):
     answered = write_conversations(tmp_path, seed=8)[0]
     found = prompts([answered], ConversationDataset, prompt_key="messages", **half(1))

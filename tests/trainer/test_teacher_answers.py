@@ -70,6 +70,7 @@ def test_each_prompt_gets_answers_to_itself_each_ended_and_none_twice(tmp_path, 
         assert len(found.of(index, step=4, num_samples=5)) == 5
 
 
+@pytest.mark.slow
 def test_the_answers_of_a_step_depend_on_seed_step_and_prompt_alone(tmp_path, dataset, tokenizer):
     files = stored(tmp_path / "a.parquet", answers(3))
     one, again, other = (TeacherAnswers(files, dataset, tokenizer, seed=seed, key=KEY) for seed in (1, 1, 2))
@@ -111,6 +112,7 @@ def test_a_file_with_other_columns_is_refused(tmp_path, dataset, tokenizer):
             TeacherAnswers([str(path)], dataset, tokenizer, seed=1, key=KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test_freq", "before", "is_needed"), [(-1, False, False), (5, False, True), (-1, True, True)])
 def test_a_run_that_never_validates_needs_no_answers_to_its_validation_prompts(
     tmp_path, dataset, tokenizer, monkeypatch, test_freq, before, is_needed

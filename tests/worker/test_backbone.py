@@ -39,6 +39,7 @@ def eager_backend(monkeypatch):
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 def test_a_layer_stays_compiled_in_more_forms_than_torchs_default_allows(eager_backend):
     model = Model()
     assert compile_layers(model) == 2

@@ -28,6 +28,7 @@ def test_a_later_call_makes_the_runs_that_are_not_known_or_were_cut_short():
     assert [run.name for run in wanting(wave, known, ["fo"])] == ["four"]
 
 
+@pytest.mark.slow
 def test_runs_that_are_made_side_by_side_have_places_of_their_own_until_they_end(tmp_path, monkeypatch):
     code = "import os, sys, time; time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES']); sys.exit(int(sys.argv[1]))"
     monkeypatch.setattr(Run, "words", lambda run, *_: [sys.executable, "-c", code, *run.arguments])

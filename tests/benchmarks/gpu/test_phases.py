@@ -79,6 +79,7 @@ def test_prompts_have_their_phases_number_of_answers_in_a_worker_with_a_config_o
     assert [num_answers(step) for step in (1, 2, 3)] == [2, 2, 4]
 
 
+@pytest.mark.slow
 def test_a_rollout_worker_in_a_process_of_its_own_has_the_phases_rows_and_lengths_too():
     def run(code: str, given: bytes) -> bytes:
         env = os.environ | {VARIABLE: as_text(PHASES), "VERL_USE_EXTERNAL_MODULES": "tests.benchmarks.gpu.phases"}

@@ -26,6 +26,7 @@ def load(name: str, **kwargs):
     return AutoModelForCausalLM.from_pretrained(folder, **kwargs), AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_the_teacher_solves_at_least_95_percent_of_the_held_out_problems():
     assert greedy_accuracy(*load("teacher"), split_problems().heldout) >= 0.95
 
@@ -38,6 +39,7 @@ def test_the_student_starts_where_it_answers_only_what_needs_no_carry():
     assert measured < 0.35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_claimed_accuracy_is_the_measured_one(name, provenance):
     heldout = split_problems().heldout

@@ -24,12 +24,14 @@ def test_training_on_a_held_out_problem_is_refused_before_the_first_step():
         train_sft(model, TOKENIZER, leaked, SftConfig(num_steps=1, seed=0), lambda step, loss: pytest.fail("a step"))
 
 
+@pytest.mark.slow
 def test_the_same_seed_trains_the_same_weights_and_another_seed_others():
     first, second, other = trained_weights(1), trained_weights(1), trained_weights(2)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
+@pytest.mark.slow
 def test_the_loss_falls():
     losses: list[float] = []
     model = build_model(STUDENT, TOKENIZER, seed=0)

@@ -130,6 +130,7 @@ def test_a_row_count_beyond_the_split_is_refused(tmp_path, num):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_both_files_and_imports_no_torch(tmp_path):
     script = (
         "import sys; from opd.data.toy.__main__ import main; "
@@ -142,6 +143,7 @@ def test_the_command_line_writes_both_files_and_imports_no_torch(tmp_path):
     assert done.stdout.splitlines() == [f"5 rows: {tmp_path / TRAIN_FILE}", f"477 rows: {tmp_path / HELDOUT_FILE}"]
 
 
+@pytest.mark.slow
 def test_the_command_line_has_help_with_an_example_and_refuses_a_bad_count_with_exit_2(tmp_path):
     command = [sys.executable, "-m", "opd.data.toy"]
     help_text = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout

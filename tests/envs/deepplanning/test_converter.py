@@ -181,6 +181,7 @@ def test_a_slow_answer_ends_at_the_limit_and_the_key_to_raise_is_named(act):
     assert len(server.requests) <= 1  # a loaded machine may serve the connection after the caller has gone
 
 
+@pytest.mark.slow
 def test_a_slow_text_of_an_error_ends_at_the_limit_and_the_error_is_told():
     with serving(partial(dripping, status=500)) as server:
         started = time.monotonic()
@@ -377,6 +378,7 @@ def in_pool(row, database, **kwargs):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_failed_conversion_costs_its_answer_alone_and_is_counted(row, database, tmp_path):
     with serving(refusal(400), completion(PLAN)) as server:
         failed = in_pool(row, database, **options(server, tmp_path))

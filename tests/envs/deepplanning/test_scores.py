@@ -124,6 +124,7 @@ def test_a_database_of_another_kind_or_make_is_refused_not_scored(worlds, rows, 
         scored(tmp_path / "own")
 
 
+@pytest.mark.slow
 def test_it_runs_in_the_killable_scorer_pool_and_its_prompt_asks_for_the_report(worlds, rows, database):
     world = worlds[-1]
     row = rows[f"{world.language}/{world.case}"]

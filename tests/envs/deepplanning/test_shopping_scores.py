@@ -107,6 +107,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_breaks_its_rule_and_a_surplus_lowers_the_reward_alone(shops, score, name):
     planted = [(one, fault) for one in shops if (fault := one.faults().get(name)) is not None]

@@ -312,6 +312,7 @@ def test_calls_of_one_turn_act_on_the_cart_in_their_order(imported):
         pool.close()
 
 
+@pytest.mark.slow
 def test_a_cart_outlives_every_process_that_changed_it(imported, tmp_path):
     toolset = tmp_path / "dangerous.py"
     toolset.write_text(

@@ -148,6 +148,7 @@ def test_arguments_too_deep_to_travel_are_answered_by_the_pool(database_dir):
         named.text.encode()
 
 
+@pytest.mark.slow
 def test_5400_hostile_calls_are_each_answered_with_text(database):
     rng = random.Random(16)
     errors = Counter()
@@ -161,6 +162,7 @@ def test_5400_hostile_calls_are_each_answered_with_text(database):
     assert {"unreadable", "unknown_tool", "bad_arguments"} <= set(errors)
 
 
+@pytest.mark.slow
 def test_4300_hostile_turns_are_parsed_and_scored(database, database_dir):
     rng = random.Random(17)
     schemas = tool_schemas()
@@ -183,6 +185,7 @@ def test_4300_hostile_turns_are_parsed_and_scored(database, database_dir):
                 assert row["score"] < 1
 
 
+@pytest.mark.slow
 def test_300_hostile_conversations_end_are_stored_read_and_shown(database):
     rng = random.Random(18)
 

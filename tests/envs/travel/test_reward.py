@@ -147,6 +147,7 @@ DAYS = st.fixed_dictionaries(
 PLANS = st.fixed_dictionaries({"days": st.lists(DAYS, max_size=4), "total_cost": st.integers() | st.floats()})
 
 
+@pytest.mark.slow
 @given(plan=PLANS)
 def test_any_plan_like_text_is_a_score_between_zero_and_one(database_dir, plan):
     task = made(open_database(database_dir), 3)

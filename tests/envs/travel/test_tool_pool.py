@@ -65,6 +65,7 @@ def test_a_call_is_answered_in_the_episode_it_is_made_in(make_pool, database):
         assert reply.seconds > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "said"),
     [
@@ -96,6 +97,7 @@ def test_the_log_says_what_a_tool_raised(make_pool, caplog):
     assert "tool raise raised RuntimeError: a fault of the tool" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hang", "hang_in_c"])
 def test_a_hung_call_is_answered_at_its_deadline_and_its_process_is_replaced(make_pool, name):
     pool = make_pool(timeout_s=CALL_TIMEOUT_S)
@@ -108,6 +110,7 @@ def test_a_hung_call_is_answered_at_its_deadline_and_its_process_is_replaced(mak
     assert pid_of(pool) != pid
 
 
+@pytest.mark.slow
 def test_a_dead_process_is_an_error_of_its_call_alone(make_pool):
     pool = make_pool()
     pid = pid_of(pool)
@@ -179,12 +182,14 @@ def test_a_tool_cannot_write_a_file(make_pool, tmp_path):
     assert [path.stat().st_size for path in tmp_path.iterdir()] in ([], [0])
 
 
+@pytest.mark.slow
 def test_what_a_tool_prints_is_not_its_reply_and_a_long_reply_is_bounded(make_pool):
     pool = make_pool()
     assert json.loads(run(pool, "print").text) == {"printed": True}
     assert len(run(pool, "long").text) == MAX_REPLY_CHARS
 
 
+@pytest.mark.slow
 def test_arguments_that_cannot_travel_are_the_callers_fault_and_the_pool_goes_on(make_pool):
     pool = make_pool()
     with pytest.raises((TypeError, AttributeError), match="pickle"):

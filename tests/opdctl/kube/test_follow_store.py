@@ -62,6 +62,7 @@ def test_the_lines_of_a_pod_that_was_silent_from_the_beginning_come_from_the_sto
     assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_pod_that_goes_while_an_older_one_is_waited_for_come_from_the_store(
     cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
 ) -> None:

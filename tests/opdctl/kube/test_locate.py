@@ -26,6 +26,7 @@ def nowhere(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_said_and_the_store_is_shown(
     call: Callable, make_run: Callable, store: Path, nowhere: str
 ) -> None:

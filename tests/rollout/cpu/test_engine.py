@@ -23,6 +23,7 @@ def plain_model(architecture, tied, ours):
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_greedy_answers_equal_those_of_plain_transformers_generate(architecture, tied):

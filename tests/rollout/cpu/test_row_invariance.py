@@ -27,6 +27,7 @@ def random_requests(num_requests: int, seed: int):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "num_requests"), [("qwen3", 40), ("qwen2", 10), ("llama", 10)])
 def test_an_answer_is_bit_for_bit_the_same_alone_and_among_any_others(architecture, num_requests):
     engine = make_engine(tiny_model(architecture))
@@ -51,6 +52,7 @@ def test_an_answer_is_bit_for_bit_the_same_alone_and_among_any_others(architectu
             assert answers[str(index)] == expected, f"request {index} has other bits beside others"
 
 
+@pytest.mark.slow
 def test_two_engines_that_saw_different_loads_agree():
     model = tiny_model()
     busy, fresh = make_engine(model), make_engine(model)
