@@ -179,13 +179,6 @@ RULES = [
         {"actor.ulysses_sequence_parallel_size": 1},
     ),
     (
-        "opd-agent",
-        SEVERAL | {"opd.vocab_parallel_size": 2},
-        "opd.vocab_parallel_size",
-        "share the heads",
-        {"opd.vocab_parallel_size": 1},
-    ),
-    (
         "opd",
         {"teacher.refresh_every": 5},
         "teacher.refresh_every",
@@ -332,13 +325,6 @@ RULES = [
         {"actor.log_prob_max_token_len_per_gpu": 5120},
     ),
     (
-        "opd",
-        {"opd.vocab_parallel_size": 3},
-        "opd.vocab_parallel_size",
-        "divide the number of ranks",
-        {"opd.vocab_parallel_size": 4},
-    ),
-    (
         "sft",
         {"actor.gradient_checkpointing": "auto"},
         "actor.gradient_checkpointing",
@@ -368,20 +354,6 @@ RULES = [
         {"opd.top_k": 8},
     ),
     ("opd", {"opd.top_k": 8}, "opd.top_k", "belongs to loss_type topk", {"opd.loss_type": "topk_reverse_kl"}),
-    (
-        "opd",
-        {"opd.loss_type": "sampled_reverse_kl", "opd.vocab_parallel_size": 2},
-        "opd.loss_type",
-        "whole rows of logits",
-        {"opd.vocab_parallel_size": 1},
-    ),
-    (
-        "opd-agent",
-        {"opd.stages": [{"loss_type": "sampled_reverse_kl"}], "opd.vocab_parallel_size": 2},
-        "opd.stages.0.loss_type",
-        "whole rows of logits",
-        {"opd.vocab_parallel_size": 1},
-    ),
     ("opd", {"opd.policy.weight": 0.5}, "opd.policy.weight", "num_samples is 1", {"rollout.num_samples": 2}),
     (
         "opd",
@@ -389,20 +361,6 @@ RULES = [
         "opd.stages.0.policy_weight",
         "num_samples is 1",
         {"rollout.num_samples": 2},
-    ),
-    (
-        "opd",
-        REWARDED | {"opd.vocab_parallel_size": 2},
-        "opd.policy.weight",
-        "whole rows of logits",
-        {"opd.vocab_parallel_size": 1},
-    ),
-    (
-        "opd",
-        REWARDED | {"opd.policy.weight": 0, "opd.stages": [{"policy_weight": 1}], "opd.vocab_parallel_size": 2},
-        "opd.stages.0.policy_weight",
-        "whole rows of logits",
-        {"opd.vocab_parallel_size": 1},
     ),
     (
         "opd",

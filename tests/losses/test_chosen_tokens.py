@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from tests.losses import kernels_on_cpu
-from tests.losses.test_sliced_kernels import BOUND, VOCAB, call, make, reference, relative
+from tests.losses.test_row_kernel import BOUND, VOCAB, call, make, reference, relative
 
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens

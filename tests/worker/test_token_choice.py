@@ -19,7 +19,6 @@ TOKENS = "opd.importance.tokens"
 SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
 READ_BY_HEAD = ["entropy", "divergence"]  # whose order no scale changes: a micro-batch's choice is that of all
 SHOWN = (0, 2, 5, 7)  # of which 5 has no trained token
-SHARED_VOCABULARY = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]
 _PLAIN_ADAM = ["actor.weight_decay=0", "actor.grad_clip=1e9"]
 SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 
@@ -106,7 +105,6 @@ def two_ranks(folders) -> dict[str, dict]:
         "soft_or": case(*_choosing("soft_or"), micro_batch=1),
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
         "before the fall": case(*_BEFORE_FALL, rows=long_rows(), shown=range(8), micro_batch=1),
-        "soft_or, shared vocabulary": case(*_choosing("soft_or"), *SHARED_VOCABULARY),
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
         "none, shared sequence": case(SHARED_SEQUENCE),
         "entropy, shared sequence": case(*_choosing("entropy"), SHARED_SEQUENCE),
@@ -230,8 +228,8 @@ def test_ranks_change_neither_the_choice_nor_what_is_drawn_from_all_responses_to
     _same(two_ranks[case], one_rank[case])
 
 
-@pytest.mark.parametrize("case", ["soft_or, shared vocabulary", "soft_or, shared sequence", "entropy, shared sequence"])
-def test_ranks_that_share_sequences_or_vocabulary_choose_alike(one_rank, two_ranks, case):
+@pytest.mark.parametrize("case", ["soft_or, shared sequence", "entropy, shared sequence"])
+def test_ranks_that_share_sequences_choose_alike(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case.partition(",")[0]])
 
 
@@ -312,7 +310,7 @@ def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in
 
 
 @pytest.mark.parametrize(
-    "case", ["none, shared sequence", "soft_or", "soft_or, shared vocabulary", "soft_or, shared sequence",
+    "case", ["none, shared sequence", "soft_or", "soft_or, shared sequence",
              "entropy, shared sequence", "entropy, in the head"],
 )  # fmt: skip
 def test_ranks_tell_together_what_one_rank_tells(one_rank, two_ranks, case):

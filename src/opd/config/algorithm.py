@@ -329,9 +329,6 @@ class Opd(Section):
     workspace_gib: float = Field(
         default=1.1, gt=0, description="GiB of GPU memory for the logits of the fused head; more is faster."
     )
-    vocab_parallel_size: Count = Field(
-        default=1, description="Ranks that share the two output heads by vocabulary, and each other's tokens."
-    )
     activation_budget: float | None = Field(
         default=None,
         gt=0,

@@ -46,7 +46,6 @@ NOT_IDENTITY: tuple[str, ...] = (
     "opd.read_tokens",
     "opd.train_tokens",
     "opd.gpu_memory_gib",
-    "opd.vocab_parallel_size",
     "opd.max_unshared_mass",
     "opd.num_kept_rollouts",
     "reward.num_workers",

@@ -176,7 +176,7 @@ def fused_output(
     Args:
         form: as of `FusedDivergence`.
         heads: student_hidden, student_weight, teacher_hidden, teacher_weight.
-        vocab: entries that count over all slices of the heads.
+        vocab: entries that count.
     """
     ids = None if token_ids is None else token_ids.long().contiguous()
     loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(

@@ -1,21 +1,13 @@
-"""The row kernel: per-token statistics and the logit gradient of one chunk of tokens, in plain torch.
-
-The logits are all of a vocabulary, or one rank's slice of it: then `reduce` completes the sums over entries.
-"""
+"""The row kernel: per-token statistics and the logit gradient of one chunk of tokens, in plain torch."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from opd.losses.comparisons import compared_rows
-from opd.losses.divergence import LOG_PROB_FLOOR, DivergenceKind, tempered_log_probs
+from opd.losses.divergence import DivergenceKind, tempered_log_probs
 from opd.losses.policy import PolicyTerm, pick, sampled_gradient
-
-# All-reduces a tensor in place over the ranks that share the vocabulary; the second argument is a ReduceOp.
-Reduce = Callable[[Tensor, Any], object]
 
 
 def row_statistics(
@@ -27,7 +19,6 @@ def row_statistics(
     temperature: float,
     picked: Tensor | None,
     gradient_scale: Tensor | None,
-    reduce: Reduce | None = None,
     top_k: int = 0,
     policy: PolicyTerm | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -46,29 +37,20 @@ def row_statistics(
     (constants in g drop out, because p_S sums to one). Every row of the gradient therefore sums to zero. The others are of
     `compared_rows`. A policy gradient adds its loss's derivative by log p_S(picked), times d log p_S(picked) / d z_S.
 
-    Over slices there are four reductions of a few numbers a token: the maxima, the sums of exponentials, the parts of
-    every statistic, and (for a gradient) the sum that restores a peak's entry.
-
     Args:
-        student_logits: [C, V] float32 or float64, before the temperature; overwritten with a `reduce`, and not without.
+        student_logits: [C, V] float32 or float64, before the temperature.
         teacher_logits: [C, V], same dtype; likewise.
-        picked: [C] int64, the token whose log-probability to return, counted from the first entry here; or None.
+        picked: [C] int64, the token whose log-probability to return; or None.
         gradient_scale: [C] factor of each row's gradient (the token's weight), or None for statistics only.
-        reduce: (values, op) -> None, in place, over the slices; op is `ReduceOp.SUM` or `ReduceOp.MAX`. None where V is
-            the whole vocabulary; the kinds of `compared_rows` need that.
         top_k: of `compared_rows`.
         policy: of these tokens, which must be picked; None: none.
 
     Returns:
-        [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where no slice
-        has it), the same on all ranks, or the first three, or with a policy gradient [7, C], its losses and their derivatives
-        behind them; and the gradient [C, V] by the student's logits (None without a scale).
+        [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where it is no
+        entry), or the first three, or with a policy gradient [7, C], its losses and their derivatives after them; and the
+        gradient [C, V] by the student's logits (None without a scale).
     """
-    if reduce is None:
-        reduce = _whole
-        log_s, log_t = (tempered_log_probs(side, temperature) for side in (student_logits, teacher_logits))
-    else:
-        log_s, log_t = _sliced_log_probs(student_logits, teacher_logits, temperature, reduce)
+    log_s, log_t = (tempered_log_probs(side, temperature) for side in (student_logits, teacher_logits))
     p_s, p_t = log_s.exp(), log_t.exp()
     parts = [-row_dot(p_s, log_s), -row_dot(p_t, log_t)]
     if picked is not None:
@@ -91,7 +73,6 @@ def row_statistics(
         # What the gradient is centred by; with the divergence's own sum, rows would not add up to zero.
         parts.append(row_dot(p_s, log_ratio))
     sums = torch.stack(parts)
-    reduce(sums, distributed.ReduceOp.SUM)
     if policy is not None:
         losses, slopes = policy.of(sums[3])
     if gradient_scale is None:
@@ -104,33 +85,15 @@ def row_statistics(
         gradient = log_ratio.sub_(sums[-1].unsqueeze(-1)).mul_(p_s)
         if kind == "jsd":
             gradient.mul_(1.0 - beta)
-    _restore_peak(gradient, p_s, reduce)
+    _restore_peak(gradient, p_s)
     gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
     statistics = sums[:num_statistics]
     if policy is None:
         return statistics, gradient
     assert picked is not None
     more = sampled_gradient(p_s, picked, slopes * policy.token_weights.to(slopes.dtype) / temperature)
-    _restore_peak(more, p_s, reduce)
+    _restore_peak(more, p_s)
     return torch.cat([statistics, losses[None], slopes[None]]), gradient.add_(more)
-
-
-def _whole(values: Tensor, op: Any) -> None:
-    """The reduction where one slice is the whole vocabulary."""
-
-
-def _sliced_log_probs(student: Tensor, teacher: Tensor, temperature: float, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """`tempered_log_probs` of both sides over all slices, in place."""
-    sides = [side if temperature == 1.0 else side.div_(temperature) for side in (student, teacher)]
-    peaks = torch.stack([side.amax(dim=-1) for side in sides])
-    reduce(peaks, distributed.ReduceOp.MAX)
-    for side, peak in zip(sides, peaks, strict=True):
-        side.sub_(peak.unsqueeze(-1))
-    norms = torch.stack([side.exp().sum(dim=-1) for side in sides])
-    reduce(norms, distributed.ReduceOp.SUM)
-    for side, norm in zip(sides, norms, strict=True):
-        side.sub_(norm.log().unsqueeze(-1)).clamp_(min=LOG_PROB_FLOOR)
-    return sides[0], sides[1]
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
@@ -164,16 +127,15 @@ def log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     return log_ratio_to_larger - gap.clamp(min=0), log_ratio_to_larger + gap.clamp(max=0)
 
 
-def _restore_peak(gradient: Tensor, p: Tensor, reduce: Reduce) -> None:
-    """In place: a peak's gradient is made minus the sum of all others, whichever slice has it.
+def _restore_peak(gradient: Tensor, p: Tensor) -> None:
+    """Make a peak's gradient minus the sum of all others, in place.
 
     A token that the student is nearly sure of has p = 1 - epsilon there, and p - q or p (log_ratio - mean) is then a
     difference of nearly equal numbers; the other entries are small and exact, and the row sums to zero.
     """
     top, peak = p.max(dim=-1, keepdim=True)
-    has_peak = top > 0.5  # no two entries of a row are, so no two slices have one
+    has_peak = top > 0.5
     direct = gradient.gather(-1, peak)
     gradient.scatter_(-1, peak, torch.where(has_peak, 0.0, direct))
     others = gradient.sum(dim=-1, keepdim=True)
-    reduce(others, distributed.ReduceOp.SUM)
     gradient.scatter_(-1, peak, torch.where(has_peak, -others, direct))

@@ -17,7 +17,6 @@ class Job:
     Attributes:
         num_ranks: ranks that share the weights' shards (FSDP2).
         sequence_ranks: ranks that share one sequence (Ulysses): activations and hidden states are a share each.
-        vocab_ranks: ranks that share the two heads by vocabulary: the teacher's head is a share each.
         adapter_params: entries of a LoRA student's adapters, which alone are trained: the model is kept in the precision that it
             computes in, without gradients and moments; None: all weights are trained.
         compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
@@ -55,7 +54,6 @@ class Job:
     teacher: ModelShape | None
     num_ranks: int
     sequence_ranks: int = 1
-    vocab_ranks: int = 1
     adapter_params: int | None = None
     compute_bytes: int = 2
     teacher_bytes: int = 2

@@ -188,8 +188,7 @@ def _student(job: Job, choice: Choice) -> Phase:
             # A LoRA student's head is frozen.
             "head gradient": 0
             if frozen
-            else (len(job.readers) + (len(job.readers) > 1))
-            * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
+            else (len(job.readers) + (len(job.readers) > 1)) * MASTER_BYTES * shape.head_params,
             "rollout server": _server_asleep(job),
         },
         {
@@ -208,8 +207,8 @@ def _teacher_head(job: Job, choice: Choice) -> int:
 
 
 def _head_sizes(job: Job) -> list[int]:
-    """Of each teacher's head what one rank has in the student's phase."""
-    return [_share(size * shape.head_params, job.vocab_ranks) for shape, size in job.teachers]
+    """Return the bytes of each teacher's head, which every rank has whole in the student's phase."""
+    return [size * shape.head_params for shape, size in job.teachers]
 
 
 def _gradients(job: Job, choice: Choice) -> int:
@@ -235,7 +234,7 @@ def _logits(job: Job, choice: Choice) -> int:
     student = job.student
     if job.teacher is None:
         return WHOLE_LOGITS * job.compute_bytes * _share(choice.train_tokens, job.sequence_ranks) * student.vocab_rows
-    tokens = job.loss_tokens(choice.train_tokens) * job.vocab_ranks
+    tokens = job.loss_tokens(choice.train_tokens)
     inputs = tokens * (2 * job.compute_bytes * student.hidden + job.widest_bytes)
     return inputs + max(_head_work(job, some) for some in job.readers)
 
@@ -251,7 +250,7 @@ def _head_work(job: Job, teachers: Sequence[tuple[ModelShape, int]]) -> int:
         for shape, width in ((job.student, job.compute_bytes), *teachers)
     )
     tensors = 12 + 3 * (len(teachers) > 1)
-    return _share(casts + tensors * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows, job.vocab_ranks)
+    return casts + tensors * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows
 
 
 def _optimizer(job: Job, choice: Choice) -> Phase:

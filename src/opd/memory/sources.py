@@ -48,7 +48,6 @@ def job_from_spec(
         job,
         teacher=teacher_shapes[0],
         num_ranks=num_sharing or job.num_ranks,
-        vocab_ranks=spec.opd.vocab_parallel_size,
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
         together=tuple(reader.teachers for reader in spec.routed),

@@ -12,19 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed, nn
-from torch.distributed import ProcessGroup
+from torch import nn
 
 from opd.errors import Unfit
 from opd.losses import Blend, DivergenceKind, DivergenceOutput, blended_divergence
 from opd.losses.choice import TokenChoice
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.entropy import next_token_entropy
+from opd.losses.entropy import chunk_rows, next_token_entropy
 from opd.losses.fused import chosen_divergence, head_divergence, say_plain
 from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
-from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
 from opd.worker.teacher_cache import Fetch
 
 
@@ -133,13 +131,12 @@ class DivergenceTask:
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the backbone's forward is queued.
-        teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
+        teacher_weight: [V_T, d_T], the teacher's head.
         parts: of several teachers what each of them, and each blend, has read, none of which is `teacher_hidden` or
             `teacher_weight`, unset then; every token is in one of them.
         blended: the one part of all tokens that several teachers have read together, in their place; None: there is none.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib, top_k: see `opd.losses.fused.head_divergence`.
         policy: a policy gradient on the same tokens; None: none.
-        vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
         choice: trains on some of the N tokens only; None: on all. The output is then that of the kept ones.
@@ -164,7 +161,6 @@ class DivergenceTask:
     workspace_gib: float
     top_k: int = 0
     policy: PolicyTerm | None = None
-    vocab_group: ProcessGroup | None = None
     own: torch.Tensor | None = None
     choice: Choice | None = None
     student_vocab: int = 0
@@ -180,8 +176,6 @@ class DivergenceTask:
             return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
         if self.blended is not None:
             return self._blended_divergence(self.blended, hidden, weight)
-        if self.vocab_group is not None:
-            return self._shared_divergence(hidden, weight, self.vocab_group, precision)
         teacher_hidden = self.teacher_hidden.ready()
         output = head_divergence(
             hidden,
@@ -297,7 +291,7 @@ class DivergenceTask:
     ) -> DivergenceOutput | None:
         """One pass over all tokens that keeps what the kept ones need; None where there is no such form of it."""
         lacks_entries = max(self.student_vocab, self.teacher_vocab) > self.valid_vocab
-        if choice.held is None or self.parts or self.policy or self.vocab_group is not None or lacks_entries:
+        if choice.held is None or self.parts or self.policy or lacks_entries:
             return None
         chosen = chosen_divergence(
             hidden,
@@ -344,32 +338,6 @@ class DivergenceTask:
             temperature=self.temperature,
         )
         self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
-
-    def _shared_divergence(
-        self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, precision: LogitsPrecision
-    ) -> DivergenceOutput:
-        """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
-
-        FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
-        """
-        shard = vocab_shard(self.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
-        on_gpu = hidden.device.type == "cuda"
-        return vocab_parallel_divergence(
-            hidden,
-            weight[shard],
-            self.teacher_hidden.ready(),
-            self.teacher_weight,
-            self.kind,
-            vocab=self.valid_vocab,
-            group=group,
-            token_weights=self.token_weights,
-            beta=self.beta,
-            temperature=self.temperature,
-            chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
-            workspace_gib=self.workspace_gib,
-            token_ids=self.token_ids,
-            precision=precision,
-        )
 
 
 class ProbeTask(NamedTuple):

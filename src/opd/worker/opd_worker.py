@@ -11,7 +11,6 @@ import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
-from torch.distributed import ProcessGroup
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
@@ -25,7 +24,6 @@ from opd.compat import vllm_ranks
 from opd.config.run_config import RunConfig
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
-from opd.losses.vocab_parallel import vocab_shard
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
@@ -50,21 +48,6 @@ from opd.worker.training_workers import student_worker, teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
 
 vllm_ranks.register()
-
-
-def vocab_group(size: int) -> ProcessGroup | None:
-    """The group of `size` neighbouring ranks that this one shares the heads with (a collective call); None for 1.
-
-    Raises:
-        ValueError: the ranks do not divide into groups of that size.
-    """
-    if size == 1:
-        return None
-    world = distributed.get_world_size()
-    if world % size:
-        raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
-    own: ProcessGroup = distributed.new_subgroups(size)[0]
-    return own
 
 
 def num_updates(data: TensorDict, num_groups: int) -> int:
@@ -104,7 +87,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
         self._cache: HiddenCache | None = None
-        self._vocab_group: ProcessGroup | None = None
         self._schedule = Schedule.of(
             self.opd,
             total_steps=config.actor.optim.total_training_steps,
@@ -158,7 +140,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
         )
         self._follow_plan()
-        self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
     def write_checkpoint(
@@ -267,7 +248,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             rows=batch.rows,
             states=states,
             choice_seed=step_seed(tu.get_non_tensor_data(data, "seed", 0), step),
-            vocab_group=self._vocab_group,
         )
         chosen: dict[str, float] = {}
         started = time.perf_counter()
@@ -318,13 +298,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
 
-    def _own_entries(self) -> slice:
-        """Entries of the teacher's head that this rank needs: all, or its share of those that count."""
-        group = self._vocab_group
-        if group is None:
-            return slice(None)
-        return vocab_shard(self.facts.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
-
     def _hidden_cache(self) -> HiddenCache:
         """The one cache of this worker; its pinned memory is kept from step to step."""
         if self._cache is None:
@@ -359,7 +332,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             reading=self._reading,
             states=states,
             valid_vocab=self.facts.valid_vocab,
-            entries=self._own_entries(),
             load_ahead=self.plan is not None and self.plan.choice.load_ahead,
         )
         phase.run(data, rows)

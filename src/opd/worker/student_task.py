@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict
-from torch.distributed import ProcessGroup
 
 from opd.batch import RolloutRows
 from opd.config import OpdAgentSpec, OpdSpec
@@ -37,7 +36,6 @@ class StudentTasks:
         rows: this rank's, with the masks of what is trained on.
         states: what the teachers have read of them.
         choice_seed: by which tokens are drawn.
-        vocab_group: ranks that share the heads by vocabulary; None: every rank has them whole.
     """
 
     spec: OpdSpec | OpdAgentSpec
@@ -49,7 +47,6 @@ class StudentTasks:
     rows: RolloutRows
     states: TeacherStates
     choice_seed: int
-    vocab_group: ProcessGroup | None
 
     @property
     def loss_type(self) -> LossType:
@@ -125,7 +122,6 @@ class StudentTasks:
             student_vocab=facts.student_vocab,
             teacher_vocab=facts.teacher_vocab,
             workspace_gib=opd.workspace_gib,
-            vocab_group=self.vocab_group,
             own=is_own,
             choice=self._choice_in_head(micro_batch, found.row),
         )
@@ -159,6 +155,6 @@ class StudentTasks:
         row_ids = micro_batch["row_id"][token_rows]
         choose = functools.partial(choose_tokens, selection, row_ids, seed=self.choice_seed)
         # Its numbers are read before the backbone's forward is queued, so that the head waits for no host.
-        whole = self.states.of_rows is None and self.vocab_group is None
+        whole = self.states.of_rows is None
         held = MicroBatchChoice(selection, row_ids, seed=self.choice_seed) if whole else None
         return Choice(choose=choose, kind=self.scored_kind, held=held)

@@ -33,7 +33,7 @@ class TeacherStates:
         readers: of several teachers who may read a row, alone or together; empty for one.
         of_rows: of several teachers the number of each row's reader; None: one teacher reads all rows.
         holders: where ranks share sequences, which of them computed what.
-        heads: [V_T, d_T] of each teacher that read a row, by its number, or the entries of it that this rank needs.
+        heads: [V_T, d_T] of each teacher that read a row, by its number.
     """
 
     cache: HiddenCache
@@ -97,7 +97,6 @@ class TeacherPhase:
     Args:
         teachers: in the order of `named_teachers`.
         valid_vocab: token ids from here on are read by no teacher.
-        entries: of each head that this rank needs.
         load_ahead: the weights of the teacher that reads next come while one reads.
     """
 
@@ -105,7 +104,6 @@ class TeacherPhase:
     reading: Reading
     states: TeacherStates
     valid_vocab: int
-    entries: slice
     load_ahead: bool
 
     def run(self, data: TensorDict, rows: RolloutRows) -> None:
@@ -120,7 +118,7 @@ class TeacherPhase:
                 follows = reads[place + 1 : place + 2] if self.load_ahead else []
                 after: list[TeacherEngine] = [self.teachers[one].engine for one, _ in follows]
                 self._pass(some, rows, number, self.teachers[number], after)
-                self.states.heads[number] = engine.head_weight(self.entries)
+                self.states.heads[number] = engine.head_weight()
 
     def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
         """The rows that a teacher reads: its own, alone or with others, and other short ones so that every rank reads equally many, in whole

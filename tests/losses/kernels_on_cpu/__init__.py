@@ -24,20 +24,12 @@ VOCAB_BLOCK = 256
 _ONE_AT_A_TIME = threading.Lock()  # the fibers' state is the library's; ranks of a test may be threads
 ROWS_WRAPPER = """
 extern "C" void start(int blocks, const void* a, const void* b, const float* c, const float* d, void* e, const float* f,
-                      const long long* g, const int* h, float* i, float* j, float* k, const float* l, long long m, long long n,
-                      long long o, long long p, float q, float r, float s, float t) {
+                      const long long* g, const int* h, float* i, float* j, long long k, long long l, long long m, float n,
+                      float o, float p, float q) {
   for (int first = 0; first < blocks; first += CLUSTER)
-    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t); });
+    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q); });
 }
 """
-MERGE_WRAPPER = """
-extern "C" void start(int blocks, const float* a, const float* b, float* c, float* d, long long e, long long f, float g, float h,
-                      float i) {
-  for (blockIdx.x = 0; blockIdx.x < (unsigned)blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) merge_rows(a, b, c, d, e, f, g, h, i);
-}
-"""
-
 NUMBERS_WRAPPERS = {
     "scale_weights": """
 extern "C" void start(int blocks, const float* a, float* b, float* c, long long d) {
@@ -54,8 +46,6 @@ extern "C" void start(int blocks, const float* a, const float* b, const float* c
 
 def _source(source: str, name: str) -> str:
     text = (nvrtc.SOURCE_FOLDER / source).read_text()
-    if source == "slices.cu":
-        return '#include "ptx.cuh"\n' + text + MERGE_WRAPPER
     if source == "numbers.cu":
         declared = "__shared__ float of_warps[THREADS / 32];"
         assert text.count(declared) == 2

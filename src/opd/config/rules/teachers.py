@@ -86,18 +86,12 @@ TEACHERS = (
         fix="give the blend another name",
         kinds=DISTILS,
     ),
-    *(
-        Rule(
-            key=key,
-            when=f"len(teachers) > 0 and {key} > 1",
-            rule=f"ranks that share {shared} read one teacher's hidden states for all their tokens, and there are several teachers",
-            fix="set it to 1, or use one teacher",
-            kinds=DISTILS,
-        )
-        for key, shared in (
-            ("actor.ulysses_sequence_parallel_size", "a sequence"),
-            ("opd.vocab_parallel_size", "the heads"),
-        )
+    Rule(
+        key="actor.ulysses_sequence_parallel_size",
+        when="len(teachers) > 0 and actor.ulysses_sequence_parallel_size > 1",
+        rule="ranks that share a sequence read one teacher's hidden states for all their tokens, and there are several teachers",
+        fix="set it to 1, or use one teacher",
+        kinds=DISTILS,
     ),
     *_of_each_teacher(
         "refresh_every",

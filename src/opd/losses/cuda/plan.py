@@ -1,7 +1,7 @@
 """Which tokens are worked on together: chunk sizes of the fused divergence from a memory budget, free of torch."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 LogitsPrecision = Literal["fp16", "fp32"]
@@ -93,10 +93,6 @@ class TokenGroup:
         for size in self.sizes:
             yield start, start + size
             start += size
-
-    def times(self, factor: int) -> "TokenGroup":
-        """The same chunks of `factor` times as many tokens."""
-        return replace(self, start=self.start * factor, sizes=tuple(size * factor for size in self.sizes))
 
 
 def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_grad_bytes: int) -> list[TokenGroup]:

@@ -42,7 +42,7 @@ class Call(NamedTuple):
     beta: float
     temperature: float
     vocab: int
-    """Entries that count, of the heads as they are given: a slice's where ranks share them."""
+    """Entries that count."""
     workspace_bytes: int
     precision: LogitsPrecision
     max_expected_error: float
@@ -138,7 +138,7 @@ class Forward:
                 self._logits_and_rows(buffers, group, start, stop)
             if not self.makes_gradient:
                 continue
-            numbers = HostCopy(self._of_all_slices(torch.stack(self.numbers)))
+            numbers = HostCopy(torch.stack(self.numbers))
             self._hidden_product(buffers, group)
             self.weight_unit  # noqa: B018  refuses weights that are not finite before anything is read from their gradient
             self.report = gradient_report(numbers.read(), self.inputs.student_weight.dtype)
@@ -149,15 +149,14 @@ class Forward:
         if self.grad_weight is not None:
             self.grad_weight[self.call.vocab :].zero_()
         if self.grad_hidden is not None and self.report.num_nonfinite:  # a gradient of 0 times an infinite head
-            self.grad_hidden.masked_fill_((self._own_stats()[:, 5] == 0).unsqueeze(1), 0.0)
+            self.grad_hidden.masked_fill_((self.stats[:, 5] == 0).unsqueeze(1), 0.0)
         return None
 
     def result(self) -> Result:
-        stats = self._own_stats()
-        loss_sum = (stats[:, 0] * self.inputs.token_weights).sum()
+        loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
         error = self.report.expected_error
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
-        return Result(stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
+        return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
     def _plan(self) -> tuple[list[TokenGroup], Buffers]:
         call, precision = self.call, self.attempt.precision
@@ -231,14 +230,6 @@ class Forward:
     def _group_hidden(self, group: TokenGroup) -> Tensor:
         """What the group's weight product takes."""
         return self._student_hidden(group, group.start, group.stop)
-
-    def _own_stats(self) -> Tensor:
-        """[T, NUM_STATS] of the call's own tokens."""
-        return self.stats
-
-    def _of_all_slices(self, numbers: Tensor) -> Tensor:
-        """`gradient_numbers` [k, 5] of this head's entries, and of whoever has more."""
-        return numbers
 
     def _begin(self) -> None:
         """Once, behind the first product: the device, idle until that, waits for nothing else."""
