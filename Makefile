@@ -157,9 +157,8 @@ silent-faults: setup ## inject faults that raise nothing into real runs and show
 test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
-bench-gpu: setup ## fused divergence against its floor and its peers, chosen tokens against all, whole update against the original; tables and JSON
+bench-gpu: setup ## fused divergence against its floor and its peers, whole update against the original; tables and JSON
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, fourteen runs and their promises (ARGS="--only opd,agent")

@@ -480,28 +480,6 @@ RULES = [
     ),
     (
         "opd",
-        {
-            "opd.importance.tokens.score": "entropy",
-            "opd.importance.tokens.normalize": "micro",
-            "opd.importance.tokens.scope": "batch",
-        },
-        "opd.importance.tokens.scope",
-        "depend on how it is cut",
-        {"opd.importance.tokens.scope": "rollout"},
-    ),
-    (
-        "opd",
-        {
-            "opd.importance.tokens.score": "soft_or",
-            "opd.importance.tokens.normalize": "micro",
-            "actor.ulysses_sequence_parallel_size": 2,
-        },
-        "opd.importance.tokens.normalize",
-        "does not see the whole micro-batch",
-        {"opd.importance.tokens.normalize": "global"},
-    ),
-    (
-        "opd",
         {"opd.importance.tokens": {"score": "position", "mode": "before_fall"}},
         "opd.importance.tokens.mode",
         "position has no value that could fall",
@@ -513,13 +491,6 @@ RULES = [
         "opd.importance.tokens.scope",
         "a fall of its own",
         {"opd.importance.tokens.scope": "rollout"},
-    ),
-    (
-        "opd-agent",
-        {"opd.importance.tokens": {"score": "divergence", "mode": "before_fall", "normalize": "micro"}},
-        "opd.importance.tokens.normalize",
-        "known only when all are scored",
-        {"opd.importance.tokens.normalize": "global"},
     ),
     (
         "opd",

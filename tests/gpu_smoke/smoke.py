@@ -69,7 +69,6 @@ SPECS = {
 # The first run on chosen tokens: chosen among all of a step, within micro-batches, and by the student alone.
 CHOICES = {
     "soft-or": ("score=soft_or", "ratio=0.2"),
-    "soft-or-micro": ("score=soft_or", "ratio=0.2", "normalize=micro"),
     "entropy": ("score=entropy", "ratio=0.5"),
 }
 PASS_RATES = "assets/pass_rates.parquet"

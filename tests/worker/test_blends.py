@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import VOCAB, save_model
-from tests.worker.test_teachers import CHOSEN, DYNAMIC, IN_HEAD
+from tests.worker.test_teachers import CHOSEN, DYNAMIC
 from tests.worker.workers import NOT_COMPARED, Case, run_cases
 from transformers import Qwen3ForCausalLM
 
@@ -57,7 +57,6 @@ def one_rank(folders) -> dict[str, dict]:
         "jsd": _case(folders, sets=JSD),
         "forward_kl": _case(folders, sets=["opd.loss_type=forward_kl"], micro_batch=2),
         "chosen": _case(folders, *CHOSEN, micro_batch=2),
-        "chosen in the head": _case(folders, *IN_HEAD),
         "blends of equal teachers": _case(folders, wide="long", own=(2, 3) * 4, num_steps=2),
         "blends of one teacher": _case(
             folders,
@@ -169,6 +168,6 @@ def test_tokens_are_chosen_among_those_of_all_teachers_and_blends(one_rank, two_
     found = one_rank["chosen"]["metrics"]
     assert found["opd/num_tokens"] == sum(found[f"opd/teacher/{name}/tokens"] for name in NAMES)
     assert found["opd/num_tokens"] < one_rank["all"]["metrics"]["opd/num_tokens"]
-    for other in (one_rank["chosen in the head"], two_ranks["chosen"]):
+    for other in (two_ranks["chosen"],):
         for key in ("opd/loss", "opd/grad_norm", *(f"opd/teacher/{name}/divergence" for name in NAMES)):
             assert other["metrics"][key] == pytest.approx(found[key], rel=1e-5), key

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOKENS = "opd.importance.tokens"
 SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
-READ_BY_HEAD = ["entropy", "divergence"]  # whose order no scale changes: a micro-batch's choice is that of all
 SHOWN = (0, 2, 5, 7)  # of which 5 has no trained token
 _PLAIN_ADAM = ["actor.weight_decay=0", "actor.grad_clip=1e9"]
 SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
@@ -63,10 +62,6 @@ def one_rank(folders) -> dict[str, dict]:
 
     cases = {score: case(_choosing(score), shown=SHOWN) for score in SCORES}
     cases |= {
-        f"{score}, in the head": case(_choosing(score, normalize="micro"), micro_batch=2, shown=SHOWN)
-        for score in [*READ_BY_HEAD, "soft_or"]
-    }
-    cases |= {
         "all": case([]),
         "none": case(_choosing("none", 0.1), shown=SHOWN),
         "ratio 1": case(_choosing("soft_or", 1.0)),
@@ -100,7 +95,6 @@ def two_ranks(folders) -> dict[str, dict]:
         rows = uneven_rows() if rows is None else rows
         return Case(**folders, rows=rows, overrides=list(overrides), micro_batch=micro_batch, shown=shown)
 
-    in_head = _choosing("entropy", normalize="micro")
     cases = {
         "soft_or": case(*_choosing("soft_or"), micro_batch=1),
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
@@ -108,8 +102,6 @@ def two_ranks(folders) -> dict[str, dict]:
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
         "none, shared sequence": case(SHARED_SEQUENCE),
         "entropy, shared sequence": case(*_choosing("entropy"), SHARED_SEQUENCE),
-        "entropy, in the head": case(*in_head),
-        "in the head, shared sequence": case(*in_head, SHARED_SEQUENCE),
         "horizon of 3": case("opd.horizon.tokens=3"),
         "horizon of 3, shared sequence": case("opd.horizon.tokens=3", SHARED_SEQUENCE),
     }
@@ -233,22 +225,6 @@ def test_ranks_that_share_sequences_choose_alike(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case.partition(",")[0]])
 
 
-@pytest.mark.parametrize("score", READ_BY_HEAD)
-def test_a_choice_in_the_head_is_that_of_the_whole_batch_where_no_scale_matters(one_rank, score):
-    _same(one_rank[f"{score}, in the head"], one_rank[score])
-
-
-def test_ranks_do_not_change_a_choice_in_the_head(one_rank, two_ranks):
-    _same(two_ranks["entropy, in the head"], one_rank["entropy"])
-
-
-def test_a_choice_in_the_head_trains_as_many_tokens_and_reports_its_share(one_rank):
-    in_head, of_all = one_rank["soft_or, in the head"]["metrics"], one_rank["soft_or"]["metrics"]
-    for name in ("opd/num_tokens", "opd/batch_size", "opd/importance/selected"):
-        assert in_head[name] == of_all[name], name
-    assert in_head["opd/importance/selected"] < in_head["opd/importance/divergence_covered"] <= 1.0
-
-
 def test_tokens_are_chosen_once_a_step_for_all_its_updates(one_rank):
     once, twice = one_rank["soft_or"]["metrics"], one_rank["2 mini-batches"]["metrics"]
     assert twice["opd/num_updates"] == 2
@@ -261,10 +237,6 @@ def test_a_token_that_is_not_finite_is_chosen_and_skips_the_update(one_rank):
     assert not result["has_moved"]
     assert result["metrics"]["opd/skipped"] == 1
     assert any(result["nonfinite_rows"])
-
-
-def test_ranks_that_share_sequences_cannot_choose_in_the_head(two_ranks):
-    assert "normalize=micro" in two_ranks["in the head, shared sequence"]["error"]
 
 
 def _all_known(view) -> bool:
@@ -284,7 +256,7 @@ def test_without_a_choice_every_trained_token_of_the_rows_is_told_as_the_loss_sa
     assert 0 < max(view.divergence.max() for view in seen.rows.values()) <= metrics["opd/divergence_max"] * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("case", ["soft_or", "divergence", "soft_or, in the head", "divergence, in the head"])
+@pytest.mark.parametrize("case", ["soft_or", "divergence"])
 def test_a_choice_by_both_tells_all_tokens_and_which_are_in_the_loss(one_rank, case):
     seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
     counts = {row: sum(uneven_rows()[row]["mask"]) for row in seen.rows}
@@ -297,7 +269,7 @@ def test_a_choice_by_both_tells_all_tokens_and_which_are_in_the_loss(one_rank, c
     assert seen.density[..., 1].sum() == one_rank[case]["metrics"]["opd/num_tokens"]
 
 
-@pytest.mark.parametrize("case", ["random", "position", "entropy", "entropy, in the head"])
+@pytest.mark.parametrize("case", ["random", "position", "entropy"])
 def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in_the_loss(one_rank, case):
     seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
     for row, view in seen.rows.items():
@@ -310,9 +282,9 @@ def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in
 
 
 @pytest.mark.parametrize(
-    "case", ["none, shared sequence", "soft_or", "soft_or, shared sequence",
-             "entropy, shared sequence", "entropy, in the head"],
-)  # fmt: skip
+    "case",
+    ["none, shared sequence", "soft_or", "soft_or, shared sequence", "entropy, shared sequence"],
+)
 def test_ranks_tell_together_what_one_rank_tells(one_rank, two_ranks, case):
     found, alone = two_ranks[case]["seen"], one_rank[case.partition(",")[0]]["seen"]
     assert found.rows.keys() == alone.rows.keys()

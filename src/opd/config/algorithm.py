@@ -128,12 +128,6 @@ class TokenImportance(Section):
     position: Position = Field(
         default="first", description="End of a response that `position` and `entropy_length` keep."
     )
-    normalize: Literal["global", "micro"] = Field(
-        default="global",
-        description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
-        "forward, which needs no such pass. A micro-batch's scale of `soft_or`, `q3` and `entropy_length` is its own. On packed rows "
-        "of a GPU the memory plan sets its length unless opd.train_tokens does.",
-    )
     entropy_clip_q: Quantile = Field(
         default=0.98,
         description="Quantile that cuts off the entropy before `soft_or` and `q3` scale it to [0, 1]; 1: uncut.",
@@ -141,16 +135,6 @@ class TokenImportance(Section):
     divergence_clip_q: Quantile | None = Field(
         default=None, description="Quantile that cuts off the divergence before `soft_or` scales it; unset: uncut."
     )
-
-    @property
-    def in_head(self) -> bool:
-        """Whether the choice is made within each micro-batch, by the student's head."""
-        return self.normalize == "micro" and self.needs_student
-
-    @property
-    def settles(self) -> bool:
-        """Whether a rollout's choice is final when its own tokens are scored: it shares no scale with others."""
-        return self.scope == "rollout" and self.score in ("entropy", "divergence")
 
     @property
     def needs_student(self) -> bool:

@@ -78,7 +78,6 @@ ADDED_SINCE: dict[str, Any] = {
     "opd.importance.tokens.mode": "topk",
     "opd.importance.tokens.scope": "rollout",
     "opd.importance.tokens.position": "first",
-    "opd.importance.tokens.normalize": "global",
     "opd.importance.tokens.entropy_clip_q": 0.98,
     "opd.importance.problems.weights": "none",
     "opd.importance.problems.alpha": 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opd.config.defaults import DEFAULTS, Lookup
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec
-from opd.config.rules.terms import IS_PACKED, UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
+from opd.config.rules.terms import UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
 
 
 def _unread_sizes(spec: DistillationSpec) -> list[str]:
@@ -46,12 +46,6 @@ def notes(spec: BaseSpec) -> list[str]:
             "that is unset, the memory plan"
             for key in _unread_sizes(spec)
         ]
-        tokens = spec.opd.importance.tokens
-        if tokens.in_head and not tokens.settles and spec.opd.train_tokens is None and holds(IS_PACKED, spec):
-            out.append(
-                f"opd.importance.tokens.normalize micro: the scale of {tokens.score} is that of a micro-batch, which the memory plan makes as "
-                "long as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
-            )
         if spec.rollout.schedule == "carry":
             num_servers = spec.trainer.nnodes * spec.trainer.gpus_per_node // spec.rollout.tensor_parallel_size
             of_each = -(-carried_sizes(spec)[0] // num_servers)

@@ -1,7 +1,7 @@
 """Scores of tokens by student entropy and divergence, and the choice of the tokens that are trained on.
 
 TIP, https://arxiv.org/abs/2604.14084. Each function takes the tokens over which it normalises and among which it chooses:
-all of a global batch, gathered from its ranks, or those of one micro-batch.
+all of a global batch, gathered from its ranks.
 """
 
 from fractions import Fraction

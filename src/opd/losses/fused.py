@@ -3,22 +3,17 @@
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from opd.losses.choice import TokenChoice
 from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
-from opd.losses.cuda.fused import FusedChoice, FusedDivergence
+from opd.losses.cuda.fused import FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import COMPARISONS, DivergenceKind
 from opd.losses.output import DivergenceOutput
 from opd.losses.policy import PolicyTerm
-
-if TYPE_CHECKING:  # imports triton, which a machine without a GPU may lack
-    from opd.losses.cuda.run import Call
 
 logger = logging.getLogger(__name__)
 
@@ -134,127 +129,14 @@ def head_divergence(
             top_k=top_k,
             policy=policy,
         )
-    from opd.losses.cuda.run import run
-
-    call = fused_call(
-        kind=kind,
-        beta=beta,
-        temperature=temperature,
-        vocab=vocab,
-        workspace_gib=workspace_gib,
-        precision=precision,
-        max_expected_error=max_expected_error,
-    )
-    return fused_output(functools.partial(run, call=call), heads, token_weights, token_ids, vocab)
-
-
-def fused_call(
-    *,
-    kind: DivergenceKind,
-    beta: float,
-    temperature: float,
-    vocab: int,
-    workspace_gib: float,
-    precision: LogitsPrecision,
-    max_expected_error: float,
-) -> "Call":
-    """The arguments of the fused form that are no tensors; `vocab` as of `opd.losses.cuda.run.Call`."""
     from opd.losses.cuda.run import Call
 
-    return Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
-
-
-def fused_output(
-    form: Callable[..., Any],
-    heads: tuple[Tensor, Tensor, Tensor, Tensor],
-    token_weights: Tensor,
-    token_ids: Tensor | None,
-    vocab: int,
-) -> DivergenceOutput:
-    """Run the fused form.
-
-    Args:
-        form: as of `FusedDivergence`.
-        heads: student_hidden, student_weight, teacher_hidden, teacher_weight.
-        vocab: entries that count.
-    """
+    call = Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
     ids = None if token_ids is None else token_ids.long().contiguous()
     loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(
-        *heads, token_weights.detach(), ids, form, torch.is_grad_enabled()
+        *heads, token_weights.detach(), ids, call, torch.is_grad_enabled()
     )
     return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, expected_error=error)
-
-
-class ChosenOutput(NamedTuple):
-    """The divergence of the tokens that a choice kept."""
-
-    output: DivergenceOutput
-    """Of the kept tokens, in their order."""
-    kept: Tensor
-    """[T] bool"""
-    tokens: Tensor
-    """[K] int64, the kept tokens' numbers."""
-    entropy: Tensor
-    """[T] the student's, that tokens were chosen by."""
-    divergence: Tensor | None
-    """[T] likewise, nan where it is not finite; None where no token was scored by one."""
-
-
-def chosen_divergence(
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    teacher_hidden: Tensor,
-    teacher_weight: Tensor,
-    kind: DivergenceKind,
-    *,
-    choice: TokenChoice,
-    scored: DivergenceKind | None,
-    token_weights: Tensor,
-    token_ids: Tensor,
-    workspace_gib: float,
-    beta: float,
-    temperature: float,
-    valid_vocab: int,
-    precision: LogitsPrecision,
-    max_expected_error: float = MAX_EXPECTED_ERROR,
-) -> ChosenOutput | None:
-    """Score all tokens, and make `head_divergence` of those that `choice` keeps; None where the fused form cannot do both at once.
-
-    Arguments and gradients as of `head_divergence`; the gradient by the hidden states is 0 at the other tokens. Rows that are
-    likely to be kept are held in the workspace while the others are scored.
-
-    Args:
-        choice: among the T tokens.
-        scored: the divergence that it reads; None: the student's entropy is all that it reads.
-    """
-    check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
-    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
-    makes_gradient = torch.is_grad_enabled() and (student_hidden.requires_grad or student_weight.requires_grad)
-    lacking = _without_kernels(kind, None)
-    if not makes_gradient or choose_backend(student_weight, teacher_weight, lacking=lacking) != "fused":
-        return None
-    if scored is None and precision != "fp16":
-        return None
-    from opd.losses.cuda.chosen import ChosenCall, run_chosen
-
-    call = fused_call(
-        kind=kind,
-        beta=beta,
-        temperature=temperature,
-        vocab=vocab,
-        workspace_gib=workspace_gib,
-        precision=precision,
-        max_expected_error=max_expected_error,
-    )
-    form = functools.partial(run_chosen, chosen=ChosenCall(call, choice, scored))
-    ids = token_ids.long().contiguous()
-    loss_sum, statistics, nonfinite, used, error, kept, tokens, entropy, divergence = FusedChoice.apply(
-        student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, form, True
-    )
-    output = DivergenceOutput.of(
-        loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, expected_error=error
-    )
-    return ChosenOutput(output, kept, tokens, entropy, divergence)
 
 
 def _without_kernels(kind: DivergenceKind, policy: PolicyTerm | None) -> str | None:

@@ -7,7 +7,7 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,10 +16,9 @@ from torch import nn
 
 from opd.errors import Unfit
 from opd.losses import Blend, DivergenceKind, DivergenceOutput, blended_divergence
-from opd.losses.choice import TokenChoice
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import chunk_rows, next_token_entropy
-from opd.losses.fused import chosen_divergence, head_divergence, say_plain
+from opd.losses.fused import head_divergence, say_plain
 from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
@@ -72,26 +71,6 @@ class LogProbTask(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which tokens of a micro-batch are trained on, chosen when the student's backbone has read it.
-
-    Args:
-        choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
-        kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
-        held: the same choice in the form that can be asked while tokens are still scored; None: all are scored before any is
-            trained on.
-        kept: [N] bool, filled in by the head's forward.
-        scores: `entropy` and, where it is read, `divergence` of all tokens, [N] each, nan where not finite; filled in likewise.
-    """
-
-    choose: Callable[..., torch.Tensor]
-    kind: DivergenceKind | None
-    held: TokenChoice | None = None
-    kept: list[torch.Tensor] = field(default_factory=list)
-    scores: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class TeacherPart:
     """What one of several teachers, or a blend of them, has read of a micro-batch.
 
@@ -109,15 +88,6 @@ class TeacherPart:
     hidden: tuple[Fetch, ...]
     weights: tuple[torch.Tensor, ...]
     blend: Blend
-
-    def kept_tokens(self, kept: torch.Tensor) -> torch.Tensor:
-        """[N_i'] int64, those of its tokens that are among `kept` [N] bool, by their places among these."""
-        return (kept.cumsum(0) - 1)[self.tokens[kept[self.tokens]]]
-
-    def kept(self, kept: torch.Tensor) -> TeacherPart:
-        """The part of the tokens `kept` [N] bool, which are then numbered anew."""
-        mine, tokens = kept[self.tokens], self.kept_tokens(kept)
-        return replace(self, tokens=tokens, hidden=tuple(Fetch(hidden.ready()[mine], None) for hidden in self.hidden))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +109,6 @@ class DivergenceTask:
         policy: a policy gradient on the same tokens; None: none.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
-        choice: trains on some of the N tokens only; None: on all. The output is then that of the kept ones.
         student_vocab, teacher_vocab: entries of each model's tokenizer; those from `valid_vocab` on the other lacks.
         unshared_mass: [N] probability of a model on such tokens, by `student` and `teacher`; filled in by the head's
             forward for a model that has any.
@@ -162,15 +131,12 @@ class DivergenceTask:
     top_k: int = 0
     policy: PolicyTerm | None = None
     own: torch.Tensor | None = None
-    choice: Choice | None = None
     student_vocab: int = 0
     teacher_vocab: int = 0
     unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> DivergenceOutput:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
-        if self.choice is not None:
-            return self._chosen_divergence(self.choice, hidden, weight, precision)
         if self.parts:
             outputs = [self.of(part).divergence(hidden[part.tokens], weight, precision) for part in self.parts]
             return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
@@ -243,79 +209,6 @@ class DivergenceTask:
             top_k=self.top_k,
             policy=self.policy,
         )
-
-    @property
-    def entropy_task(self) -> EntropyTask:
-        """The task that scores the same tokens by the student alone."""
-        return EntropyTask(self.positions, self.temperature, self.chunk_size, self.valid_vocab, self.workspace_gib)
-
-    @property
-    def counted(self) -> torch.Tensor | None:
-        """[M] bool, which of the micro-batch's trained tokens the output is of, behind the forward; None: all."""
-        return self.own if self.choice is None else self.choice.kept[0]
-
-    @property
-    def output_rows(self) -> torch.Tensor:
-        """int64, the micro-batch's row of each token that the output is of, behind the forward."""
-        return self.token_rows if self.choice is None else self.token_rows[self.choice.kept[0]]
-
-    def _chosen_divergence(
-        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
-    ) -> DivergenceOutput:
-        """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
-        output = self._scored_and_held(choice, hidden, weight, precision)
-        if output is not None:
-            return output
-        everything = replace(self, choice=None)
-        if choice.kind is None:
-            choice.scores["entropy"] = self.entropy_task.entropy(hidden, weight)
-        else:
-            with torch.no_grad():
-                scored = replace(everything, kind=choice.kind, policy=None).divergence(hidden, weight, precision)
-            choice.scores.update(entropy=scored.student_entropy, divergence=scored.scored_divergence)
-        kept = choice.choose(**choice.scores)
-        choice.kept.append(kept)
-        some = replace(
-            everything,
-            positions=self.positions[kept],
-            token_ids=self.token_ids[kept],
-            token_weights=self.token_weights[kept],
-            parts=tuple(part.kept(kept) for part in self.parts),
-            policy=None if self.policy is None else self.policy.at(kept),
-            teacher_hidden=self.teacher_hidden if self.parts else Fetch(self.teacher_hidden.ready()[kept], None),
-        )
-        return some.divergence(hidden[kept], weight, precision)
-
-    def _scored_and_held(
-        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
-    ) -> DivergenceOutput | None:
-        """One pass over all tokens that keeps what the kept ones need; None where there is no such form of it."""
-        lacks_entries = max(self.student_vocab, self.teacher_vocab) > self.valid_vocab
-        if choice.held is None or self.parts or self.policy or lacks_entries:
-            return None
-        chosen = chosen_divergence(
-            hidden,
-            weight,
-            self.teacher_hidden.ready(),
-            self.teacher_weight,
-            self.kind,
-            choice=choice.held,
-            scored=choice.kind,
-            token_weights=self.token_weights,
-            token_ids=self.token_ids,
-            workspace_gib=self.workspace_gib,
-            beta=self.beta,
-            temperature=self.temperature,
-            valid_vocab=self.valid_vocab,
-            precision=precision,
-        )
-        if chosen is None:
-            return None
-        choice.kept.append(chosen.kept)
-        choice.scores["entropy"] = chosen.entropy
-        if chosen.divergence is not None:
-            choice.scores["divergence"] = chosen.divergence
-        return chosen.output
 
     def _note_unshared(
         self,

@@ -42,7 +42,7 @@ from opd.worker.student_counts import StudentCounts, row_names
 from opd.worker.student_task import StudentTasks
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.teacher_phase import TeacherPhase, TeacherStates
-from opd.worker.token_choice import count_only, leave_out_beyond
+from opd.worker.token_choice import leave_out_beyond
 from opd.worker.token_view import Seen, TokenView
 from opd.worker.training_workers import student_worker, teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
@@ -66,7 +66,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
     positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
-    loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
+    loss: chosen before phase 1 where no teacher is needed for it, else between the phases. The
     loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2. Several teachers pass one after another over the
@@ -164,11 +164,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
                 f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
                 f"alike, the actor's is {student}; remove the override"
             )
-        if self.opd.importance.tokens.in_head and student > 1:
-            raise ValueError(
-                "opd.importance.tokens.normalize=micro: a rank that shares sequences does not see the whole micro-batch; use "
-                "global, or actor.ulysses_sequence_parallel_size: 1"
-            )
 
     def _follow_plan(self) -> None:
         """Make the memory plan and put student and teacher where it wants them.
@@ -252,15 +247,13 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         chosen: dict[str, float] = {}
         started = time.perf_counter()
         try:
-            if selection.score != "none" and not (selection.in_head or selection.needs_teacher):
+            if selection.score != "none" and not selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
             teacher_started = time.perf_counter()
             self._teacher_phase(data, tasks.rows, batch.teacher_rows, states)
             teacher_s = time.perf_counter() - teacher_started
-            if selection.needs_teacher and not selection.in_head:
+            if selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
-            if selection.in_head:
-                count_only(data, tasks.rows.num_trained_tokens, selection)
             if loss_weights.policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
                 old = read_log_probs(data, tasks, student=self.actor, reading=self._reading)
                 tasks = dataclasses.replace(tasks, old_log_probs=old)

@@ -19,13 +19,13 @@ from torch.distributed import ProcessGroup
 
 from opd.config.algorithm import Reduction
 from opd.losses import DivergenceOutput
-from opd.worker.head import Choice, DivergenceTask
+from opd.worker.head import DivergenceTask
 from opd.worker.signs import sign_metrics
 from opd.worker.teacher_cache import HiddenCache
 
 TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers, or of a blend of them
 _OF_TEACHER = ("divergence", "tokens", "rows")
-CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
+CHOICE = "opd/importance/"  # metrics of a choice of tokens, the same on each rank
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
     "opd/divergence": "sum/divergence",
@@ -64,29 +64,20 @@ def micro_batch_counts(
     }
     sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
     for part in task.parts:
-        of_part = part.tokens if task.choice is None else part.kept_tokens(task.choice.kept[0])
+        of_part = part.tokens
         sums |= {
             f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum().item(),
             f"sum/{TEACHER}{part.name}/tokens": float(len(of_part)),
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.student_log_prob, task.counted))
+        sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
     return sums
 
 
 def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
     """The counts of several teachers and blends in a micro-batch that has none of their rows."""
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
-
-
-def choice_counts(choice: Choice) -> dict[str, float]:
-    """Sums from which the share of tokens and of the divergence that a choice within micro-batches kept follows."""
-    kept = choice.kept[0]
-    sums = {"sum/choice_tokens": float(len(kept)), "sum/choice_kept": float(kept.sum())}
-    if (scored := choice.scores.get("divergence")) is not None:
-        sums |= {"sum/choice_divergence": scored.nansum().item(), "sum/choice_covered": scored[kept].nansum().item()}
-    return sums
 
 
 def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: float) -> dict[str, float]:
@@ -98,7 +89,7 @@ def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: flo
     assert task.policy is not None
     assert output.policy_loss is not None
     assert output.policy_slope is not None
-    term = task.policy if task.choice is None else task.policy.at(task.choice.kept[0])
+    term = task.policy
     losses, slopes = output.policy_loss, output.policy_slope
     sums = {
         "sum/policy_loss": (losses * term.token_weights).sum() / weight,
@@ -242,9 +233,6 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
-    for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
-        if total.get(f"sum/choice_{whole}"):
-            metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]
     return metrics | sign_metrics(total) | _agreement_metrics(total, raw)
 
 

@@ -12,7 +12,7 @@ from opd.config.algorithm import Stage
 from opd.losses import DivergenceOutput
 from opd.worker.head import DivergenceTask
 from opd.worker.signs import neighbour_signs, preference_signs, token_signs
-from opd.worker.step_metrics import choice_counts, micro_batch_counts, no_teacher_counts, policy_counts
+from opd.worker.step_metrics import micro_batch_counts, no_teacher_counts, policy_counts
 from opd.worker.token_view import TokenView
 
 
@@ -63,14 +63,12 @@ class StudentCounts:
         counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             counts |= self._signs(micro_batch, task, output, first_update=first_update)
-        if task.choice is not None:
-            counts |= choice_counts(task.choice)
         if task.policy is not None:
             counts |= policy_counts(task, output, weight=self.policy_weight)
         if self.view is not None:
             self.view.trained(micro_batch["opd_row"].tolist(), task, output)
         if counts["sum/nonfinite"]:
-            rows = micro_batch["opd_row"].cpu()[task.output_rows.cpu()[output.nonfinite.cpu()]]
+            rows = micro_batch["opd_row"].cpu()[task.token_rows.cpu()[output.nonfinite.cpu()]]
             self.nonfinite_rows.update(self.row_names[row] for row in rows.unique().tolist())
         return counts
 
@@ -81,5 +79,5 @@ class StudentCounts:
         drawn = first_update and is_sampled(self.spec, self.stage)
         counts = token_signs(task, output, is_sampled=drawn) | neighbour_signs(task)
         if task.own is None and "row_score" in micro_batch:
-            counts |= preference_signs(task.output_rows, micro_batch["row_score"], output)
+            counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
         return counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,12 +12,11 @@ from opd.batch import RolloutRows
 from opd.config import OpdAgentSpec, OpdSpec
 from opd.config.algorithm import LossType, Stage
 from opd.config.run_config import RunFacts
-from opd.importance import choose_tokens, scored_divergence
-from opd.importance.micro import MicroBatchChoice
+from opd.importance import scored_divergence
 from opd.importance.stages import Weights
 from opd.losses import DivergenceKind, PolicyTerm, token_weights
 from opd.losses.policy import TokenLoss
-from opd.worker.head import Choice, DivergenceTask, EntropyTask, LogProbTask
+from opd.worker.head import DivergenceTask, EntropyTask, LogProbTask
 from opd.worker.reading import trained_positions
 from opd.worker.teacher_phase import TeacherStates
 from opd.worker.ulysses import Slice
@@ -123,7 +121,6 @@ class StudentTasks:
             teacher_vocab=facts.teacher_vocab,
             workspace_gib=opd.workspace_gib,
             own=is_own,
-            choice=self._choice_in_head(micro_batch, found.row),
         )
 
     def _policy_term(
@@ -147,14 +144,3 @@ class StudentTasks:
             token_weights=self.weights.policy * row_weights[token_rows],
             old_log_probs=old,
         )
-
-    def _choice_in_head(self, micro_batch: TensorDict, token_rows: torch.Tensor) -> Choice | None:
-        selection = self.spec.opd.importance.tokens
-        if not selection.in_head:
-            return None
-        row_ids = micro_batch["row_id"][token_rows]
-        choose = functools.partial(choose_tokens, selection, row_ids, seed=self.choice_seed)
-        # Its numbers are read before the backbone's forward is queued, so that the head waits for no host.
-        whole = self.states.of_rows is None
-        held = MicroBatchChoice(selection, row_ids, seed=self.choice_seed) if whole else None
-        return Choice(choose=choose, kind=self.scored_kind, held=held)

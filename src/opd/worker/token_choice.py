@@ -13,7 +13,6 @@ from torch.distributed import ProcessGroup
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, selection_metrics
 from opd.importance.stages import within_horizon
-from opd.importance.tokens import num_kept
 
 
 class TokenScores:
@@ -108,18 +107,3 @@ def leave_out_beyond(data: TensorDict, *, tokens: int, part: Literal["first", "l
     kept = trained.clone()
     kept[trained] = within_horizon(rows, tokens=tokens, part=part)
     train_only(data, kept)
-
-
-def count_only(data: TensorDict, counts: Tensor, selection: TokenImportance) -> None:
-    """Give `loss_mask` as many tokens of each row as the head will keep of them: verl sums them up, and reads no more.
-
-    A choice within micro-batches is made after verl has counted the update's tokens. Which they are is not known here.
-
-    Args:
-        counts: [B] trained tokens of each row.
-    """
-    rows = []
-    for mask, count in zip(data["loss_mask"].unbind(), counts.tolist(), strict=True):
-        is_first = torch.arange(len(mask), device=mask.device) < num_kept(selection.ratio, count)
-        rows.append(is_first.to(mask.dtype))
-    data["loss_mask"] = torch.nested.nested_tensor_from_jagged(torch.cat(rows), data["loss_mask"].offsets())

@@ -24,10 +24,10 @@ VOCAB_BLOCK = 256
 _ONE_AT_A_TIME = threading.Lock()  # the fibers' state is the library's; ranks of a test may be threads
 ROWS_WRAPPER = """
 extern "C" void start(int blocks, const void* a, const void* b, const float* c, const float* d, void* e, const float* f,
-                      const long long* g, const int* h, float* i, float* j, long long k, long long l, long long m, float n,
-                      float o, float p, float q) {
+                      const long long* g, float* h, float* i, long long j, long long k, long long l, float m, float n,
+                      float o, float p) {
   for (int first = 0; first < blocks; first += CLUSTER)
-    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q); });
+    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p); });
 }
 """
 NUMBERS_WRAPPERS = {
@@ -112,20 +112,6 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
     logits.copy_(product)
 
 
-def row_entropies(logits, temperature: float) -> Tensor:
-    """As `entropy_kernel.row_entropies`."""
-    vocab = logits.values.shape[1]
-    tops = logits.block_max.repeat_interleave(VOCAB_BLOCK, 1)[:, :vocab]
-    return torch.distributions.Categorical(
-        logits=(logits.values.float() + tops) / temperature, validate_args=False
-    ).entropy()
-
-
-def copy_rows(source: Tensor, target: Tensor, slots: Tensor) -> None:
-    """As `logits_kernel.copy_rows`."""
-    target[slots[slots >= 0].long()] = source[slots >= 0]
-
-
 class HostCopy:
     """As `host_copy.HostCopy`."""
 
@@ -144,7 +130,7 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.cuda import chosen, numbers_kernel, row_kernel, run
+    from opd.losses.cuda import numbers_kernel, row_kernel, run
 
     for module in (numbers_kernel, row_kernel):
         monkeypatch.setattr(module, "load_kernel", load_kernel)
@@ -155,10 +141,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "_launch_shape",
         lambda vocab, entries: (CLUSTER, THREADS, -(-vocab // (entries * CLUSTER * THREADS))),
     )
-    for module in (chosen, run):
-        monkeypatch.setattr(module, "head_logits", head_logits)
-        monkeypatch.setattr(module, "HostCopy", HostCopy)
-        monkeypatch.setattr(module, "accumulate", accumulate)
-    monkeypatch.setattr(chosen, "row_entropies", row_entropies)
-    monkeypatch.setattr(chosen, "copy_rows", copy_rows)
+    monkeypatch.setattr(run, "head_logits", head_logits)
+    monkeypatch.setattr(run, "HostCopy", HostCopy)
+    monkeypatch.setattr(run, "accumulate", accumulate)
     monkeypatch.setattr(padded_head, "accumulate", accumulate)

@@ -1,6 +1,5 @@
 """The fused divergence as an autograd function: the forward makes the gradients, the backward hands them out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +10,33 @@ from torch.autograd.function import once_differentiable
 class FusedDivergence(torch.autograd.Function):
     """The loss sum, statistics [5, T], which rows are not finite, storage and error of one call.
 
-    Inputs: `opd.losses.cuda.run.Inputs`, one by one; `form`, which runs them with `need_hidden` and `need_weight` and
-    returns a `opd.losses.cuda.run.Result`; whether a gradient is asked for at all.
+    Inputs: `opd.losses.cuda.run.Inputs`, one by one; the `opd.losses.cuda.run.Call`; whether a gradient is asked for at all.
     """
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Any, ...]:
-        result = _run(ctx, *arguments)
-        return _handed_out(ctx, result, student_weight=arguments[1])
+    def forward(
+        ctx: Any,
+        student_hidden: Tensor,
+        student_weight: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        token_weights: Tensor,
+        token_ids: Tensor | None,
+        call: Any,
+        with_gradient: bool,
+    ) -> tuple[Any, ...]:
+        from opd.losses.cuda.run import Inputs, run
+
+        need_hidden, need_weight = (with_gradient and needed for needed in ctx.needs_input_grad[:2])
+        inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
+        with torch.cuda.device(student_hidden.device), torch.autocast("cuda", enabled=False):
+            result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+        ctx.gradients = (result.grad_hidden, result.grad_weight)
+        ctx.weight_grad_dtype = _grad_dtype(student_weight)
+        statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
+        ctx.mark_non_differentiable(statistics, nonfinite)
+        ctx.set_materialize_grads(False)
+        return result.loss_sum, statistics, nonfinite, result.precision, result.expected_error
 
     @staticmethod
     @once_differentiable
@@ -39,45 +57,6 @@ class FusedDivergence(torch.autograd.Function):
             narrow = torch.empty_like(grad_weight, dtype=ctx.weight_grad_dtype)
             grad_weight = torch.mul(grad_weight, grad_loss, out=narrow)
         return grad_hidden, grad_weight, None, None, None, None, None, None
-
-
-class FusedChoice(FusedDivergence):
-    """As `FusedDivergence`, of a `form` that returns a `opd.losses.cuda.chosen.ChosenResult`; what it says of the choice follows."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Any, ...]:
-        chosen = _run(ctx, *arguments)
-        of_choice = (chosen.kept, chosen.tokens, chosen.entropy, chosen.divergence)
-        return _handed_out(ctx, chosen.of_kept, *of_choice, student_weight=arguments[1])
-
-
-def _run(
-    ctx: Any,
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    teacher_hidden: Tensor,
-    teacher_weight: Tensor,
-    token_weights: Tensor,
-    token_ids: Tensor | None,
-    form: Callable[..., Any],
-    with_gradient: bool,
-) -> Any:
-    from opd.losses.cuda.run import Inputs
-
-    need_hidden, need_weight = (with_gradient and needed for needed in ctx.needs_input_grad[:2])
-    inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
-    with torch.cuda.device(student_hidden.device), torch.autocast("cuda", enabled=False):
-        return form(inputs, need_hidden=need_hidden, need_weight=need_weight)
-
-
-def _handed_out(ctx: Any, result: Any, *others: Tensor | None, student_weight: Tensor) -> tuple[Any, ...]:
-    """The outputs, `others` behind them; the gradients are kept for the backward."""
-    ctx.gradients = (result.grad_hidden, result.grad_weight)
-    ctx.weight_grad_dtype = _grad_dtype(student_weight)
-    statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
-    ctx.mark_non_differentiable(statistics, nonfinite, *(other for other in others if other is not None))
-    ctx.set_materialize_grads(False)
-    return result.loss_sum, statistics, nonfinite, result.precision, result.expected_error, *others
 
 
 def _grad_dtype(weight: Tensor) -> torch.dtype:

@@ -42,9 +42,6 @@ class GradientRows(NamedTuple):
     """Factor of all rows, a power of two that keeps fp16 away from its smallest numbers."""
     stats: Tensor
     """[n, blocks of a row, NUM_GRAD_STATS] fp32 output, as `new_gradient_stats` makes it."""
-    slots: Tensor | None = None
-    """[n] int32: the rows of `values` and `stats`, which may then be more or fewer than n, that the chunk's rows go to; a row with a
-    negative one is left out. None: each to its own."""
 
 
 def gradient_unit(kind: DivergenceKind, beta: float, temperature: float) -> float:
@@ -74,10 +71,7 @@ def divergence_rows(
     num_rows, vocab = student.values.shape
     is_fp32 = student.values.dtype == torch.float32
     dtype = None if gradient is None else str(gradient.values.dtype).removeprefix("torch.")
-    slots = None if gradient is None else gradient.slots
-    macros, threads = row_kernel_macros(
-        DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype, slots=slots is not None
-    )
+    macros, threads = row_kernel_macros(DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     device = student.values.device
     kernel = load_kernel("rows.cu", "divergence_rows", macros, device.index or 0, smem_bytes)
@@ -85,7 +79,7 @@ def divergence_rows(
     arguments = (
         *(student.values, teacher.values, student.block_max, teacher.block_max),
         *((None, None) if gradient is None else (gradient.values, gradient.weight)),
-        *(token_ids, slots, stats, None if gradient is None else gradient.stats),
+        *(token_ids, stats, None if gradient is None else gradient.stats),
         *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab),
         *(1.0 / temperature, scale, beta, 1.0 - beta),
     )
@@ -98,14 +92,12 @@ def row_kernel_macros(
     *,
     is_fp32: bool,
     gradient: str | None,
-    slots: bool = False,
 ) -> tuple[tuple[tuple[str, int], ...], int]:
     """(macros of rows.cu, threads a block) for logits of `vocab` entries; `gradient` is its dtype's name, or None."""
     cluster, threads, vecs = _launch_shape(vocab, 4 if is_fp32 else 8)
     macros = {
         "KIND": kind,
         "GRAD": int(gradient is not None),
-        "SLOTS": int(slots),
         "IN_F32": int(is_fp32),
         "OUT_BF16": int(gradient == "bfloat16"),
         "VECS": vecs,

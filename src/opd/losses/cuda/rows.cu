@@ -5,7 +5,6 @@
 // Compiled at run time by NVRTC with these macros:
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
 //   GRAD      1: write the gradient with respect to the student's logits; 0: statistics only
-//   SLOTS     1: the gradient's rows lie where `slot` says; 0: as the logits' rows do
 //   IN_F32    0: logits in fp16 as distances to the maximum of their block of 256; 1: plain fp32 logits
 //   OUT_BF16  1: gradient in bf16; 0: in fp16
 //   VECS      16-byte vectors of one row that a thread owns
@@ -82,13 +81,12 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 
 // student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
 // grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows] or null (0).
-// slot [rows], read with SLOTS: the row of grad and grad_stats that a row's gradient goes to; a row of a negative one is left out.
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
-// grad_stats [rows of grad, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
+// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
 // every NOISE_EVERY-th row the expected squared error of g, else 0.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
-                const float* weight, const long long* token, const int* slot, float* stats, float* grad_stats,
+                const float* weight, const long long* token, float* stats, float* grad_stats,
                 long long stride_in, long long stride_grad, long long vocab_size, float inv_temperature, float grad_scale, float beta,
                 float rest) {
   extern __shared__ Vec teacher_smem[];
@@ -96,12 +94,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   const int tid = threadIdx.x, warp = tid >> 5, vocab = (int)vocab_size;
   const u32 rank = cluster_rank();
   const long long row = blockIdx.x / CLUSTER;
-#if SLOTS
-  const long long grad_row = slot[row];
-  if (grad_row < 0) return;  // the whole cluster alike, and before its first barrier
-#else
-  const long long grad_row = row;
-#endif
   const int num_vecs = (vocab + ELEMS - 1) / ELEMS;
   const Vec* s_row = (const Vec*)((const char*)student + row * stride_in * (IN_F32 ? 4 : 2));
   const Vec* t_row = (const Vec*)((const char*)teacher + row * stride_in * (IN_F32 ? 4 : 2));
@@ -263,9 +255,9 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #if GRAD
   // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
   const float factor = weight[row] * grad_scale;
-  const bool measure_noise = grad_row % NOISE_EVERY == 0;
+  const bool measure_noise = row % NOISE_EVERY == 0;
   float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
-  GradVec* out_row = (GradVec*)((unsigned short*)grad + grad_row * stride_grad);
+  GradVec* out_row = (GradVec*)((unsigned short*)grad + row * stride_grad);
   // The products run over whole rows: their padding is 0 too. (Of the row's last vector the fill makes it so, as p is 0.)
   if (rank == 0) for (int v = num_vecs + tid; v < stride_grad / ELEMS; v += THREADS) out_row[v] = GradVec{};
 #pragma unroll
@@ -311,7 +303,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   __syncthreads();
   warp_reduce<1, true>(max_g, sh);
   if (tid == 0) {
-    float* of_block = grad_stats + (grad_row * CLUSTER + rank) * NUM_GRAD_STATS;
+    float* of_block = grad_stats + (row * CLUSTER + rank) * NUM_GRAD_STATS;
     of_block[0] = finite ? block_g2 : 0.f;
     of_block[1] = finite ? over_warps<true>(sh, 0) : 0.f;
     of_block[2] = finite ? block_noise : 0.f;

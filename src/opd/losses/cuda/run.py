@@ -6,7 +6,6 @@ three times a call or more, each time with milliseconds of work queued behind th
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -78,22 +77,12 @@ class Attempt(NamedTuple):
     gradient_scale: float
 
 
-def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool, attempt: Attempt | None = None) -> Result:
-    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit. `attempt`: the first one."""
-    form = functools.partial(Forward, inputs, call, need_hidden=need_hidden, need_weight=need_weight)
-    return run_attempts(form, attempt or first_attempt(call))
-
-
-def first_attempt(call: Call) -> Attempt:
-    """How logits and gradient are stored where nothing is known of them."""
+def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> Result:
+    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit."""
     unit = gradient_unit(call.kind, call.beta, call.temperature)
-    return Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
-
-
-def run_attempts(forward_of: Callable[[Attempt], "Forward"], attempt: Attempt) -> Result:
-    """The first attempt, from `attempt` on, whose gradient is stored well enough."""
+    attempt = Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
     while True:
-        forward = forward_of(attempt)
+        forward = Forward(inputs, call, attempt, need_hidden=need_hidden, need_weight=need_weight)
         better = forward.run()
         if better is None:
             return forward.result()
@@ -193,7 +182,7 @@ class Forward:
         chunk = buffers.chunk(group, start, stop)
         head_logits(self._teacher_hidden(start, stop), inputs.teacher_weight[: call.vocab], *chunk.teacher)
         self._begin()
-        head_logits(self._student_hidden(group, start, stop), inputs.student_weight[: call.vocab], *chunk.student)
+        head_logits(self._student_hidden(start, stop), inputs.student_weight[: call.vocab], *chunk.student)
         gradient = None
         if chunk.gradient is not None and chunk.gradient_stats is not None:
             weights = self.weights[start:stop]
@@ -223,13 +212,9 @@ class Forward:
         """[stop - start, d_T] in the head's dtype."""
         return self.inputs.teacher_hidden[start:stop].to(self.inputs.teacher_weight.dtype).contiguous()
 
-    def _student_hidden(self, group: TokenGroup, start: int, stop: int) -> Tensor:
-        """[stop - start, d_S] in the head's dtype, of a chunk of the group or of all of it."""
+    def _student_hidden(self, start: int, stop: int) -> Tensor:
+        """[stop - start, d_S] in the head's dtype."""
         return self.inputs.student_hidden[start:stop].to(self.inputs.student_weight.dtype).contiguous()
-
-    def _group_hidden(self, group: TokenGroup) -> Tensor:
-        """What the group's weight product takes."""
-        return self._student_hidden(group, group.start, group.stop)
 
     def _begin(self) -> None:
         """Once, behind the first product: the device, idle until that, waits for nothing else."""
@@ -284,9 +269,9 @@ class Forward:
         """Add the group's part of d loss / d weight, in fp32; the first group's overwrites the borrowed storage."""
         if self.grad_weight is None:
             return
-        hidden = self._group_hidden(group)
+        hidden = self._student_hidden(group.start, group.stop)
         if self.report.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
-            hidden = hidden.masked_fill(self._nonfinite()[group.start : group.stop].unsqueeze(1), 0.0)
+            hidden = hidden.masked_fill((self.stats[group.start : group.stop, 5] == 0).unsqueeze(1), 0.0)
         accumulate(
             self.grad_weight[: self.stride],
             buffers.gradient(group).T,
@@ -294,6 +279,3 @@ class Forward:
             beta=0 if group.start == 0 else 1,
             alpha=self.weight_unit / self.attempt.gradient_scale,
         )
-
-    def _nonfinite(self) -> Tensor:
-        return self.stats[:, 5] == 0
