@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.teachers`: what several teachers cost beyond the sum of their forward passes, in CPU seconds.
 
-The real worker (one rank, gloo, no Ray) on the same rows, in turn with one teacher of all rows, with four of which each has a quarter
-of them, and with blends of all four. All teachers are of one size, so that the four together read as many tokens as the one does: what
+The real worker (one rank, gloo, no Ray) on the same rows, in turn with one teacher of all rows, and with four of which each has a quarter
+of them. All teachers are of one size, so that the four together read as many tokens as the one does: what
 the routed step takes more is what having four costs. CPU seconds of a process of one thread, since others share this machine's cores; of
 `--repeats` rounds the median and the least, to which other work adds the least. `--json FILE` writes the numbers. Nothing is told of a GPU, where the swap of weights counts.
 """
@@ -40,16 +40,9 @@ def _cases(folder: Path, num_rows: int) -> dict[str, Any]:
 
     sets = [f"data.max_prompt_length={PROMPT}", f"data.max_response_length={RESPONSE}"]
     common: dict[str, Any] = {"student": student, "micro_batch": 8, "sets": sets}
-    of_all = dict.fromkeys(paths, 1.0)
     return {
         "one": Case(teacher=paths["t0"], rows=rows(lambda _: 0), **common),
         "routed": Case(teacher="", teachers=paths, rows=rows(lambda number: number % NUM_TEACHERS), **common),
-        **{
-            form: Case(
-                teacher="", teachers=paths, blends={"all": (form, of_all)}, rows=rows(lambda _: NUM_TEACHERS), **common
-            )
-            for form in ("mixture", "sum")
-        },
     }
 
 
@@ -79,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--rows", type=int, default=32, help=f"of a step, a multiple of {8 * NUM_TEACHERS}")
-    parser.add_argument("--only", nargs="+", default=["one", "routed", "mixture", "sum"])
+    parser.add_argument("--only", nargs="+", default=["one", "routed"])
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     args = parser.parse_args(argv)
     from tests.ports import free_ports
@@ -105,8 +98,7 @@ def main(argv: list[str] | None = None) -> None:
     of = {name: [[one[name][phase] for one in rounds] for phase in PHASES] for name in started}
     alone = of["one"][0]
     for name, (teacher, student) in of.items():
-        passes = 1 if name in ("one", "routed") else NUM_TEACHERS
-        beyond = [how(teacher) / (passes * how(alone)) - 1 for how in (statistics.median, min)]
+        beyond = [how(teacher) / how(alone) - 1 for how in (statistics.median, min)]
         print(
             f"| {name} | {statistics.median(teacher):.3f} | {min(teacher):.3f} | {beyond[0]:+.1%} | {beyond[1]:+.1%} "
             f"| {statistics.median(student):.3f} | {min(student):.3f} |"

@@ -158,20 +158,6 @@ RULES = [
     ("opd", SEVERAL | {"route.all": "a"}, "route.all", "or each row has its own", {"route.to": {}}),
     ("opd", SEVERAL | {"route.to": {}, "route.all": "c"}, "route.all", "no teacher of that name", {"route.all": "b"}),
     (
-        "opd-agent",
-        SEVERAL | {"route.to": {"x": "both"}},
-        "route.to.x",
-        "and no blend",
-        {"route.blends": {"both": {"weights": {"a": 2, "b": 1}}}},
-    ),
-    (
-        "opd",
-        SEVERAL | {"route.blends": {"a": {"weights": {"b": 1.0}}}},
-        "route.blends.a",
-        "a teacher has that name",
-        {"route.blends": {"c": {"weights": {"b": 1.0}}}},
-    ),
-    (
         "opd",
         SEVERAL | {"actor.ulysses_sequence_parallel_size": 2},
         "actor.ulysses_sequence_parallel_size",

@@ -11,7 +11,7 @@ from torch.distributions import Categorical
 
 from opd.config.algorithm import Horizon
 from opd.config.sections import Rollout
-from opd.losses import Blend, chunked_divergence
+from opd.losses import chunked_divergence
 from opd.worker.head import DivergenceTask, TeacherPart
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.student_counts import is_sampled
@@ -81,17 +81,19 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     assert neighbour_signs(apart)["sum/neighbours"] == 0
 
 
-def test_of_a_blend_every_teacher_is_asked_for_its_neighbours():
+def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
     ids = torch.arange(20) % VOCAB
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
-    part = TeacherPart(
-        name="both", rows=(0,), tokens=torch.arange(20), hidden=(Fetch(right, None), Fetch(shifted, None)),
-        weights=(weight, weight), blend=Blend(form="mixture", shares=(0.9, 0.1)),
-    )  # fmt: skip
-    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": (part,)}))
-    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 38}
+    parts = tuple(
+        TeacherPart(
+            name=name, rows=(0,), tokens=torch.arange(20)[place], hidden=Fetch(hidden[place], None), weight=weight
+        )
+        for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
+    )
+    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": parts}))
+    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
 def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():

@@ -98,7 +98,6 @@ ADDED_SINCE: dict[str, Any] = {
     "teachers": {},
     "route.by": "data_source",
     "route.to": {},
-    "route.blends": {},
     "data.split.of": 2,
     "data.split.seed": 42,
     "teacher.refresh_every": 0,

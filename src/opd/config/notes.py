@@ -20,21 +20,10 @@ def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
     if isinstance(spec, DistillationSpec):
-        reading = {number for reader in spec.routed for number in reader.teachers}
-        idle = [name for number, name in enumerate(sorted(spec.teachers)) if number not in reading]
+        idle = [name for name in sorted(spec.teachers) if name not in spec.routed]
         out += [
             f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing" for name in idle
         ]
-        out += [
-            f"route.blends.{name}: nothing leads to it, so it is not used"
-            for name in spec.route.blends
-            if name not in spec.route.names
-        ]
-        if spec.device == "cuda" and (blends := [reader.name for reader in spec.routed if len(reader.teachers) > 1]):
-            out.append(
-                f"route.blends: the fused CUDA kernels have no blend of teachers: rows of {', '.join(blends)} run through plain fp32 "
-                "products, which are slower; the memory plan counts them, its times do not"
-            )
         if spec.device == "cuda" and spec.opd.without_kernels:
             lacking = ", ".join(spec.opd.without_kernels)
             out.append(

@@ -22,8 +22,6 @@ class Job:
         compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
         more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
-        together: of several teachers, the numbers of those that one row has: of each teacher alone and of each blend that rows have;
-            empty: each row has one of them.
         row_tokens, response_tokens: longest row, and its longest response.
         teacher_row_tokens: longest row as a teacher reads it, with a prompt of its own; None: as the student does.
         rows_per_step: rows of a step on one data-parallel rank.
@@ -58,7 +56,6 @@ class Job:
     compute_bytes: int = 2
     teacher_bytes: int = 2
     more_teachers: tuple[tuple[ModelShape, int], ...] = ()
-    together: tuple[tuple[int, ...], ...] = ()
     row_tokens: int
     response_tokens: int
     teacher_row_tokens: int | None = None
@@ -95,15 +92,9 @@ class Job:
         return ((self.teacher, self.teacher_bytes), *self.more_teachers)
 
     @property
-    def readers(self) -> tuple[tuple[tuple[ModelShape, int], ...], ...]:
-        """(model, bytes an entry) of the teachers that a row may have: one, or those of a blend."""
-        alone = tuple((teacher,) for teacher in self.teachers)
-        return tuple(tuple(self.teachers[one] for one in some) for some in self.together) or alone
-
-    @property
     def widest_bytes(self) -> int:
-        """Hidden states of one token by the teachers of one row, at most."""
-        return max((sum(shape.hidden * size for shape, size in some) for some in self.readers), default=0)
+        """Return the bytes of one token's hidden states, of the widest teacher."""
+        return max((shape.hidden * size for shape, size in self.teachers), default=0)
 
     @property
     def trained_params(self) -> int:
@@ -123,9 +114,7 @@ class Job:
 
     @property
     def hidden_bytes(self) -> int:
-        """Hidden states of one step, with every response at its longest, the widest teacher's or blend's: what the cache may have to
-        hold.
-        """
+        """Hidden states of one step, with every response at its longest, the widest teacher's: what the cache may have to hold."""
         tokens = self.rows_per_step * self.response_tokens
         return -(-tokens // self.sequence_ranks) * self.widest_bytes
 

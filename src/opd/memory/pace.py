@@ -128,11 +128,11 @@ def make_pace(
     """
     job, rows = plan.job, [prompt_tokens + length for length in lengths]
     tokens, trained = sum(rows), sum(lengths)
-    # As if every teacher, or blend of teachers, had as many rows.
+    # As if every teacher had as many rows.
     teacher = sum(
-        2.0 * shape.backbone_params * tokens + _attention(shape, rows) for some in job.readers for shape, _ in some
-    ) / len(job.readers)  # fmt: skip
-    widest = max(sum(shape.hidden for shape, _ in some) for some in job.readers)
+        2.0 * shape.backbone_params * tokens + _attention(shape, rows) for shape, _ in job.teachers
+    ) / len(job.teachers)  # fmt: skip
+    widest = max(shape.hidden for shape, _ in job.teachers)
     heads = 2.0 * trained * job.student.vocab_rows * (widest + job.num_products * job.student.hidden)
     student = 2.0 * job.num_products * job.student.backbone_params * tokens + 3 * _attention(job.student, rows) + heads
     teacher_s = teacher / (TEACHER_SHARE * rates.operations * num_ranks)

@@ -50,7 +50,6 @@ def job_from_spec(
         num_ranks=num_sharing or job.num_ranks,
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
-        together=tuple(reader.teachers for reader in spec.routed),
         teacher_row_tokens=teacher_row_tokens,
         score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
         score_is_planned=is_packed and spec.opd.read_tokens is None,

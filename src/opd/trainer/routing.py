@@ -1,4 +1,4 @@
-"""Which of several teachers, or which blend of them, reads each training prompt: `route` of the spec, looked up before the first step."""
+"""The teacher of each training prompt: `route` of the spec, looked up before the first step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NUM_SHOWN = 5
 
 
 class TeacherRoute:
-    """The number of each prompt's teacher or blend, in the order of the spec's `readers`.
+    """The number of each prompt's teacher, in the order of their names.
 
     Raises:
         SpecError: the data lack the column `route.by`, or a prompt's value in it leads to none.
     """
 
     def __init__(self, dataset: PromptDataset, spec: OpdSpec | OpdAgentSpec) -> None:
-        route, names = spec.route, [reader.name for reader in spec.readers]
+        route, names = spec.route, sorted(spec.teachers)
         values = [None] * len(dataset.dataframe) if route.all is not None else dataset.column(route.by)
         if values is None:
             problem = Problem(
@@ -49,7 +49,7 @@ class TeacherRoute:
         read_by = [route.of(value) or "" for value in values]
         self._numbers = torch.tensor([names.index(name) for name in read_by], dtype=torch.int64)
         counts = Counter(read_by)
-        shares = ", ".join(f"{reader.name} {counts[reader.name]}" for reader in spec.routed)
+        shares = ", ".join(f"{name} {counts[name]}" for name in spec.routed)
         print(f"route: training prompts by teacher: {shares}", flush=True)
 
     @classmethod
@@ -58,5 +58,5 @@ class TeacherRoute:
         return cls(dataset, spec) if spec.teachers else None
 
     def of_rows(self, rows: Sequence[int]) -> Tensor:
-        """[R] int64, the readers of rows of the data set, as it counts them now."""
+        """[R] int64, the teachers of rows of the data set, as it counts them now."""
         return self._numbers[list(rows)]

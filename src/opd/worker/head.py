@@ -7,7 +7,6 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,10 +14,10 @@ import torch
 from torch import nn
 
 from opd.errors import Unfit
-from opd.losses import Blend, DivergenceKind, DivergenceOutput, blended_divergence
+from opd.losses import DivergenceKind, DivergenceOutput
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import chunk_rows, next_token_entropy
-from opd.losses.fused import head_divergence, say_plain
+from opd.losses.fused import head_divergence
 from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
@@ -72,22 +71,20 @@ class LogProbTask(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherPart:
-    """What one of several teachers, or a blend of them, has read of a micro-batch.
+    """The rows of a micro-batch that one of several teachers has read.
 
     Args:
-        name: the teacher's or the blend's.
+        name: the teacher's.
         rows: its rows, by their places in the micro-batch.
         tokens: [N_i] int64, its tokens among the task's N, ascending.
-        hidden, weights: of each teacher as `teacher_hidden` [N_i, d_k] and `teacher_weight` of a task with one.
-        blend: of these teachers.
+        hidden, weight: as `teacher_hidden` [N_i, d_T] and `teacher_weight` of a task with one teacher.
     """
 
     name: str
     rows: tuple[int, ...]
     tokens: torch.Tensor
-    hidden: tuple[Fetch, ...]
-    weights: tuple[torch.Tensor, ...]
-    blend: Blend
+    hidden: Fetch
+    weight: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +99,8 @@ class DivergenceTask:
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the backbone's forward is queued.
         teacher_weight: [V_T, d_T], the teacher's head.
-        parts: of several teachers what each of them, and each blend, has read, none of which is `teacher_hidden` or
+        parts: of several teachers what each of them has read, none of which is `teacher_hidden` or
             `teacher_weight`, unset then; every token is in one of them.
-        blended: the one part of all tokens that several teachers have read together, in their place; None: there is none.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib, top_k: see `opd.losses.fused.head_divergence`.
         policy: a policy gradient on the same tokens; None: none.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
@@ -121,7 +117,6 @@ class DivergenceTask:
     teacher_hidden: Fetch = field(default_factory=lambda: Fetch(torch.empty(0), None))
     teacher_weight: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     parts: tuple[TeacherPart, ...] = ()
-    blended: TeacherPart | None = None
     kind: DivergenceKind
     beta: float
     temperature: float
@@ -140,8 +135,6 @@ class DivergenceTask:
         if self.parts:
             outputs = [self.of(part).divergence(hidden[part.tokens], weight, precision) for part in self.parts]
             return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
-        if self.blended is not None:
-            return self._blended_divergence(self.blended, hidden, weight)
         teacher_hidden = self.teacher_hidden.ready()
         output = head_divergence(
             hidden,
@@ -173,41 +166,15 @@ class DivergenceTask:
 
     def of(self, part: TeacherPart) -> DivergenceTask:
         """The task of one part's tokens alone."""
-        some = replace(
+        return replace(
             self,
             parts=(),
             positions=self.positions[part.tokens],
             token_ids=self.token_ids[part.tokens],
             token_weights=self.token_weights[part.tokens],
             policy=None if self.policy is None else self.policy.at(part.tokens),
-        )
-        if len(part.hidden) > 1:
-            return replace(some, blended=part)
-        return replace(some, teacher_hidden=part.hidden[0], teacher_weight=part.weights[0])
-
-    def of_each_teacher(self) -> Iterator[DivergenceTask]:
-        """Of several teachers a task for each that has read tokens, with these alone; a token of a blend is in several of them."""
-        for part in self.parts:
-            for hidden, weight in zip(part.hidden, part.weights, strict=True):
-                yield self.of(replace(part, hidden=(hidden,), weights=(weight,)))
-
-    def _blended_divergence(self, part: TeacherPart, hidden: torch.Tensor, weight: torch.Tensor) -> DivergenceOutput:
-        """By the plain form on every device."""
-        say_plain(weight, "a blend of teachers has no fused kernel")
-        return blended_divergence(
-            hidden,
-            weight,
-            [(states.ready(), head) for states, head in zip(part.hidden, part.weights, strict=True)],
-            part.blend,
-            self.kind,
-            token_weights=self.token_weights,
-            beta=self.beta,
-            temperature=self.temperature,
-            chunk_size=self.chunk_size,
-            valid_vocab=self.valid_vocab,
-            token_ids=self.token_ids,
-            top_k=self.top_k,
-            policy=self.policy,
+            teacher_hidden=part.hidden,
+            teacher_weight=part.weight,
         )
 
     def _note_unshared(

@@ -70,7 +70,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
     loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2. Several teachers pass one after another over the
-    rows that are theirs, and the student's head reads each row's own, or its blend of several. A teacher may read the responses behind prompts of
+    rows that are theirs, and the student's head reads each row's own. A teacher may read the responses behind prompts of
     its own, and may be the student as it was some steps ago.
     """
 
@@ -198,8 +198,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
                 some steps `rollout_log_probs`; where a teacher has prompts of its own, nested `teacher_prompts` of all
-                rows; of several teachers `teacher` [B] int64, the number of each row's among the
-                spec's `readers`; with a policy gradient `advantage` [B] fp32; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                rows; of several teachers `teacher` [B] int64, the number of each row's in the
+                order of their names; with a policy gradient `advantage` [B] fp32; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
                 `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
                 `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
                 `train_mini_batch`.
@@ -231,7 +231,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         cache, selection = self._hidden_cache(), self.opd.importance.tokens
         states = TeacherStates(
             cache=cache,
-            readers=self.spec.readers,
+            names=sorted(self.spec.teachers),
             of_rows=data["teacher"].tolist() if self.spec.teachers else None,
         )
         tasks = StudentTasks(

@@ -69,7 +69,7 @@ def neighbour_signs(task: DivergenceTask) -> dict[str, float]:
     if task.own is not None:
         return {}
     if task.parts:
-        found_of = [neighbour_signs(one) for one in task.of_each_teacher()]
+        found_of = [neighbour_signs(one) for one in map(task.of, task.parts)]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
     hidden, weight = task.teacher_hidden.ready()[: len(ids)].float(), task.teacher_weight

@@ -23,7 +23,7 @@ from opd.worker.head import DivergenceTask
 from opd.worker.signs import sign_metrics
 from opd.worker.teacher_cache import HiddenCache
 
-TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers, or of a blend of them
+TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
 _OF_TEACHER = ("divergence", "tokens", "rows")
 CHOICE = "opd/importance/"  # metrics of a choice of tokens, the same on each rank
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
@@ -76,7 +76,7 @@ def micro_batch_counts(
 
 
 def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
-    """The counts of several teachers and blends in a micro-batch that has none of their rows."""
+    """The counts of several teachers in a micro-batch that has none of their rows."""
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
 
 

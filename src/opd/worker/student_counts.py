@@ -57,9 +57,7 @@ class StudentCounts:
         self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
     ) -> dict[str, float]:
         """Counts of a micro-batch, to be summed by `opd.worker.step_metrics.reduce`."""
-        counts = no_teacher_counts(
-            reader.name for reader in self.spec.routed
-        )  # every rank has the same, whatever rows it has
+        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, whatever rows it has
         counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
         if self.spec.trainer.monitor:
             counts |= self._signs(micro_batch, task, output, first_update=first_update)

@@ -13,8 +13,6 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
 from opd.batch import RolloutRows
-from opd.config.sections import Reader
-from opd.losses import Blend
 from opd.worker.engines import TeacherEngine
 from opd.worker.head import CollectTask, TeacherPart
 from opd.worker.reading import READ, Reading, trained_positions
@@ -30,14 +28,14 @@ class TeacherStates:
 
     Args:
         cache: hidden states of the rows' trained tokens.
-        readers: of several teachers who may read a row, alone or together; empty for one.
-        of_rows: of several teachers the number of each row's reader; None: one teacher reads all rows.
+        names: of several teachers their names, in the order of their numbers; empty for one.
+        of_rows: of several teachers the number of each row's teacher; None: one teacher reads all rows.
         holders: where ranks share sequences, which of them computed what.
         heads: [V_T, d_T] of each teacher that read a row, by its number.
     """
 
     cache: HiddenCache
-    readers: Sequence[Reader] = ()
+    names: Sequence[str] = ()
     of_rows: Sequence[int] | None = None
     holders: Holders = field(default_factory=Holders)
     heads: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -48,13 +46,11 @@ class TeacherStates:
         Args:
             rank: this one's among those that share the row; None: it has all of it.
         """
-        mine = kept if rank is None else self.holders.keep(row, kept)[rank]
-        for number in self.of_row(row):
-            self.cache.keep(row, mine, number)
+        self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
 
-    def of_row(self, row: int) -> tuple[int, ...]:
-        """Numbers of the teachers that read a row."""
-        return (0,) if self.of_rows is None else self.readers[self.of_rows[row]].teachers
+    def of_row(self, row: int) -> int:
+        """Return the number of the teacher that reads a row."""
+        return 0 if self.of_rows is None else self.of_rows[row]
 
     def for_head(
         self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
@@ -75,18 +71,17 @@ class TeacherStates:
         return {"teacher_hidden": hidden, "teacher_weight": self.heads[0]}
 
     def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[TeacherPart]:
-        """Of each teacher and blend that has a row in the micro-batch."""
+        """Yield the part of each teacher that has a row in the micro-batch."""
         own = torch.tensor([of_rows[row] for row in numbers])
         of_token = own.repeat_interleave(counts.cpu())
         for number in own.unique().tolist():
-            places, reader = (own == number).nonzero()[:, 0].tolist(), self.readers[number]
+            places = (own == number).nonzero()[:, 0].tolist()
             yield TeacherPart(
-                name=reader.name,
+                name=self.names[number],
                 rows=tuple(places),
                 tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
-                hidden=tuple(self.cache.fetch([numbers[place] for place in places], one) for one in reader.teachers),
-                weights=tuple(self.heads[one] for one in reader.teachers),
-                blend=Blend(form=reader.form, shares=reader.shares),
+                hidden=self.cache.fetch([numbers[place] for place in places]),
+                weight=self.heads[number],
             )
 
 
@@ -121,10 +116,10 @@ class TeacherPhase:
                 self.states.heads[number] = engine.head_weight()
 
     def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
-        """The rows that a teacher reads: its own, alone or with others, and other short ones so that every rank reads equally many, in whole
+        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
         micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
         """
-        is_other = torch.tensor([number not in self.states.of_row(row) for row in range(len(data))])
+        is_other = torch.tensor([number != self.states.of_row(row) for row in range(len(data))])
         num_rows = (~is_other).sum().to(self.reading.device)
         distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
         if not num_rows:
@@ -156,8 +151,8 @@ class TeacherPhase:
 
         def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
             for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                if number in states.of_row(row):
-                    states.cache.put(row, part, number)
+                if number == states.of_row(row):
+                    states.cache.put(row, part)
 
         engine: TeacherEngine = teacher.engine
 
