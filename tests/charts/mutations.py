@@ -93,7 +93,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
                     {"actor.ulysses_sequence_parallel_size": 2, "actor.use_remove_padding": False}]),
     "rule (distillation)": (("opd", "opd-agent"), [{"opd.max_length": 2}, {"opd.loss_type": "reverse_kl", "opd.beta": 0.5}, {"opd.loss_type": "jsd", "opd.beta": 1.0},
                                                    {"opd.loss_type": "jsd", "opd.beta": 0}, {"opd.reward_beta": 0.5, "rollout.num_samples": 1},
-                                                   {"opd.importance.tokens": {"score": "random", "mode": "before_fall"}},
                                                    {"opd.importance.problems": {"weights": "competence"}}, {"opd.importance.problems": {"pass_rates": "p.parquet"}},
                                                    {"opd.importance.problems": {"weights": "hard_filter", "pass_rates": "p.parquet", "beta": 2}},
                                                    {"opd.importance.problems": {"weights": "competence", "pass_rates": "p.parquet", "recompute": {"every": 2}}},

@@ -444,13 +444,6 @@ RULES = [
         {"opd.stages": [{"rollouts": "student"}]},
     ),
     (
-        "opd",
-        {"opd.horizon": {"tokens": 512, "part": "last", "applies": "generate"}},
-        "opd.horizon.applies",
-        "generated whole",
-        {"opd.horizon.part": "first"},
-    ),
-    (
         "opd-agent",
         {"opd.horizon": {"tokens": 512, "applies": "generate"}},
         "opd.horizon.applies",
@@ -463,20 +456,6 @@ RULES = [
         "opd.horizon.grow_until",
         "grows from its tokens",
         {"opd.horizon.tokens": 512},
-    ),
-    (
-        "opd",
-        {"opd.importance.tokens": {"score": "position", "mode": "before_fall"}},
-        "opd.importance.tokens.mode",
-        "position has no value that could fall",
-        {"opd.importance.tokens.score": "divergence"},
-    ),
-    (
-        "opd",
-        {"opd.importance.tokens": {"score": "divergence", "mode": "before_fall", "scope": "batch"}},
-        "opd.importance.tokens.scope",
-        "a fall of its own",
-        {"opd.importance.tokens.scope": "rollout"},
     ),
     (
         "opd",

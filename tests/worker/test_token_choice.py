@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.worker.batches import long_rows, uneven_rows
+from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
 from tests.worker.workers import NOT_COMPARED, Case, run_cases
-
-from opd.importance.fall import end_of_signal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -25,10 +23,6 @@ SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 def _choosing(score: str, ratio: float = 0.5, **more: object) -> list[str]:
     options = {"score": score, "ratio": ratio, **more}
     return [f"{TOKENS}.{name}={value}" for name, value in options.items()]
-
-
-_LONG = "opd.max_length=192"
-_BEFORE_FALL = [_LONG, *_choosing("divergence", 0.9, mode="before_fall")]
 
 
 def _stages(*stages: str) -> list[str]:
@@ -72,8 +66,8 @@ def one_rank(folders) -> dict[str, dict]:
         "first halves by hand": case([], rows=[_half(row) for row in uneven_rows()]),
         "horizon of 3": case([], sets=["opd.horizon.tokens=3"], micro_batch=2),
         "first 3 by hand": case([], rows=[_cut(row, slice(3)) for row in uneven_rows()]),
-        "last 2, half of them": case(_choosing("position"), sets=["opd.horizon.tokens=2", "opd.horizon.part=last"]),
-        "second last by hand": case([], rows=[_cut(row, slice(-2, -1)) for row in uneven_rows()]),
+        "first 2, half of them": case(_choosing("position"), sets=["opd.horizon.tokens=2"]),
+        "first by hand": case([], rows=[_cut(row, slice(1 if sum(row["mask"]) > 1 else 0)) for row in uneven_rows()]),
         "grown horizon": case([], sets=["opd.horizon.tokens=3", "opd.horizon.grow_until=4"], first_step=4),
         "forward KL": case([], sets=["opd.loss_type=forward_kl"]),
         "first stage": case([], sets=_stages("{until: 3}", "{loss_type: forward_kl}"), first_step=3),
@@ -82,8 +76,6 @@ def one_rank(folders) -> dict[str, dict]:
         "optimizer reset": case(
             [], sets=[*_stages("{until: 1}", "{optimizer: reset}"), *_PLAIN_ADAM], first_step=1, num_steps=2
         ),
-        "long": case([_LONG], rows=long_rows(), shown=range(8)),
-        "before the fall": case(_BEFORE_FALL, rows=long_rows(), shown=range(8)),
         "nan from the teacher": case(_choosing("soft_or", 0.1), nan_teacher=True),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
@@ -98,7 +90,6 @@ def two_ranks(folders) -> dict[str, dict]:
     cases = {
         "soft_or": case(*_choosing("soft_or"), micro_batch=1),
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
-        "before the fall": case(*_BEFORE_FALL, rows=long_rows(), shown=range(8), micro_batch=1),
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
         "none, shared sequence": case(SHARED_SEQUENCE),
         "entropy, shared sequence": case(*_choosing("entropy"), SHARED_SEQUENCE),
@@ -146,7 +137,7 @@ def test_tokens_beyond_the_horizon_are_left_out_as_if_they_were_masked(one_rank,
 
 
 def test_tokens_are_chosen_among_those_within_the_horizon(one_rank):
-    _same(one_rank["last 2, half of them"], one_rank["second last by hand"])
+    _same(one_rank["first 2, half of them"], one_rank["first by hand"])
 
 
 def test_a_horizon_that_has_grown_to_whole_responses_and_the_first_stage_train_what_a_plain_run_trains(one_rank):
@@ -201,21 +192,11 @@ def test_the_teachers_hidden_states_are_made_for_chosen_tokens_only_where_the_st
         assert metrics["perf/teacher_cache_mb"] == pytest.approx(share * whole["perf/teacher_cache_mb"])
 
 
-def test_tokens_behind_the_fall_of_the_divergence_are_left_out(one_rank):
-    ends = {}
-    for row, view in one_rank["before the fall"]["seen"].rows.items():
-        divergence = one_rank["long"]["seen"].rows[row].divergence
-        ends[row] = min(end_of_signal(divergence), len(divergence) * 9 // 10)
-        assert view.kept.nonzero()[0].tolist() == list(range(ends[row]))
-    assert len(set(ends.values())) > 2  # rows end at places of their own
-    assert one_rank["before the fall"]["metrics"]["opd/num_tokens"] == sum(ends.values())
-
-
 def test_micro_batches_do_not_change_the_choice(one_rank):
     _same(one_rank["soft_or, 8 micro-batches"], one_rank["soft_or"])
 
 
-@pytest.mark.parametrize("case", ["soft_or", "sampled", "before the fall"])
+@pytest.mark.parametrize("case", ["soft_or", "sampled"])
 def test_ranks_change_neither_the_choice_nor_what_is_drawn_from_all_responses_together(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case])
 

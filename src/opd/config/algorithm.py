@@ -96,11 +96,11 @@ class Policy(Section):
     norm_adv_by_std: bool = Field(default=True, description="Divide a prompt's advantages by their standard deviation.")
 
 
-Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
-Mode = Literal["topk", "bottomk", "sample", "before_fall"]
+Score = Literal["none", "random", "position", "entropy", "divergence", "soft_or", "q3"]
+Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
-_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
+_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "soft_or", "q3")
 _NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
 NEED_STUDENT = tuple(dict.fromkeys((*_NEED_ENTROPY, *_NEED_DIVERGENCE)))
 """Scores for which the student must have read the tokens before any is chosen."""
@@ -119,15 +119,12 @@ class TokenImportance(Section):
     )
     mode: Mode = Field(
         default="topk",
-        description="Keep the highest scores, the lowest, draw without replacement in proportion to them (`random` draws), or "
-        "keep the first tokens, at most that share, up to where the score falls for good.",
+        description="Keep the highest scores, the lowest, or draw without replacement in proportion to them (`random` draws).",
     )
     scope: Scope = Field(
         default="rollout", description="What the share is taken of: each response, or all of a step together."
     )
-    position: Position = Field(
-        default="first", description="End of a response that `position` and `entropy_length` keep."
-    )
+    position: Position = Field(default="first", description="End of a response that `position` keeps.")
     entropy_clip_q: Quantile = Field(
         default=0.98,
         description="Quantile that cuts off the entropy before `soft_or` and `q3` scale it to [0, 1]; 1: uncut.",
@@ -255,12 +252,11 @@ class Stage(Section):
 
 
 class Horizon(Section):
-    """How much of each response counts, from its start or its end."""
+    """How much of each response counts, from its start."""
 
     tokens: Count | None = Field(
-        default=None, description="Tokens of a response that are trained on, in the first step; unset: all."
+        default=None, description="First tokens of a response that are trained on, in the first step; unset: all."
     )
-    part: Literal["first", "last"] = Field(default="first", description="End of the response that they are of.")
     applies: Literal["train", "generate"] = Field(
         default="train",
         description="Leave the others out of the loss, or do not generate them either (in training; validation is whole).",

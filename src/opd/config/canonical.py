@@ -93,7 +93,6 @@ ADDED_SINCE: dict[str, Any] = {
     "opd.policy.clip_ratio_c": 3.0,
     "opd.policy.norm_adv_by_std": True,
     "opd.stages": [],
-    "opd.horizon.part": "first",
     "opd.horizon.applies": "train",
     "teachers": {},
     "route.by": "data_source",

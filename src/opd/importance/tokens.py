@@ -12,7 +12,6 @@ from torch import Tensor
 
 from opd.config.algorithm import LossType, Mode, Position, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
-from opd.importance.fall import before_fall
 from opd.importance.rows import places
 
 
@@ -123,7 +122,7 @@ def token_scores(
     """[T] scores of a selection: the higher, the rather a token is kept.
 
     Args:
-        entropy: [T] the student's, for the scores that need it (`entropy`, `entropy_length`, `soft_or`, `q3`).
+        entropy: [T] the student's, for the scores that need it (`entropy`, `soft_or`, `q3`).
         divergence: [T], for the scores that need it, by `scored_divergence`.
 
     Raises:
@@ -136,11 +135,6 @@ def token_scores(
             return _from_end(row_index, selection.position)
         case "entropy" if entropy is not None:
             return _finite_or_first(_wide(entropy))
-        case "entropy_length" if entropy is not None:
-            entropy = _wide(entropy)
-            from_end = _from_end(row_index, selection.position)
-            high = entropy >= _counted_quantile(entropy, mask, 0.5) if len(entropy) else mask
-            return from_end + high.double()
         case "divergence" if divergence is not None:
             return _finite_or_first(_wide(divergence))
         case "soft_or" if entropy is not None and divergence is not None:
@@ -201,8 +195,7 @@ def select_tokens(
             micro-batch and on any rank if the number names the rollout there too.
         ratio: share to keep, 0 to 1.
         mode: `topk` the highest scores; `bottomk` the lowest; `sample` without replacement, each draw with probability
-            proportional to the score among what is left (scores of 0 and below come last); `before_fall` the first
-            tokens, as many of them as lie ahead of the scores' fall (`opd.importance.fall`).
+            proportional to the score among what is left (scores of 0 and below come last).
         scope: what floor(ratio * m) is taken of; for `batch` equal scores are kept in the order of the tensor.
         seed: of `sample`; each token draws by (seed, rollout, place in the rollout).
 
@@ -210,22 +203,12 @@ def select_tokens(
         [T] bool, True = trained on.
 
     Raises:
-        ValueError: inputs of different length, an unknown mode or scope, `before_fall` with scope `batch`, or a ratio
-            outside of [0, 1].
+        ValueError: inputs of different length, an unknown mode or scope, or a ratio outside of [0, 1].
     """
     if not len(scores) == len(mask) == len(row_index):
         raise ValueError(f"scores {len(scores)}, mask {len(mask)}, row_index {len(row_index)}: must have one length T")
     if mode not in get_args(Mode) or scope not in get_args(Scope):
         raise ValueError(f"mode={mode!r}, scope={scope!r}: {', '.join(get_args(Mode))}; {', '.join(get_args(Scope))}")
-    if mode == "before_fall":
-        if scope == "batch":
-            raise ValueError(
-                "mode='before_fall', scope='batch': each rollout has a fall of its own; use scope='rollout'"
-            )
-        ahead = mask.clone()
-        ahead[mask] = before_fall(scores[mask], row_index[mask])
-        first = select_tokens(-places(row_index)[0].double(), mask=mask, row_index=row_index, ratio=ratio)
-        return ahead & first
     scores = comparable(scores)
     if mode == "sample":
         scores = sampling_keys(scores, sampling_noise(row_index, seed))

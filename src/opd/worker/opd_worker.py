@@ -213,7 +213,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         loss_weights = self._schedule.weights_at(step)
         num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
         if horizon is not None:
-            leave_out_beyond(data, tokens=horizon, part=self.opd.horizon.part)
+            leave_out_beyond(data, tokens=horizon)
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])

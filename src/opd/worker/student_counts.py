@@ -27,12 +27,10 @@ def row_names(data: TensorDict) -> list[str]:
 def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
     """Whether a step's trained tokens are drawn from the whole distribution of the student that the step begins with.
 
-    The last ones of an answer are not: where it ended decides which they are. Under the schedule carry earlier weights made many.
+    Under the schedule carry earlier weights made many of them.
     """
-    horizon = spec.opd.horizon
-    is_chosen_by_end = horizon.tokens is not None and horizon.part == "last"
     is_of_these_weights = stage.rollouts == "student" and spec.rollout.schedule == "strict"
-    return is_of_these_weights and not spec.rollout.is_truncated and not is_chosen_by_end
+    return is_of_these_weights and not spec.rollout.is_truncated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -98,12 +98,12 @@ def train_only(data: TensorDict, kept: Tensor) -> None:
         data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
 
 
-def leave_out_beyond(data: TensorDict, *, tokens: int, part: Literal["first", "last"]) -> None:
-    """Leave only the first, or last, trained tokens of each row in the loss; arguments as of `train_only`, `within_horizon`."""
+def leave_out_beyond(data: TensorDict, *, tokens: int) -> None:
+    """Leave only the first trained tokens of each row in the loss; arguments as of `train_only`, `within_horizon`."""
     masks = data["response_mask"].unbind()
     trained = torch.cat(masks).bool()
     lengths = torch.tensor([len(mask) for mask in masks], device=trained.device)
     rows = torch.arange(len(masks), device=trained.device).repeat_interleave(lengths)[trained]
     kept = trained.clone()
-    kept[trained] = within_horizon(rows, tokens=tokens, part=part)
+    kept[trained] = within_horizon(rows, tokens=tokens)
     train_only(data, kept)

@@ -5,24 +5,9 @@ from __future__ import annotations
 from opd.config.defaults import DISTILS
 from opd.config.rule import Rule
 
-_BEFORE_FALL = 'opd.importance.tokens.mode == "before_fall"'
 _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.importance.problems.recompute.at_stages)"
 
 IMPORTANCE = (
-    Rule(
-        key="opd.importance.tokens.mode",
-        when=f'{_BEFORE_FALL} and opd.importance.tokens.score in ("none", "random", "position")',
-        rule="{opd.importance.tokens.score} has no value that could fall in the course of a response",
-        fix="use score: divergence, as the papers' signal of a teacher, or mode: topk",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.importance.tokens.scope",
-        when=f'{_BEFORE_FALL} and opd.importance.tokens.scope == "batch"',
-        rule="each response has a fall of its own (mode before_fall)",
-        fix="use scope: rollout",
-        kinds=DISTILS,
-    ),
     Rule(
         key="opd.importance.problems.pass_rates",
         when='opd.importance.problems.weights != "none" and opd.importance.problems.pass_rates is None',
