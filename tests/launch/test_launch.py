@@ -262,37 +262,6 @@ def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
     assert "helps: actor.ppo_micro_batch_size_per_gpu" in refused.stdout
 
 
-def test_a_plan_tells_the_time_of_a_step_and_what_the_run_costs(tmp_path):
-    for role, hidden in (("student", 2048), ("teacher", 4096)):
-        sizes = {
-            "hidden_size": hidden,
-            "num_hidden_layers": 28,
-            "intermediate_size": 3 * hidden,
-            "num_attention_heads": 16,
-        }
-        (tmp_path / role).mkdir()
-        (tmp_path / role / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 151936, **sizes}))
-    spec = {
-        "kind": "opd", "model": {"path": str(tmp_path / "student")}, "teacher": {"path": str(tmp_path / "teacher")},
-        "cluster": {"gpu": {"type": "NVIDIA-H200"}}, "trainer": {"total_steps": 100, "gpus_per_node": 1},
-    }  # fmt: skip
-    (tmp_path / "exp.yaml").write_text(json.dumps(spec))
-    words = (tmp_path / "exp.yaml", "--plan", "--no-env", "--response-tokens")
-    short, long = (launch(*words, tokens, "--gpu-hour", "2.5").stdout.splitlines()[-2:] for tokens in ("500", "4000"))
-    seconds = [float(lines[0].split("about ")[1].split()[0]) for lines in (short, long)]
-    assert seconds[0] < seconds[1]
-    hours = float(short[1].split("about ")[1].split()[0])
-    assert hours == pytest.approx(seconds[0] * 100 / 3600, abs=0.05)
-    assert "at 2.5 a GPU-hour" in short[1]
-    sets = ("500", "--set", "data.max_prompt_length=128")
-    *_, strict, _hours = launch(*words, *sets).stdout.splitlines()
-    carried = launch(*words, *sets, "--set", "rollout.schedule=carry", "--set", "rollout.in_flight=400")
-    *_, step, _hours, told = carried.stdout.splitlines()
-    seconds = [float(line.split("about ")[1].split()[0]) for line in (strict, step)]
-    assert seconds[1] < seconds[0], "no update waits for the longest response"
-    assert "400 responses at once, of which an update takes the first 256" in told
-
-
 def test_a_plan_loads_nothing_heavy(plan):
     code = (
         "import sys; from opd.launch import main; code = main();"

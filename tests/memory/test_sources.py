@@ -134,14 +134,6 @@ def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
     assert not plain.fused
 
 
-@pytest.mark.parametrize(
-    ("engine_kwargs", "num_bytes"), [({}, 2), ({"kv_cache_dtype": "auto"}, 2), ({"kv_cache_dtype": "fp8_e4m3"}, 1)]
-)
-def test_the_servers_cache_has_entries_of_the_format_that_vllm_is_given(engine_kwargs, num_bytes):
-    tree = MINIMAL["opd"] | {"rollout": {"engine_kwargs": engine_kwargs}}
-    assert job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None).key_value_bytes == num_bytes
-
-
 def test_extra_arguments_of_vllm_win_over_the_servers_share():
     tree = MINIMAL["opd"] | {"device": "cuda"}
     tree["rollout"] = {

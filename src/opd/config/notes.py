@@ -28,7 +28,7 @@ def notes(spec: BaseSpec) -> list[str]:
             lacking = ", ".join(spec.opd.without_kernels)
             out.append(
                 f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: where it is used the heads run as plain fp32 products, "
-                "which are slower; the memory plan counts them, its times do not"
+                "which are slower"
             )
         out += [
             f"{key}: this distillation does not read it: opd.train_tokens says how its update is cut, or, on packed rows of a GPU where "

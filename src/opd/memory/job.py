@@ -29,7 +29,6 @@ class Job:
             before it gives up what costs time, and to a row where nothing else helps.
         score_tokens: tokens of one forward without a gradient, at most; `score_is_planned`: the plan may lower it.
         mini_rows: rows of one optimizer update on one data-parallel rank.
-        epochs: times that a step's rows are trained on (`actor.ppo_epochs`).
         checkpointing: activations are recomputed in the backward, layer by layer: asked for, asked against, or left to the
             plan.
         activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`); None: left
@@ -41,7 +40,6 @@ class Job:
         rollout_cache_bytes: what its cache takes, where that is given; else the share is whole.
         rollout_sleeps: it gives that memory back while training.
         rollout_ranks: ranks that share the server's weights.
-        key_value_bytes: of an entry of the server's cache.
         cache_bytes: what hidden states may take on the device; None: what is left.
         device_bytes: the device's memory; None: not known.
         copies_checkpoints: a save copies the rank's part to host memory and goes on (`checkpoint.overlap`).
@@ -65,7 +63,6 @@ class Job:
     score_tokens: int
     score_is_planned: bool = False
     mini_rows: int
-    epochs: int = 1
     checkpointing: Wish
     activation_share: float | None = 1.0
     compiled: bool = False
@@ -76,7 +73,6 @@ class Job:
     rollout_cache_bytes: int | None = None
     rollout_sleeps: bool = True
     rollout_ranks: int = 1
-    key_value_bytes: int = 2
     cache_bytes: int | None = None
     device_bytes: int | None = None
     copies_checkpoints: bool = False
