@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from opd.config import SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.routing import TeacherRoute
+from opd.trainer.row_facts import TeacherRoute
 
 SOURCES = ["maths", "code/short", "maths", "chat"]
 LEVELS = [1, 2, 2, 1]

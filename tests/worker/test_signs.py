@@ -13,7 +13,7 @@ from opd.config.sections import Rollout
 from opd.losses import chunked_divergence
 from opd.worker.head import DivergenceTask, TeacherPart
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
-from opd.worker.student_counts import is_sampled
+from opd.worker.step_metrics import is_sampled
 from opd.worker.teacher_cache import Fetch
 
 WIDTH, VOCAB = 16, 32

@@ -364,8 +364,7 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.worker.answer_loss import sums
-    from opd.worker.answer_worker import AnswerWorker
+    from opd.worker.answer_worker import AnswerWorker, sums
 
     torch.manual_seed(0)
     worker = AnswerWorker(config=config(case), role="actor")

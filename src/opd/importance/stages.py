@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from opd.config.algorithm import Horizon, Opd, Stage
-from opd.importance.rows import places
+from opd.importance.tokens import places
 
 
 def step_at(point: float, total_steps: int) -> int:

@@ -30,21 +30,17 @@ from opd.memory.job import GIB
 from opd.rollout.seeds import SeededRank
 from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
-from opd.worker.device import NamedDevice
 from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
-from opd.worker.policy_loss import policy_loss
 from opd.worker.reading import Reading, as_teacher_reads, read_by_teacher
-from opd.worker.scoring import choose, read_log_probs
 from opd.worker.self_teachers import SelfTeachers
 from opd.worker.signs import WatchedWeights
-from opd.worker.step_metrics import CHOICE, cache_counts, over_sequence
-from opd.worker.student_counts import StudentCounts, row_names
-from opd.worker.student_task import StudentTasks
+from opd.worker.step_metrics import CHOICE, StudentCounts, cache_counts, over_sequence, row_names
+from opd.worker.student_task import StudentTasks, policy_loss
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.teacher_phase import TeacherPhase, TeacherStates
-from opd.worker.token_choice import leave_out_beyond
+from opd.worker.token_choice import choose, leave_out_beyond, read_log_probs
 from opd.worker.token_view import Seen, TokenView
-from opd.worker.training_workers import student_worker, teacher_worker
+from opd.worker.training_workers import NamedDevice, student_worker, teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
 
 vllm_ranks.register()

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from opd.losses.chunked import chunked_divergence
 from opd.losses.divergence import DivergenceKind, divergence
-from opd.losses.fused import head_divergence
+from opd.losses.fused import StorageMemory, head_divergence
 from opd.losses.output import DivergenceOutput
-from opd.losses.storage import StorageMemory
 
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
 COMPILED_CHUNK = 2048

@@ -1,4 +1,4 @@
-"""Which tokens are worked on together: chunk sizes of the fused divergence from a memory budget, free of torch."""
+"""Groups of tokens: chunk sizes of the fused divergence from a memory budget, free of torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

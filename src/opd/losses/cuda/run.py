@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from opd.losses.cuda.buffers import Buffers, ChunkBuffers
-from opd.losses.cuda.host_copy import HostCopy
 from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
 from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
 from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
@@ -26,6 +25,22 @@ from opd.losses.cuda.row_kernel import (
 )
 from opd.losses.divergence import DivergenceKind
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
+
+
+class HostCopy:
+    """Starts copying at once, behind the work queued so far; `read` waits for that work only, not for later work."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        self._host.copy_(values, non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record()
+
+    def read(self) -> Tensor:
+        """The values, in host memory."""
+        self._done.synchronize()
+        return self._host
+
 
 # A gradient entry is a probability times a difference of log ratios. 2^10 leaves fp16 room for 64 nats above, and below
 # for a gradient of norm 1e-3 to keep three digits; what needs another scale is seen in the row kernel's numbers.
