@@ -102,8 +102,6 @@ Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
 _NEED_ENTROPY: tuple[Score, ...] = ("entropy", "soft_or", "q3")
 _NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
-NEED_STUDENT = tuple(dict.fromkeys((*_NEED_ENTROPY, *_NEED_DIVERGENCE)))
-"""Scores for which the student must have read the tokens before any is chosen."""
 
 
 class TokenImportance(Section):
@@ -136,7 +134,7 @@ class TokenImportance(Section):
     @property
     def needs_student(self) -> bool:
         """Whether the student must have read the tokens before any is chosen."""
-        return self.score in NEED_STUDENT
+        return self.score in (*_NEED_ENTROPY, *_NEED_DIVERGENCE)
 
     @property
     def needs_teacher(self) -> bool:

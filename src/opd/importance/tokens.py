@@ -221,7 +221,7 @@ def select_tokens(
         raise ValueError(f"mode={mode!r}, scope={scope!r}: {', '.join(get_args(Mode))}; {', '.join(get_args(Scope))}")
     scores = comparable(scores)
     if mode == "sample":
-        scores = sampling_keys(scores, sampling_noise(row_index, seed))
+        scores = _sampling_keys(scores, row_index, seed)
     candidates = mask.nonzero().squeeze(1)
     group = row_index[candidates] if scope == "rollout" else torch.zeros_like(candidates)
     _, group, sizes = group.unique(return_inverse=True, return_counts=True)
@@ -257,16 +257,14 @@ def best_of_groups(scores: Tensor, place: Tensor, num_kept: Tensor, longest: int
     return torch.empty_like(order, dtype=torch.bool).scatter_(1, order, is_best).view(-1)[place]
 
 
-def sampling_noise(row_index: Tensor, seed: int) -> Tensor:
-    """[T] float64 Gumbel noise by (seed, rollout, place in the rollout)."""
+def _sampling_keys(scores: Tensor, row_index: Tensor, seed: int) -> Tensor:
+    """Return [T] log score + Gumbel noise by (seed, rollout, place in the rollout).
+
+    Their largest k are k draws without replacement (Efraimidis and Spirakis 2006).
+    """
     rows, place = row_index.cpu(), places(row_index)[0].cpu()
     noise = -torch.log(-torch.log(torch.from_numpy(uniform(seed, rows.numpy(), place.numpy()))))
-    return noise.to(row_index.device)
-
-
-def sampling_keys(scores: Tensor, noise: Tensor) -> Tensor:
-    """[T] log score + Gumbel noise: their largest k are k draws without replacement (Efraimidis and Spirakis 2006)."""
-    return scores.double().clamp(min=0.0).log() + noise
+    return scores.double().clamp(min=0.0).log() + noise.to(row_index.device)
 
 
 def num_kept(ratio: float, num_tokens: int) -> int:
