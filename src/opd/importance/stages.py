@@ -58,7 +58,7 @@ def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length
 
 
 def within_horizon(row_index: Tensor, *, tokens: int) -> Tensor:
-    """Return [T] bool: is each of T trained tokens among the first of its response?
+    """Return [T] bool, true for the first of the T trained tokens of each response.
 
     Args:
         row_index: [T] int64, the response of each token.
