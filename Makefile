@@ -177,7 +177,6 @@ test-gpu: setup ## run the tests that need a Hopper GPU
 
 bench-gpu: setup ## time divergence, token choice and a whole update on a GPU
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")

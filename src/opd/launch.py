@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,21 +56,6 @@ exit codes: 0 done, 1 our error or verl's, 2 a bad spec or a plan that does not 
 """
 
 
-def above_zero(text: str) -> float:
-    """An option's number above 0.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a number above 0 is needed, not {text!r}")
-    return value
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     out = argparse.ArgumentParser(
@@ -94,15 +78,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--plan",
         action="store_true",
-        help="print what is on a GPU in which phase and the time of a step, and start nothing",
+        help="print what is on a GPU in which phase, and start nothing",
     )
-    out.add_argument(
-        "--response-tokens",
-        type=above_zero,
-        metavar="N",
-        help="--plan: mean length of a response (default: the longest)",
-    )
-    out.add_argument("--gpu-hour", type=above_zero, metavar="PRICE", help="--plan: price of one GPU for an hour")
     out.add_argument("--no-env", action="store_true", help="the file is final: ignore the environment (used in pods)")
     out.add_argument("--grace-s", type=float, default=DEFAULT_GRACE_S, help="seconds a stopped run has to save")
     return out
@@ -158,10 +135,10 @@ def pipeline(spec: PipelineSpec, loaded: Loaded, args: argparse.Namespace) -> in
 
 
 def plan(loaded: Loaded, args: argparse.Namespace) -> int:
-    """Print what lies on a GPU in which phase and how long a step takes; 2 where it does not fit."""
+    """Print the memory of a GPU in each phase; 2 where it does not fit."""
     apply_experiment(dump_spec(loaded.spec), is_final=args.no_env)
     command = importlib.import_module("opd.memory.command")
-    code: int = command.run(loaded, command.Expected(response_tokens=args.response_tokens, price=args.gpu_hour))
+    code: int = command.run(loaded)
     return code
 
 

@@ -59,24 +59,6 @@ def test_a_sampled_divergence_that_does_not_estimate_the_reverse_kl_is_noted(min
     assert any("sampled_reverse_kl: its mean" in note for note in loaded.notes) is is_told
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_told"),
-    [
-        ({}, True),
-        ({"opd.train_tokens": 16_384}, False),
-        ({"opd.importance.tokens.normalize": "global"}, False),
-        ({"opd.importance.tokens.score": "random"}, False),
-        ({"opd.importance.tokens.score": "entropy"}, False),
-        ({"model.attn_implementation": "sdpa"}, False),
-    ],
-    ids=["as the GPU has room", "by the spec", "over the step", "without the student", "without a scale", "by rows"],
-)
-def test_a_choice_within_micro_batches_that_depends_on_the_gpu_is_noted(minimal, changes, is_told):
-    choice = {"opd.importance.tokens.score": "soft_or", "opd.importance.tokens.normalize": "micro"}
-    found = parse_tree(tree_of(minimal, "opd", **choice | changes)).notes
-    assert any("normalize micro" in note and "opd.train_tokens" in note for note in found) is is_told
-
-
 def test_sizes_of_a_micro_batch_that_a_distillation_on_a_gpu_does_not_read_are_named_and_never_refused(minimal):
     sizes = {"actor.ppo_micro_batch_size_per_gpu": 7, "actor.ppo_max_token_len_per_gpu": 4096}
     unread = parse_tree(tree_of(minimal, "opd", **sizes)).notes

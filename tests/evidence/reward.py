@@ -161,8 +161,8 @@ def run(name: str, models: dict[str, Qwen3ForCausalLM], *, seed: int) -> Result:
     Args:
         models: `start`, and the teachers.
     """
-    from opd.trainer.advantages import group_advantages
-    from opd.worker.policy_loss import policy_loss
+    from opd.trainer.row_facts import group_advantages
+    from opd.worker.student_task import policy_loss
 
     cell, token_loss, tokenizer = CELLS[name], policy_loss(Policy()), build_tokenizer()
     start, teacher = models["start"], models["good" if cell.teacher == "none" else cell.teacher]

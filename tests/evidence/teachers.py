@@ -1,4 +1,4 @@
-"""Two teachers that each know half of the toy's additions: routed by the kind of problem, each alone, and blends of both.
+"""Two teachers that each know half of the toy's additions: routed by the kind of problem, and each alone.
 
 `python -m tests.evidence.teachers` trains every cell on each seed and writes `TEACHERS.md`; README.md says what is shown.
 """
@@ -24,26 +24,22 @@ from tests.evidence.inference import Difference, paired
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
-from opd.config.sections import Blend as BlendKeys
-from opd.config.sections import Reader, Route
+from opd.config.sections import Route
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import Problem, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance.counter import step_seed
-from opd.losses import Blend, blended_divergence
+from opd.losses import chunked_divergence
 
 SEEDS = (1, 2, 3, 4, 5)
 NUM_UPDATES, BATCH_SIZE, LEARNING_RATE, NUM_WARMUP = 100, 64, 1e-3, 5
 NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, TEACHER_SEED = 200, 64, 1e-3, 0
 KINDS = ("even", "odd")
 """A problem's, by its first operand: its `data_source`, and the name of the teacher that knows it."""
-_EQUAL = {"even": 1.0, "odd": 1.0}
 CELLS = {
     "routed": Route(to={"toy_even": "even", "toy_odd": "odd"}),
     "even_alone": Route(all="even"),
     "odd_alone": Route(all="odd"),
-    "mixture": Route(all="both", blends={"both": BlendKeys(form="mixture", weights=_EQUAL)}),
-    "sum": Route(all="both", blends={"both": BlendKeys(form="sum", weights=_EQUAL)}),
 }
 """`route` of an experiment with the teachers `even` and `odd`."""
 
@@ -126,24 +122,21 @@ def update_loss(
     kinds: Sequence[str],
     route: Route,
 ) -> torch.Tensor:
-    """Reverse KL a token, of each row from its own teacher or blend.
+    """Reverse KL a token, of each row from its own teacher.
 
     Args:
         kinds: of the rows.
     """
     states, at = opsd._states(student, rows)
-    with torch.no_grad():
-        read = [opsd._states(teachers[name], rows)[0] for name in sorted(teachers)]
-    heads = [teachers[name].lm_head.weight for name in sorted(teachers)]
     names = [route.of(f"toy_{kind}") for kind in kinds]
     total = torch.zeros(())
-    for reader in Reader.all_of(teachers, route):
-        mine = torch.tensor([name == reader.name for name in names])[at.row]
+    for key, teacher in sorted(teachers.items()):
+        mine = torch.tensor([name == key for name in names])[at.row]
         if mine.any():
-            total = total + blended_divergence(
-                states[mine], student.lm_head.weight,
-                [(read[number][mine], heads[number]) for number in reader.teachers],
-                Blend(form=reader.form, shares=reader.shares), "reverse_kl",
+            with torch.no_grad():
+                read = opsd._states(teacher, rows)[0]
+            total = total + chunked_divergence(
+                states[mine], student.lm_head.weight, read[mine], teacher.lm_head.weight, "reverse_kl",
                 token_weights=torch.ones(int(mine.sum())), beta=0.0, temperature=1.0, chunk_size=4096,
                 valid_vocab=len(build_tokenizer()),
             ).loss_sum  # fmt: skip

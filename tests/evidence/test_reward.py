@@ -10,7 +10,7 @@ from opd.batch import RolloutRows
 from opd.config.algorithm import Policy
 from opd.data.toy.task import Problem
 from opd.importance.stages import Weights
-from opd.worker.policy_loss import policy_loss
+from opd.worker.student_task import policy_loss
 
 PROBLEMS = [Problem(48, 75), Problem(7, 34), Problem(99, 1)]
 

@@ -80,7 +80,7 @@ def test_updates_never_see_a_held_out_problem(tokenizer, student, monkeypatch):
     monkeypatch.setattr(opsd, "prompt_ids", noting)
     monkeypatch.setattr(teachers, "NUM_UPDATES", 2)
     monkeypatch.setattr(teachers, "shares_right", lambda *args, **how: {"even": 0.25, "odd": 0.5})
-    found = teachers.run("mixture", dict.fromkeys(("start", "even", "odd"), student), seed=1)
+    found = teachers.run("routed", dict.fromkeys(("start", "even", "odd"), student), seed=1)
     assert (found.before, found.after) == (0.375, 0.375)
     assert len(seen) == 2 * teachers.BATCH_SIZE
     assert not {tuple(sorted(problem)) for problem in seen} & {tuple(sorted(p)) for p in split_problems().heldout}

@@ -1,6 +1,6 @@
 """Two ranks on two GPUs against one, through the worker, tied and untied heads: `python -m tests.gpu.two_ranks`.
 
-In fp32 data-, vocab- and sequence-parallel updates must have the gradients of one rank within 1e-5 (`tests/trainer`
+In fp32 data- and sequence-parallel updates must have the gradients of one rank within 1e-5 (`tests/trainer`
 runs the same on gloo). In bf16, where sequences are shared through torch's flash attention and compiled layers, they may
 be no further from the fp32 gradients than one rank's own bf16 is. Prints a line a case; ends with 1 where one is not.
 """
@@ -20,7 +20,7 @@ from tests.worker.workers import Case, row, run_cases
 ROLE = "actor_rollout_ref"
 SHARED = [f"{ROLE}.actor.ulysses_sequence_parallel_size=2"]
 LIMIT = 1e-5
-MODES = {"data-parallel": [], "vocab-parallel": ["opd.vocab_parallel_size=2"], "sequence-parallel": SHARED}
+MODES = {"data-parallel": [], "sequence-parallel": SHARED}
 
 PACKED = [
     f"{ROLE}.model.override_config.attn_implementation=varlen",

@@ -24,7 +24,6 @@ PEARSON = "training/rollout_actor_probs_pearson_corr"
 MIN_PEARSON = {
     "opd": 0.999,
     "soft-or": 0.999,
-    "soft-or-micro": 0.999,
     "entropy": 0.999,
     "teachers": 0.999,
     "lost-rank": 0.999,
@@ -174,7 +173,7 @@ def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
 
 
 def teacher_promises(rows: list[Row], names: Sequence[str]) -> Iterator[Promise]:
-    """Of a run with several teachers and blends: each has rows in every step, and together they have all."""
+    """Of a run with several teachers: each has rows in every step, and together they have all."""
     steps = training_rows(rows)
     fewest = min(row.get(f"opd/teacher/{name}/rows", 0.0) for row in steps for name in names)
     yield Promise(f"rows of {', '.join(names)} in every step", f"{fewest:.0f} at the fewest", fewest > 0)

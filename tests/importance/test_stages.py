@@ -99,13 +99,10 @@ def test_a_horizon_stays_or_grows_on_a_line_to_the_whole_response(horizon, token
     assert [horizon_at(horizon, step, total_steps=6, response_length=16) for step in range(1, 7)] == tokens
 
 
-def test_the_horizon_keeps_the_first_or_last_tokens_of_each_response_wherever_they_lie():
+def test_the_horizon_keeps_the_first_tokens_of_each_response_wherever_they_lie():
     rows = tensor([5, 5, 2, 5, 2, 9])
-    first = within_horizon(rows, tokens=2, part="first")
-    assert first.tolist() == [True, True, True, False, True, True]
-    last = within_horizon(rows, tokens=1, part="last")
-    assert last.tolist() == [False, False, False, True, True, True]
-    assert within_horizon(rows[:0], tokens=2, part="first").tolist() == []
+    assert within_horizon(rows, tokens=2).tolist() == [True, True, True, False, True, True]
+    assert within_horizon(rows[:0], tokens=2).tolist() == []
 
 
 def test_a_stages_weights_are_its_own_or_the_runs():

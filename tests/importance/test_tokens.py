@@ -133,14 +133,6 @@ def test_position_keeps_the_first_or_the_last_share():
     assert last.nonzero().flatten().tolist() == [2, 3, 7, 8, 9]
 
 
-def test_entropy_length_keeps_the_earliest_tokens_at_or_above_the_median_entropy():
-    # The median of 0 ... 7 is 3.5: the tokens of 4, 5, 6, 7 come first, then the earliest of the others.
-    entropy, row = tensor([0.0, 7.0, 1.0, 6.0, 2.0, 5.0, 3.0, 4.0]), torch.zeros(8, dtype=torch.int64)
-    for ratio, places in ((0.25, [1, 3]), (0.5, [1, 3, 5, 7]), (0.75, [0, 1, 2, 3, 5, 7])):
-        kept = choose_tokens(TokenImportance(score="entropy_length", ratio=ratio), row, seed=0, entropy=entropy)
-        assert kept.nonzero().flatten().tolist() == places
-
-
 def test_q3_ranks_by_the_divergence_of_tokens_that_the_student_is_sure_of():
     # h = 0, .5, 1: d (1 - h) = 2, 2, 0.
     scores = token_scores(
@@ -160,7 +152,7 @@ def test_the_plain_scores_rank_by_what_they_are_named_after(score):
     assert kept.nonzero().flatten().tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("score", ["entropy", "entropy_length", "divergence", "soft_or", "q3"])
+@pytest.mark.parametrize("score", ["entropy", "divergence", "soft_or", "q3"])
 def test_a_score_without_what_it_needs_is_refused(score):
     with pytest.raises(ValueError, match=f"score='{score}'"):
         choose_tokens(TokenImportance(score=score), torch.zeros(4, dtype=torch.int64), seed=0)

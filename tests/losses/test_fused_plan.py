@@ -8,12 +8,9 @@ import torch
 
 from opd.losses.cuda.plan import (
     RowBytes,
-    ScoredRowBytes,
     TokenGroup,
     plan_groups,
-    plan_scored,
     plan_scores,
-    room_beside_logits,
 )
 from opd.losses.fused import head_divergence
 
@@ -184,35 +181,3 @@ def test_triton_passes_the_head_product_what_its_own_launch_passes(shift):
     )
     assert module.parameter_bytes(kernel.asm["ptx"]) == module.PARAMETER_BYTES
     assert not kernel.metadata.global_scratch_size
-
-
-def scored_row() -> ScoredRowBytes:
-    row = RowBytes.of(**QWEN, precision="fp16")
-    return ScoredRowBytes(held=row.gradient, scratch=row.scratch, side=row.side)
-
-
-@pytest.mark.parametrize("workspace_gib", [0.3, 1.15, 2.34])
-@pytest.mark.parametrize("weight_grad_bytes", [0, WEIGHT_GRAD])
-@pytest.mark.parametrize("parts", [[(2048, 410)] * 16, [(32768, 6554)], [(1, 1), (9000, 9000), (5, 0)]])
-def test_scored_groups_are_whole_parts_within_the_budget(parts, weight_grad_bytes, workspace_gib):
-    row, budget = scored_row(), int(workspace_gib * GIB)
-    groups = plan_scored(parts, row, workspace_bytes=budget, weight_grad_bytes=weight_grad_bytes)
-    ends = {sum(size for size, _ in parts[: i + 1]) for i in range(len(parts))}
-    assert [group.start for group in groups] == [0, *[group.stop for group in groups[:-1]]]
-    assert groups[-1].stop == sum(size for size, _ in parts)
-    assert all(group.stop in ends for group in groups)
-    for group in groups:
-        in_workspace = group.logits_rows * (row.side + (0 if group.in_weight_grad else row.scratch))
-        assert group.capacity * row.held + in_workspace <= budget
-        assert group.logits_rows * row.scratch <= (weight_grad_bytes if group.in_weight_grad else budget)
-    assert not any(group.in_weight_grad for group in groups[1:])
-
-
-def test_rows_made_again_take_the_fewest_parts_with_the_largest_chunks():
-    row, budget = scored_row(), int(1.15 * GIB)
-    parts = {wanted: room_beside_logits(row, budget, wanted=wanted) for wanted in (0, 1900, 2660)}
-    assert parts[0][0] == parts[1900][0] == 1024
-    assert parts[2660][0] == 512
-    assert parts[2660][1] >= 2660
-    with pytest.raises(ValueError, match="at least 128 are needed"):
-        room_beside_logits(row, 2**24)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from opd.losses import DivergenceOutput
-from opd.losses.storage import RETRY_AFTER, StorageMemory
+from opd.losses.fused import RETRY_AFTER, StorageMemory
 from opd.worker.head import DistillationHead
 
 

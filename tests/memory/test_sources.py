@@ -11,7 +11,6 @@ from tests.minimal import MINIMAL
 from opd.config import parse_tree
 from opd.config.rules.terms import IS_PACKED, READS_BY_ACTOR, UPDATE_BY_ACTOR, holds
 from opd.config.sections import Attention
-from opd.memory.plan import make_plan
 from opd.memory.shapes import ModelShape
 from opd.memory.sources import (
     MOST_READ_TOKENS,
@@ -21,7 +20,6 @@ from opd.memory.sources import (
     most_read_tokens,
     most_train_tokens,
 )
-from opd.memory.table import render
 
 ROW, LONGER = 2048 + 8192, 4096 + 8192
 
@@ -136,14 +134,6 @@ def test_a_loss_that_the_fused_kernels_lack_is_planned_with_plain_heads(opd):
     assert not plain.fused
 
 
-@pytest.mark.parametrize(
-    ("engine_kwargs", "num_bytes"), [({}, 2), ({"kv_cache_dtype": "auto"}, 2), ({"kv_cache_dtype": "fp8_e4m3"}, 1)]
-)
-def test_the_servers_cache_has_entries_of_the_format_that_vllm_is_given(engine_kwargs, num_bytes):
-    tree = MINIMAL["opd"] | {"rollout": {"engine_kwargs": engine_kwargs}}
-    assert job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None).key_value_bytes == num_bytes
-
-
 def test_extra_arguments_of_vllm_win_over_the_servers_share():
     tree = MINIMAL["opd"] | {"device": "cuda"}
     tree["rollout"] = {
@@ -152,13 +142,3 @@ def test_extra_arguments_of_vllm_win_over_the_servers_share():
     }
     found = job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, device_bytes=None)
     assert (found.rollout_share, found.rollout_cache_bytes) == (0.3, 3 * 10**9)
-
-
-def test_a_plan_knows_which_teachers_read_a_row_together():
-    tree = {key: value for key, value in MINIMAL["opd"].items() if key != "teacher"}
-    tree["teachers"] = {"b": {"path": "t"}, "a": {"path": "u"}, "c": {"path": "v"}}
-    tree["route"] = {"to": {"x": "b", "y": "both"}, "blends": {"both": {"weights": {"c": 1, "a": 2}}}}
-    found = job_from_spec(parse_tree(tree).spec, STUDENT, TEACHER, STUDENT, TEACHER, device_bytes=None)
-    assert found.together == ((1,), (0, 2))
-    assert [[shape for shape, _ in some] for some in found.readers] == [[STUDENT], [TEACHER, TEACHER]]
-    assert "rows of a blend keep hidden states of 2 teachers" in render(make_plan(found))

@@ -61,7 +61,7 @@ FILES: dict[str, tuple[str, ...]] = {
         (
             "worker/opd_worker.py",
             "worker/reading.py",
-            "worker/scoring.py",
+            "worker/token_choice.py",
             "worker/student_task.py",
             "worker/teacher_phase.py",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opd.trainer.advantages import group_advantages
+from opd.trainer.row_facts import group_advantages
 
 
 def test_a_rows_advantage_is_its_distance_from_its_prompts_mean_whatever_the_order():

@@ -6,8 +6,7 @@ import logging
 from types import SimpleNamespace
 
 from opd.monitor.faults import Fault
-from opd.trainer.fault_watch import FaultWatch
-from opd.trainer.run_log import StepLogger
+from opd.trainer.run_log import FaultWatch, StepLogger
 
 ROW = {"training/global_step": 1, "opd/loss": 2.0}
 
@@ -23,7 +22,7 @@ def test_a_rule_that_raises_is_said_once_and_the_row_is_logged(caplog):
     trackers = SimpleNamespace(logger={}, log=lambda data, step: logged.append((step, data)))
     trainer = SimpleNamespace(total_training_steps=3, on_step_logged=lambda: None)
     logger = StepLogger(trackers, trainer=trainer, monitor=watch)
-    with caplog.at_level(logging.WARNING, "opd.trainer.fault_watch"):
+    with caplog.at_level(logging.WARNING, "opd.trainer.run_log"):
         for step in (1, 2, 3):
             logger.log(ROW | {"training/global_step": step}, step)
     assert len(asked) == 1

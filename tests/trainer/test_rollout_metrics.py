@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from opd.trainer.rollout_metrics import READS, rollout_metrics
+from opd.trainer.distillation import READS, rollout_metrics
 
 
 def metrics_of(masks: list[list[int]], turns: list[int]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from opd.config import SpecError, parse_tree
 from opd.data.toy import STUDENT_DIR
 from opd.trainer.dataset import PromptDataset
-from opd.trainer.routing import TeacherRoute
+from opd.trainer.row_facts import TeacherRoute
 
 SOURCES = ["maths", "code/short", "maths", "chat"]
 LEVELS = [1, 2, 2, 1]
@@ -49,18 +49,9 @@ def test_another_column_may_name_it_also_by_numbers(dataset):
     assert route.of_rows(range(4)).tolist() == [1, 0, 0, 1]
 
 
-def test_a_value_may_lead_to_a_blend_which_is_numbered_behind_the_teachers(dataset):
-    blends = {"c": {"weights": {"b": 1}}, "B": {"weights": {"a": 1, "b": 2}}}
-    spec = _spec(to={"maths": "c", "code/short": "b", "chat": "B"}, blends=blends)
-    assert [reader.name for reader in spec.readers] == ["a", "b", "B", "c"]
-    assert TeacherRoute.of(dataset, spec).of_rows(range(4)).tolist() == [3, 1, 3, 2]
-
-
 def test_one_may_read_every_row_without_a_column(dataset, capsys):
-    spec = _spec(by="no such column", all="both", blends={"both": {"weights": {"a": 1, "b": 2}}})
-    assert TeacherRoute.of(dataset, spec).of_rows([3, 0]).tolist() == [2, 2]
-    assert "route: training prompts by teacher: both 4" in capsys.readouterr().out
-    assert TeacherRoute.of(dataset, _spec(all="b")).of_rows([3, 0]).tolist() == [1, 1]
+    assert TeacherRoute.of(dataset, _spec(by="no such column", all="b")).of_rows([3, 0]).tolist() == [1, 1]
+    assert "route: training prompts by teacher: b 4" in capsys.readouterr().out
 
 
 def test_rows_that_left_the_data_do_not_shift_the_others(dataset):

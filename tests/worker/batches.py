@@ -22,13 +22,3 @@ def uneven_rows(count: int = 8, seed: int = 0) -> list[dict]:
             mask = [0] * len(mask)
         rows.append(row(prompt, response, mask, weight=0.5 + i / 8))
     return rows
-
-
-def long_rows() -> list[dict]:
-    """Rows with responses of 160 tokens, behind uneven numbers of tokens one token again and again; one row masks a token."""
-    rng = random.Random(3)
-    rows = []
-    for count in (64, 72, 80, 88, 96, 104, 112, 160):
-        response = [rng.randrange(3, VOCAB) for _ in range(count)] + [33] * (160 - count)
-        rows.append(row([5, 9, 4], response, [1] * 30 + [0] * (count == 80) + [1] * (130 - (count == 80)), weight=1.0))
-    return rows

@@ -11,7 +11,7 @@ from tests.worker.workers import Case, nested, run_cases, tensordict
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 
-from opd.worker.answer_loss import answer_loss, sums
+from opd.worker.answer_worker import answer_loss, sums
 
 ROWS = uneven_rows()
 

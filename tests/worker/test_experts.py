@@ -24,11 +24,10 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 
 def _twice(folders, **cut) -> Case:
-    """The mixture as two of several teachers, a third of the rows each, and as a blend of both."""
-    rows = [row | {"teacher": number % 3} for number, row in enumerate(ROWS)]
+    """The mixture as two of several teachers, half of the rows each."""
+    rows = [row | {"teacher": number % 2} for number, row in enumerate(ROWS)]
     of = {"a": folders["teacher"], "b": folders["teacher"]}
-    blends = {"both": ("mixture", {"a": 1.0, "b": 3.0})}
-    return Case(student=folders["student"], teacher="", teachers=of, blends=blends, rows=rows, **cut)
+    return Case(student=folders["student"], teacher="", teachers=of, rows=rows, **cut)
 
 
 @pytest.fixture(scope="module")

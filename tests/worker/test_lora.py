@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.worker.batches import uneven_rows
 from tests.worker.models import VOCAB, save_model
-from tests.worker.test_worker_invariance import CHECKPOINTING, DYNAMIC, LEFT_TO_THE_PLAN, SHARED, ULYSSES
+from tests.worker.test_worker_invariance import CHECKPOINTING, DYNAMIC, LEFT_TO_THE_PLAN, ULYSSES
 from tests.worker.workers import Case, run_cases
 from transformers import Qwen3ForCausalLM
 
@@ -64,7 +64,6 @@ def two_ranks(folders) -> dict[str, dict]:
         "padded": _case(folders, remove_padding=False, micro_batch=2),
         "token budget": _case(folders, *DYNAMIC, micro_batch=4),
         "tied": _case(folders, student="tied", micro_batch=2),
-        "shared vocabulary": _case(folders, *SHARED, micro_batch=2),
         "shared sequence": _case(folders, *ULYSSES, micro_batch=2),
     }
     return dict(zip(cases, run_cases(list(cases.values()), world=2), strict=True))
@@ -128,7 +127,7 @@ def _check(found, folders, student: str) -> None:
 
 
 ONE = ("all", "padded", "8 micro-batches", "token budget", "checkpointing", "left to the plan", "some layers")
-TWO = ("8 micro-batches", "padded", "token budget", "tied", "shared vocabulary", "shared sequence")
+TWO = ("8 micro-batches", "padded", "token budget", "tied", "shared sequence")
 CUTS = [*((1, cut) for cut in ONE), *((2, cut) for cut in TWO)]
 
 

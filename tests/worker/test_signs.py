@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from opd.config.algorithm import Horizon
 from opd.config.sections import Rollout
-from opd.losses import Blend, chunked_divergence
+from opd.losses import chunked_divergence
 from opd.worker.head import DivergenceTask, TeacherPart
 from opd.worker.signs import WatchedWeights, neighbour_signs, preference_signs, sign_metrics, token_signs
-from opd.worker.student_counts import is_sampled
+from opd.worker.step_metrics import is_sampled
 from opd.worker.teacher_cache import Fetch
 
 WIDTH, VOCAB = 16, 32
@@ -81,17 +80,19 @@ def test_a_teacher_that_is_read_one_position_off_prefers_the_neighbours(shift, s
     assert neighbour_signs(apart)["sum/neighbours"] == 0
 
 
-def test_of_a_blend_every_teacher_is_asked_for_its_neighbours():
+def test_of_several_teachers_each_is_asked_for_the_neighbours_of_its_own_rows():
     ids = torch.arange(20) % VOCAB
     task, _ = made(20, ids=ids)
     weight = torch.eye(VOCAB, WIDTH * 2)
     right, shifted = weight[ids], weight[(ids + 1) % VOCAB]
-    part = TeacherPart(
-        name="both", rows=(0,), tokens=torch.arange(20), hidden=(Fetch(right, None), Fetch(shifted, None)),
-        weights=(weight, weight), blend=Blend(form="mixture", shares=(0.9, 0.1)),
-    )  # fmt: skip
-    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": (part,)}))
-    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 38}
+    parts = tuple(
+        TeacherPart(
+            name=name, rows=(0,), tokens=torch.arange(20)[place], hidden=Fetch(hidden[place], None), weight=weight
+        )
+        for name, hidden, place in (("a", right, slice(10)), ("b", shifted, slice(10, None)))
+    )
+    found = neighbour_signs(DivergenceTask(**{**vars(task), "parts": parts}))
+    assert sign_metrics(found) == {"opd/teacher_prefers_neighbour": 0.5, "opd/teacher_pairs": 18}
 
 
 def test_a_teacher_that_likes_the_better_answers_correlates_with_the_score():
@@ -118,17 +119,15 @@ def test_weights_that_an_update_leaves_are_told_from_those_that_it_moves():
 
 
 @pytest.mark.parametrize(
-    ("rollout", "horizon", "stage", "drawn"),
+    ("rollout", "stage", "drawn"),
     [
-        ({}, {}, "student", True),
-        ({}, {"tokens": 5}, "student", True),
-        ({}, {"tokens": 5, "part": "last"}, "student", False),
-        ({"top_p": 0.9}, {}, "student", False),
-        ({"top_k": 20}, {}, "student", False),
-        ({}, {}, "teacher", False),
-        ({"schedule": "carry"}, {}, "student", False),
+        ({}, "student", True),
+        ({"top_p": 0.9}, "student", False),
+        ({"top_k": 20}, "student", False),
+        ({}, "teacher", False),
+        ({"schedule": "carry"}, "student", False),
     ],
 )
-def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, horizon, stage, drawn):
-    spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout), opd=SimpleNamespace(horizon=Horizon(**horizon)))
+def test_tokens_are_the_students_own_draws_where_nothing_chooses_among_them(rollout, stage, drawn):
+    spec = SimpleNamespace(rollout=Rollout.model_construct(**rollout))
     assert is_sampled(spec, SimpleNamespace(rollouts=stage)) is drawn

@@ -76,7 +76,7 @@ OUTPUT = SimpleNamespace(
     divergence=torch.zeros(3), loss_sum=torch.zeros(()), student_entropy=torch.zeros(3), teacher_entropy=torch.zeros(3),
     nonfinite=torch.tensor([True, False, True]), student_log_prob=torch.tensor([0.25, 0.5, 1.0]).log(),
 )  # fmt: skip
-TASK = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, counted=None, parts=())
+TASK = SimpleNamespace(positions=torch.arange(3), unshared_mass={}, own=None, parts=())
 
 
 def test_a_micro_batch_counts_its_non_finite_tokens():

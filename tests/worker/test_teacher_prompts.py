@@ -90,7 +90,6 @@ def two_ranks(folders) -> dict[str, dict]:
         "token budget": _case(folders, *DYNAMIC, micro_batch=4),
         "two teachers": _two_teachers(folders, micro_batch=2),
         "a shared sequence": _case(folders, *SHARED, micro_batch=4),
-        "shared heads": _case(folders, micro_batch=4, sets=["opd.vocab_parallel_size=2"]),
         "chosen by the student": _case(folders, *CHOSEN, micro_batch=2),
         "chosen by the teacher": _case(folders, *BY_TEACHER, micro_batch=4),
         "chosen in a shared sequence": _case(folders, *SHARED, *BY_TEACHER, micro_batch=2),

@@ -7,19 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.worker.batches import long_rows, uneven_rows
+from tests.worker.batches import uneven_rows
 from tests.worker.models import save_model
 from tests.worker.workers import NOT_COMPARED, Case, run_cases
-
-from opd.importance.fall import end_of_signal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOKENS = "opd.importance.tokens"
 SCORES = ["random", "position", "entropy", "divergence", "soft_or", "q3"]
-READ_BY_HEAD = ["entropy", "divergence"]  # whose order no scale changes: a micro-batch's choice is that of all
 SHOWN = (0, 2, 5, 7)  # of which 5 has no trained token
-SHARED_VOCABULARY = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]
 _PLAIN_ADAM = ["actor.weight_decay=0", "actor.grad_clip=1e9"]
 SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 
@@ -27,10 +23,6 @@ SHARED_SEQUENCE = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
 def _choosing(score: str, ratio: float = 0.5, **more: object) -> list[str]:
     options = {"score": score, "ratio": ratio, **more}
     return [f"{TOKENS}.{name}={value}" for name, value in options.items()]
-
-
-_LONG = "opd.max_length=192"
-_BEFORE_FALL = [_LONG, *_choosing("divergence", 0.9, mode="before_fall")]
 
 
 def _stages(*stages: str) -> list[str]:
@@ -64,10 +56,6 @@ def one_rank(folders) -> dict[str, dict]:
 
     cases = {score: case(_choosing(score), shown=SHOWN) for score in SCORES}
     cases |= {
-        f"{score}, in the head": case(_choosing(score, normalize="micro"), micro_batch=2, shown=SHOWN)
-        for score in [*READ_BY_HEAD, "soft_or"]
-    }
-    cases |= {
         "all": case([]),
         "none": case(_choosing("none", 0.1), shown=SHOWN),
         "ratio 1": case(_choosing("soft_or", 1.0)),
@@ -78,8 +66,8 @@ def one_rank(folders) -> dict[str, dict]:
         "first halves by hand": case([], rows=[_half(row) for row in uneven_rows()]),
         "horizon of 3": case([], sets=["opd.horizon.tokens=3"], micro_batch=2),
         "first 3 by hand": case([], rows=[_cut(row, slice(3)) for row in uneven_rows()]),
-        "last 2, half of them": case(_choosing("position"), sets=["opd.horizon.tokens=2", "opd.horizon.part=last"]),
-        "second last by hand": case([], rows=[_cut(row, slice(-2, -1)) for row in uneven_rows()]),
+        "first 2, half of them": case(_choosing("position"), sets=["opd.horizon.tokens=2"]),
+        "first by hand": case([], rows=[_cut(row, slice(1 if sum(row["mask"]) > 1 else 0)) for row in uneven_rows()]),
         "grown horizon": case([], sets=["opd.horizon.tokens=3", "opd.horizon.grow_until=4"], first_step=4),
         "forward KL": case([], sets=["opd.loss_type=forward_kl"]),
         "first stage": case([], sets=_stages("{until: 3}", "{loss_type: forward_kl}"), first_step=3),
@@ -88,8 +76,6 @@ def one_rank(folders) -> dict[str, dict]:
         "optimizer reset": case(
             [], sets=[*_stages("{until: 1}", "{optimizer: reset}"), *_PLAIN_ADAM], first_step=1, num_steps=2
         ),
-        "long": case([_LONG], rows=long_rows(), shown=range(8)),
-        "before the fall": case(_BEFORE_FALL, rows=long_rows(), shown=range(8)),
         "nan from the teacher": case(_choosing("soft_or", 0.1), nan_teacher=True),
     }
     return dict(zip(cases, run_cases(list(cases.values())), strict=True))
@@ -101,17 +87,12 @@ def two_ranks(folders) -> dict[str, dict]:
         rows = uneven_rows() if rows is None else rows
         return Case(**folders, rows=rows, overrides=list(overrides), micro_batch=micro_batch, shown=shown)
 
-    in_head = _choosing("entropy", normalize="micro")
     cases = {
         "soft_or": case(*_choosing("soft_or"), micro_batch=1),
         "sampled": case(*_choosing("entropy", mode="sample", scope="batch")),
-        "before the fall": case(*_BEFORE_FALL, rows=long_rows(), shown=range(8), micro_batch=1),
-        "soft_or, shared vocabulary": case(*_choosing("soft_or"), *SHARED_VOCABULARY),
         "soft_or, shared sequence": case(*_choosing("soft_or"), SHARED_SEQUENCE),
         "none, shared sequence": case(SHARED_SEQUENCE),
         "entropy, shared sequence": case(*_choosing("entropy"), SHARED_SEQUENCE),
-        "entropy, in the head": case(*in_head),
-        "in the head, shared sequence": case(*in_head, SHARED_SEQUENCE),
         "horizon of 3": case("opd.horizon.tokens=3"),
         "horizon of 3, shared sequence": case("opd.horizon.tokens=3", SHARED_SEQUENCE),
     }
@@ -156,7 +137,7 @@ def test_tokens_beyond_the_horizon_are_left_out_as_if_they_were_masked(one_rank,
 
 
 def test_tokens_are_chosen_among_those_within_the_horizon(one_rank):
-    _same(one_rank["last 2, half of them"], one_rank["second last by hand"])
+    _same(one_rank["first 2, half of them"], one_rank["first by hand"])
 
 
 def test_a_horizon_that_has_grown_to_whole_responses_and_the_first_stage_train_what_a_plain_run_trains(one_rank):
@@ -211,44 +192,18 @@ def test_the_teachers_hidden_states_are_made_for_chosen_tokens_only_where_the_st
         assert metrics["perf/teacher_cache_mb"] == pytest.approx(share * whole["perf/teacher_cache_mb"])
 
 
-def test_tokens_behind_the_fall_of_the_divergence_are_left_out(one_rank):
-    ends = {}
-    for row, view in one_rank["before the fall"]["seen"].rows.items():
-        divergence = one_rank["long"]["seen"].rows[row].divergence
-        ends[row] = min(end_of_signal(divergence), len(divergence) * 9 // 10)
-        assert view.kept.nonzero()[0].tolist() == list(range(ends[row]))
-    assert len(set(ends.values())) > 2  # rows end at places of their own
-    assert one_rank["before the fall"]["metrics"]["opd/num_tokens"] == sum(ends.values())
-
-
 def test_micro_batches_do_not_change_the_choice(one_rank):
     _same(one_rank["soft_or, 8 micro-batches"], one_rank["soft_or"])
 
 
-@pytest.mark.parametrize("case", ["soft_or", "sampled", "before the fall"])
+@pytest.mark.parametrize("case", ["soft_or", "sampled"])
 def test_ranks_change_neither_the_choice_nor_what_is_drawn_from_all_responses_together(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case])
 
 
-@pytest.mark.parametrize("case", ["soft_or, shared vocabulary", "soft_or, shared sequence", "entropy, shared sequence"])
-def test_ranks_that_share_sequences_or_vocabulary_choose_alike(one_rank, two_ranks, case):
+@pytest.mark.parametrize("case", ["soft_or, shared sequence", "entropy, shared sequence"])
+def test_ranks_that_share_sequences_choose_alike(one_rank, two_ranks, case):
     _same(two_ranks[case], one_rank[case.partition(",")[0]])
-
-
-@pytest.mark.parametrize("score", READ_BY_HEAD)
-def test_a_choice_in_the_head_is_that_of_the_whole_batch_where_no_scale_matters(one_rank, score):
-    _same(one_rank[f"{score}, in the head"], one_rank[score])
-
-
-def test_ranks_do_not_change_a_choice_in_the_head(one_rank, two_ranks):
-    _same(two_ranks["entropy, in the head"], one_rank["entropy"])
-
-
-def test_a_choice_in_the_head_trains_as_many_tokens_and_reports_its_share(one_rank):
-    in_head, of_all = one_rank["soft_or, in the head"]["metrics"], one_rank["soft_or"]["metrics"]
-    for name in ("opd/num_tokens", "opd/batch_size", "opd/importance/selected"):
-        assert in_head[name] == of_all[name], name
-    assert in_head["opd/importance/selected"] < in_head["opd/importance/divergence_covered"] <= 1.0
 
 
 def test_tokens_are_chosen_once_a_step_for_all_its_updates(one_rank):
@@ -263,10 +218,6 @@ def test_a_token_that_is_not_finite_is_chosen_and_skips_the_update(one_rank):
     assert not result["has_moved"]
     assert result["metrics"]["opd/skipped"] == 1
     assert any(result["nonfinite_rows"])
-
-
-def test_ranks_that_share_sequences_cannot_choose_in_the_head(two_ranks):
-    assert "normalize=micro" in two_ranks["in the head, shared sequence"]["error"]
 
 
 def _all_known(view) -> bool:
@@ -286,7 +237,7 @@ def test_without_a_choice_every_trained_token_of_the_rows_is_told_as_the_loss_sa
     assert 0 < max(view.divergence.max() for view in seen.rows.values()) <= metrics["opd/divergence_max"] * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("case", ["soft_or", "divergence", "soft_or, in the head", "divergence, in the head"])
+@pytest.mark.parametrize("case", ["soft_or", "divergence"])
 def test_a_choice_by_both_tells_all_tokens_and_which_are_in_the_loss(one_rank, case):
     seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
     counts = {row: sum(uneven_rows()[row]["mask"]) for row in seen.rows}
@@ -299,7 +250,7 @@ def test_a_choice_by_both_tells_all_tokens_and_which_are_in_the_loss(one_rank, c
     assert seen.density[..., 1].sum() == one_rank[case]["metrics"]["opd/num_tokens"]
 
 
-@pytest.mark.parametrize("case", ["random", "position", "entropy", "entropy, in the head"])
+@pytest.mark.parametrize("case", ["random", "position", "entropy"])
 def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in_the_loss(one_rank, case):
     seen, every = one_rank[case]["seen"], one_rank["none"]["seen"]
     for row, view in seen.rows.items():
@@ -312,9 +263,9 @@ def test_of_a_choice_that_reads_no_teacher_divergences_are_told_of_the_tokens_in
 
 
 @pytest.mark.parametrize(
-    "case", ["none, shared sequence", "soft_or", "soft_or, shared vocabulary", "soft_or, shared sequence",
-             "entropy, shared sequence", "entropy, in the head"],
-)  # fmt: skip
+    "case",
+    ["none, shared sequence", "soft_or", "soft_or, shared sequence", "entropy, shared sequence"],
+)
 def test_ranks_tell_together_what_one_rank_tells(one_rank, two_ranks, case):
     found, alone = two_ranks[case]["seen"], one_rank[case.partition(",")[0]]["seen"]
     assert found.rows.keys() == alone.rows.keys()

@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3Config
 
 from opd.batch import LossPositions
-from opd.worker.shared_teacher_cache import Holders, Regrouped
 from opd.worker.teacher_cache import Fetch
+from opd.worker.teacher_phase import Holders, Regrouped
 from opd.worker.ulysses import Slice, causal_within_rows, check_shareable, packed_sdpa
 
 BOUNDS = torch.tensor([0, 3, 4, 9])

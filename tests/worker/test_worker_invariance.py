@@ -40,9 +40,6 @@ HEADS = [("untied", "untied"), ("tied", "untied"), ("untied", "tied"), ("tied", 
 HALF_MASKED = uneven_rows(2) + [r | {"mask": [0] * len(r["mask"])} for r in uneven_rows(3, seed=9)[1:]]
 # Of 40 tokens, where data.max_prompt_length and data.max_response_length are 16.
 LONG_ROW = [*uneven_rows()[:-1], row(list(range(1, 25)), list(range(25, 41)))]
-SHARED = ["opd.vocab_parallel_size=2", "opd.chunk_size=6"]  # chunks of six tokens, three from each rank
-
-
 DYNAMIC = [
     "actor_rollout_ref.actor.use_dynamic_bsz=True",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=32",
@@ -127,7 +124,6 @@ def two_ranks(folders) -> dict[str, dict]:
     cases = {f"heads {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=1) for s, t in HEADS}
     cases |= {
         "empty rank": _case(folders, rows=empty, micro_batch=1),
-        "empty rank, shared vocabulary": _case(folders, rows=empty, micro_batch=1, overrides=SHARED),
         "no memory": _case(folders, rows=uneven_rows(), micro_batch=1, overrides=[NO_MEMORY]),
         "no memory, trained by tokens": _case(
             folders, rows=uneven_rows(), micro_batch=1, overrides=[NO_MEMORY], sets=["opd.train_tokens=100000"]
@@ -135,10 +131,6 @@ def two_ranks(folders) -> dict[str, dict]:
         "read by tokens": _case(folders, rows=uneven_rows(), micro_batch=1, sets=["opd.read_tokens=1"]),
         "2 mini-batches": _case(folders, rows=uneven_rows(), mini_batch=4, micro_batch=2),
     } | _not_finite(folders)
-    cases |= {
-        f"shared vocabulary {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=SHARED)
-        for s, t in HEADS
-    }
     cases |= {
         f"shared sequence {s}-{t}": _case(folders, s, t, rows=uneven_rows(), micro_batch=2, overrides=ULYSSES)
         for s, t in HEADS
@@ -161,9 +153,6 @@ def two_ranks(folders) -> dict[str, dict]:
         ),
         "shared sequence, one key head": _case(
             folders, "one key head", "one key head", rows=uneven_rows(), micro_batch=2, overrides=ULYSSES
-        ),
-        "shared sequence and vocabulary": _case(
-            folders, rows=uneven_rows(), micro_batch=2, overrides=[*ULYSSES, *SHARED]
         ),
         "shared sequence, no exchange": _case(
             folders, rows=uneven_rows(), overrides=[*ULYSSES, f"{MODEL}.override_config.attn_implementation=eager"]
@@ -255,7 +244,7 @@ def test_padding_removal_does_not_change_loss_or_gradient(one_rank, heads):
 
 
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("mode", ["heads", "shared vocabulary", "shared sequence"])
+@pytest.mark.parametrize("mode", ["heads", "shared sequence"])
 def test_two_ranks_give_the_loss_and_gradient_of_one(one_rank, two_ranks, heads, mode):
     # The original averages micro-batch means and then ranks (defect 5): uneven rows make that differ.
     alone, two = one_rank[f"heads {heads[0]}-{heads[1]}"], two_ranks[f"{mode} {heads[0]}-{heads[1]}"]
@@ -295,7 +284,6 @@ def test_a_rank_without_a_trained_token_neither_hangs_nor_changes_the_mean(folde
     # The original skips an all-padding micro-batch on one rank only, and FSDP's collectives hang (defect 4).
     alone = run_cases([_case(folders, rows=uneven_rows(4), micro_batch=1)])[0]
     _same(two_ranks["empty rank"], alone)
-    _same(two_ranks["empty rank, shared vocabulary"], alone)
 
 
 def test_ranks_read_by_the_longest_row_of_all_where_the_budget_holds_none(one_rank, two_ranks):
@@ -304,7 +292,7 @@ def test_ranks_read_by_the_longest_row_of_all_where_the_budget_holds_none(one_ra
 
 @pytest.mark.parametrize(
     "mode",
-    ["sequence untied-untied", "sequence, other cuts", "sequence, teacher cut otherwise", "sequence and vocabulary"],
+    ["sequence untied-untied", "sequence, other cuts", "sequence, teacher cut otherwise"],
 )
 def test_ranks_that_share_each_sequence_count_each_token_once(one_rank, two_ranks, mode):
     shared, alone = two_ranks[f"shared {mode}"], one_rank["heads untied-untied"]

@@ -77,8 +77,6 @@ class Case:
     """Rows whose tokens are asked for one by one; the result's `seen` is what all ranks tell."""
     teachers: dict[str, str] = field(default_factory=dict)
     """Several teachers by name in the place of `teacher`; a row's own is its `teacher`, a number in the order of names."""
-    blends: dict[str, tuple[str, dict[str, float]]] = field(default_factory=dict)
-    """Form and weights of blends of them by name, whose numbers follow those of the teachers."""
     saves_to: str = ""
     """Folder `global_step_N` of a checkpoint that is saved before the last step."""
     saves_beside: bool = False
@@ -174,13 +172,7 @@ def _teachers(case: Case) -> list[str]:
         f"teachers.{name}.{key}={value}"
         for name, path in case.teachers.items()
         for key, value in {"path": path, "dtype": "fp32", "offload": "true"}.items()
-    ] + [f"route.to={{{', '.join(f'{name}: {name}' for name in (*case.teachers, *case.blends))}}}", *_blends(case)]
-
-
-def _blends(case: Case) -> list[str]:
-    of = [(f"route.blends.{name}", blend) for name, blend in case.blends.items()]
-    shares = [f"{key}.weights.{name}={share}" for key, (_, weights) in of for name, share in weights.items()]
-    return [*(f"{key}.form={form}" for key, (form, _) in of), *shares]
+    ] + [f"route.to={{{', '.join(f'{name}: {name}' for name in case.teachers)}}}"]
 
 
 def cut_into_mini_batches(data: TensorDict, mini_batch: int) -> None:
@@ -372,8 +364,7 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.worker.answer_loss import sums
-    from opd.worker.answer_worker import AnswerWorker
+    from opd.worker.answer_worker import AnswerWorker, sums
 
     torch.manual_seed(0)
     worker = AnswerWorker(config=config(case), role="actor")

@@ -227,30 +227,21 @@
    },
    "overrides": [],
    "teachers": {},
-   "route": {"by": "data_source", "to": {}, "blends": {}},
+   "route": {"by": "data_source", "to": {}},
    "opd": {
     "loss_type": "reverse_kl",
     "divergence_weight": 1.0,
     "policy": {"weight": 0.0, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "norm_adv_by_std": true},
     "chunk_size": 256,
     "workspace_gib": 1.1,
-    "vocab_parallel_size": 1,
     "max_unshared_mass": 0.05,
     "loss_agg_mode": "token-mean",
     "importance": {
-     "tokens": {
-      "score": "none",
-      "ratio": 0.5,
-      "mode": "topk",
-      "scope": "rollout",
-      "position": "first",
-      "normalize": "global",
-      "entropy_clip_q": 0.98
-     },
+     "tokens": {"score": "none", "ratio": 0.5, "mode": "topk", "scope": "rollout", "position": "first", "entropy_clip_q": 0.98},
      "problems": {"weights": "none", "alpha": 1.0, "beta": 1.0, "drop": true, "recompute": {"at_stages": false, "num_samples": 8}}
     },
     "stages": [],
-    "horizon": {"part": "first", "applies": "train"},
+    "horizon": {"applies": "train"},
     "num_kept_rollouts": 4
    },
    "checkpoint": {"save_on_exit": true, "overlap": true}
@@ -317,30 +308,21 @@
    },
    "overrides": [],
    "teachers": {},
-   "route": {"by": "data_source", "to": {}, "blends": {}},
+   "route": {"by": "data_source", "to": {}},
    "opd": {
     "loss_type": "reverse_kl",
     "divergence_weight": 1.0,
     "policy": {"weight": 0.0, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "norm_adv_by_std": true},
     "chunk_size": 256,
     "workspace_gib": 1.1,
-    "vocab_parallel_size": 1,
     "max_unshared_mass": 0.05,
     "loss_agg_mode": "token-mean",
     "importance": {
-     "tokens": {
-      "score": "none",
-      "ratio": 0.5,
-      "mode": "topk",
-      "scope": "rollout",
-      "position": "first",
-      "normalize": "global",
-      "entropy_clip_q": 0.98
-     },
+     "tokens": {"score": "none", "ratio": 0.5, "mode": "topk", "scope": "rollout", "position": "first", "entropy_clip_q": 0.98},
      "problems": {"weights": "none", "alpha": 1.0, "beta": 1.0, "drop": true, "recompute": {"at_stages": false, "num_samples": 8}}
     },
     "stages": [],
-    "horizon": {"part": "first", "applies": "train"},
+    "horizon": {"applies": "train"},
     "num_kept_rollouts": 4
    },
    "checkpoint": {"save_on_exit": true, "overlap": true},

@@ -170,13 +170,6 @@
   "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
   "fix" "use a divisor") -}}
 {{- end -}}
-{{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if mod $v.num_ranks ($v.opd).vocab_parallel_size -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
-  "rule" (printf "it must divide the number of ranks (nnodes x gpus_per_node = %s)" (include "opd.text" $v.num_ranks))
-  "fix" "use a divisor") -}}
-{{- end -}}
-{{- end -}}
 {{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft") -}}
 {{- if mod $v.mini_rows $v.num_groups -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.ppo_mini_batch_size" "value" ($v.actor).ppo_mini_batch_size
@@ -237,40 +230,28 @@
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (eq (float64 (len ($v.route).to)) 0.0) (kindIs "invalid" ($v.route).all) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "route.to" "value" ($v.route).to
   "rule" "there are several teachers, and nothing says which one reads a row"
-  "fix" (printf "give the name of a teacher or blend for each value in the data's column %s: to: {VALUE: NAME}, or one for every row: all: NAME" (include "opd.text" ($v.route).by))) -}}
+  "fix" (printf "give the name of a teacher for each value in the data's column %s: to: {VALUE: NAME}, or one for every row: all: NAME" (include "opd.text" ($v.route).by))) -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" ($v.route).all)) (gt (float64 (len ($v.route).to)) 0.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "route.all" "value" ($v.route).all
   "rule" "one reads every row, or each row has its own by route.to"
   "fix" "remove route.all or route.to") -}}
 {{- end -}}
-{{- if and (not (kindIs "invalid" ($v.route).all)) (not (has (toString ($v.route).all) (keys $v.teachers | sortAlpha))) (not (has (toString ($v.route).all) (keys ($v.route).blends | sortAlpha))) -}}
+{{- if and (not (kindIs "invalid" ($v.route).all)) (not (has (toString ($v.route).all) (keys $v.teachers | sortAlpha))) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "route.all" "value" ($v.route).all
-  "rule" "there is no teacher of that name under teachers, and no blend under route.blends"
+  "rule" "there is no teacher of that name under teachers"
   "fix" "name one that is there, or add it") -}}
 {{- end -}}
 {{- range $index, $item := keys ($v.route).to | sortAlpha -}}
-{{- if and (not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha))) (not (has (toString (index ($v.route).to $item)) (keys ($v.route).blends | sortAlpha))) -}}
+{{- if not (has (toString (index ($v.route).to $item)) (keys $v.teachers | sortAlpha)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" (printf "route.to.%s" (include "opd.text" $item)) "value" (index ($v.route).to $item)
-  "rule" "there is no teacher of that name under teachers, and no blend under route.blends"
+  "rule" "there is no teacher of that name under teachers"
   "fix" "name one that is there, or add it") -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $item := keys ($v.route).blends | sortAlpha -}}
-{{- if has (toString $item) (keys $v.teachers | sortAlpha) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" (printf "route.blends.%s" (include "opd.text" $item)) "value" $item
-  "rule" "a teacher has that name, and route and metrics tell them apart by it"
-  "fix" "give the blend another name") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.actor).ulysses_sequence_parallel_size) 1.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "actor.ulysses_sequence_parallel_size" "value" ($v.actor).ulysses_sequence_parallel_size
   "rule" "ranks that share a sequence read one teacher's hidden states for all their tokens, and there are several teachers"
-  "fix" "set it to 1, or use one teacher") -}}
-{{- end -}}
-{{- if and (gt (float64 (len $v.teachers)) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.vocab_parallel_size" "value" ($v.opd).vocab_parallel_size
-  "rule" "ranks that share the heads read one teacher's hidden states for all their tokens, and there are several teachers"
   "fix" "set it to 1, or use one teacher") -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (not (kindIs "invalid" ($v.teacher).refresh_every)) (gt (float64 ($v.teacher).refresh_every) 0.0) (or (ne ($v.teacher).path ($v.model).path) (ne ($v.teacher).revision ($v.model).revision)) -}}
@@ -365,18 +346,6 @@
   "rule" (printf "it belongs to loss_type topk_reverse_kl; loss_type %s compares all tokens" (include "opd.text" ($v.opd).loss_type))
   "fix" "remove the key, or set opd.loss_type: topk_reverse_kl") -}}
 {{- end -}}
-{{- if and (has (toString ($v.opd).loss_type) (list "sampled_reverse_kl" "topk_reverse_kl")) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.loss_type" "value" ($v.opd).loss_type
-  "rule" "it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
-  "fix" "use reverse_kl, or opd.vocab_parallel_size: 1") -}}
-{{- end -}}
-{{- range $index, $item := ($v.opd).stages -}}
-{{- if and (not (kindIs "invalid" ($item).loss_type)) (has (toString ($item).loss_type) (list "sampled_reverse_kl" "topk_reverse_kl")) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.loss_type" (include "opd.text" $index)) "value" ($item).loss_type
-  "rule" "it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
-  "fix" "use reverse_kl, or opd.vocab_parallel_size: 1") -}}
-{{- end -}}
-{{- end -}}
 {{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (eq (float64 $v.num_samples) 1.0) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
   "rule" "advantages compare the samples of one prompt, and rollout.num_samples is 1"
@@ -387,18 +356,6 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
   "rule" "advantages compare the samples of one prompt, and rollout.num_samples is 1"
   "fix" "set rollout.num_samples to 2 or more, or the weight to 0") -}}
-{{- end -}}
-{{- end -}}
-{{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.policy.weight" "value" (($v.opd).policy).weight
-  "rule" "a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
-  "fix" "set opd.vocab_parallel_size to 1, or the weight to 0") -}}
-{{- end -}}
-{{- range $index, $item := ($v.opd).stages -}}
-{{- if and (not (kindIs "invalid" ($item).policy_weight)) (gt (float64 ($item).policy_weight) 0.0) (gt (float64 ($v.opd).vocab_parallel_size) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" (printf "opd.stages.%s.policy_weight" (include "opd.text" $index)) "value" ($item).policy_weight
-  "rule" "a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices"
-  "fix" "set opd.vocab_parallel_size to 1, or the weight to 0") -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (float64 (($v.opd).policy).weight) 0.0) (eq (toString (($v.opd).horizon).applies) "generate") -}}
@@ -438,31 +395,6 @@
   "rule" "the log ratio of a sampled token estimates the reverse KL where the student has sampled it"
   "fix" "use rollouts: student, or loss_type: reverse_kl") -}}
 {{- end -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
-  "rule" "with normalize micro the number of tokens that an update trains would depend on how it is cut"
-  "fix" "use scope: rollout, or normalize: global") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).normalize) "micro") (has (toString ((($v.opd).importance).tokens).score) (list "entropy" "entropy_length" "soft_or" "q3" "divergence")) (gt (float64 $v.num_sharing) 1.0) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
-  "rule" "a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch"
-  "fix" "use normalize: global, or actor.ulysses_sequence_parallel_size: 1") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (has (toString ((($v.opd).importance).tokens).score) (list "none" "random" "position")) -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.mode" "value" ((($v.opd).importance).tokens).mode
-  "rule" (printf "%s has no value that could fall in the course of a response" (include "opd.text" ((($v.opd).importance).tokens).score))
-  "fix" "use score: divergence, as the papers' signal of a teacher, or mode: topk") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (eq (toString ((($v.opd).importance).tokens).scope) "batch") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.scope" "value" ((($v.opd).importance).tokens).scope
-  "rule" "each response has a fall of its own (mode before_fall)"
-  "fix" "use scope: rollout") -}}
-{{- end -}}
-{{- if and (eq (toString ((($v.opd).importance).tokens).mode) "before_fall") (eq (toString ((($v.opd).importance).tokens).normalize) "micro") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.tokens.normalize" "value" ((($v.opd).importance).tokens).normalize
-  "rule" "how many tokens lie ahead of a fall is known only when all are scored (mode before_fall), and the loss is divided by their number"
-  "fix" "use normalize: global") -}}
 {{- end -}}
 {{- if and (ne (toString ((($v.opd).importance).problems).weights) "none") (kindIs "invalid" ((($v.opd).importance).problems).pass_rates) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.importance.problems.pass_rates" "value" ((($v.opd).importance).problems).pass_rates
@@ -548,15 +480,6 @@
   "fix" "use rollouts: student, or kind: opd") -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "opd" "opd-agent") -}}
-{{- if and (eq (toString (($v.opd).horizon).applies) "generate") (eq (toString (($v.opd).horizon).part) "last") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
-  "rule" "the last tokens of a response are known once it has been generated whole"
-  "fix" "use part: first, or applies: train") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "opd-agent") -}}
 {{- if eq (toString (($v.opd).horizon).applies) "generate" -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "opd.horizon.applies" "value" (($v.opd).horizon).applies
   "rule" "a conversation with tools has a length for each of its turns, and is ended by data.max_response_length"

@@ -7,9 +7,15 @@ from opd.batch.builder import (
     build_opd_batch_from_verl_batch,
     build_opd_batch_multiturn,
 )
-from opd.batch.metrics import ToolMaskCounts, tool_mask_counts, tool_mask_metrics
-from opd.batch.positions import LossPositions, loss_positions, padded_row_starts
-from opd.batch.rows import RolloutRows
+from opd.batch.rows import (
+    LossPositions,
+    RolloutRows,
+    ToolMaskCounts,
+    loss_positions,
+    padded_row_starts,
+    tool_mask_counts,
+    tool_mask_metrics,
+)
 from opd.batch.sources import rows_from_batch, rows_from_messages
 
 __all__ = [

@@ -96,14 +96,12 @@ class Policy(Section):
     norm_adv_by_std: bool = Field(default=True, description="Divide a prompt's advantages by their standard deviation.")
 
 
-Score = Literal["none", "random", "position", "entropy", "entropy_length", "divergence", "soft_or", "q3"]
-Mode = Literal["topk", "bottomk", "sample", "before_fall"]
+Score = Literal["none", "random", "position", "entropy", "divergence", "soft_or", "q3"]
+Mode = Literal["topk", "bottomk", "sample"]
 Scope = Literal["rollout", "batch"]
 Position = Literal["first", "last"]
-_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "entropy_length", "soft_or", "q3")
+_NEED_ENTROPY: tuple[Score, ...] = ("entropy", "soft_or", "q3")
 _NEED_DIVERGENCE: tuple[Score, ...] = ("divergence", "soft_or", "q3")
-NEED_STUDENT = tuple(dict.fromkeys((*_NEED_ENTROPY, *_NEED_DIVERGENCE)))
-"""Scores for which the student must have read the tokens before any is chosen."""
 
 
 class TokenImportance(Section):
@@ -119,21 +117,12 @@ class TokenImportance(Section):
     )
     mode: Mode = Field(
         default="topk",
-        description="Keep the highest scores, the lowest, draw without replacement in proportion to them (`random` draws), or "
-        "keep the first tokens, at most that share, up to where the score falls for good.",
+        description="Keep the highest scores, the lowest, or draw without replacement in proportion to them (`random` draws).",
     )
     scope: Scope = Field(
         default="rollout", description="What the share is taken of: each response, or all of a step together."
     )
-    position: Position = Field(
-        default="first", description="End of a response that `position` and `entropy_length` keep."
-    )
-    normalize: Literal["global", "micro"] = Field(
-        default="global",
-        description="Score all of a step's tokens in a pass of the student of its own, or each micro-batch's inside of its "
-        "forward, which needs no such pass. A micro-batch's scale of `soft_or`, `q3` and `entropy_length` is its own. On packed rows "
-        "of a GPU the memory plan sets its length unless opd.train_tokens does.",
-    )
+    position: Position = Field(default="first", description="End of a response that `position` keeps.")
     entropy_clip_q: Quantile = Field(
         default=0.98,
         description="Quantile that cuts off the entropy before `soft_or` and `q3` scale it to [0, 1]; 1: uncut.",
@@ -143,19 +132,9 @@ class TokenImportance(Section):
     )
 
     @property
-    def in_head(self) -> bool:
-        """Whether the choice is made within each micro-batch, by the student's head."""
-        return self.normalize == "micro" and self.needs_student
-
-    @property
-    def settles(self) -> bool:
-        """Whether a rollout's choice is final when its own tokens are scored: it shares no scale with others."""
-        return self.scope == "rollout" and self.score in ("entropy", "divergence")
-
-    @property
     def needs_student(self) -> bool:
         """Whether the student must have read the tokens before any is chosen."""
-        return self.score in NEED_STUDENT
+        return self.score in (*_NEED_ENTROPY, *_NEED_DIVERGENCE)
 
     @property
     def needs_teacher(self) -> bool:
@@ -211,7 +190,7 @@ class Importance(Section):
 
 
 LossType = Literal["reverse_kl", "forward_kl", "jsd", "sampled_reverse_kl", "topk_reverse_kl"]
-"""The last two are what others take in the place of the reverse KL, to compare it with: `opd.losses.comparisons`."""
+"""The last two are what others take in the place of the reverse KL, to compare it with: `opd.losses.rows`."""
 
 
 def _share_or_step(value: float) -> float:
@@ -271,12 +250,11 @@ class Stage(Section):
 
 
 class Horizon(Section):
-    """How much of each response counts, from its start or its end."""
+    """How much of each response counts, from its start."""
 
     tokens: Count | None = Field(
-        default=None, description="Tokens of a response that are trained on, in the first step; unset: all."
+        default=None, description="First tokens of a response that are trained on, in the first step; unset: all."
     )
-    part: Literal["first", "last"] = Field(default="first", description="End of the response that they are of.")
     applies: Literal["train", "generate"] = Field(
         default="train",
         description="Leave the others out of the loss, or do not generate them either (in training; validation is whole).",
@@ -328,9 +306,6 @@ class Opd(Section):
     )
     workspace_gib: float = Field(
         default=1.1, gt=0, description="GiB of GPU memory for the logits of the fused head; more is faster."
-    )
-    vocab_parallel_size: Count = Field(
-        default=1, description="Ranks that share the two output heads by vocabulary, and each other's tokens."
     )
     activation_budget: float | None = Field(
         default=None,

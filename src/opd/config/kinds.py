@@ -11,7 +11,7 @@ from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Rec
 from opd.config.prompt_template import column_names
 from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
-from opd.config.sections import Agent, Data, Model, Reader, Reward, Rollout, Route, Teacher, TeacherName
+from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher, TeacherName
 
 EnvName = Annotated[str, Field(pattern=ENV_PATTERN)]
 Update = Annotated[Actor, Field(description="Optimizer, batch split, memory.")]
@@ -96,9 +96,7 @@ class DistillationSpec(SamplingSpec):
         default_factory=dict,
         description="Several teachers in its place: a name for each, with the keys of `teacher`.",
     )
-    route: Route = Field(
-        default_factory=Route, description="Which of several teachers, or which blend of them, reads a row."
-    )
+    route: Route = Field(default_factory=Route, description="Which of several teachers reads a row.")
     opd: Opd = Field(description="The divergence.")
     trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Which checkpoints stay.")
@@ -111,14 +109,9 @@ class DistillationSpec(SamplingSpec):
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
 
     @property
-    def readers(self) -> tuple[Reader, ...]:
-        """Of several teachers who may read a row: each of them, then each blend, in the order of their names."""
-        return Reader.all_of(self.teachers, self.route)
-
-    @property
-    def routed(self) -> tuple[Reader, ...]:
-        """Those of `readers` that some value of the column leads to."""
-        return tuple(reader for reader in self.readers if reader.name in self.route.names)
+    def routed(self) -> tuple[str, ...]:
+        """The names of several teachers that some value of the column leads to, in order."""
+        return tuple(name for name in sorted(self.teachers) if name in self.route.names)
 
     @property
     def learns_from_rewards(self) -> bool:

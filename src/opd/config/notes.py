@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opd.config.defaults import DEFAULTS, Lookup
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec
-from opd.config.rules.terms import IS_PACKED, UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
+from opd.config.rules.terms import UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
 
 
 def _unread_sizes(spec: DistillationSpec) -> list[str]:
@@ -20,38 +20,21 @@ def notes(spec: BaseSpec) -> list[str]:
     """What is allowed but probably not meant, one sentence each."""
     out = []
     if isinstance(spec, DistillationSpec):
-        reading = {number for reader in spec.routed for number in reader.teachers}
-        idle = [name for number, name in enumerate(sorted(spec.teachers)) if number not in reading]
+        idle = [name for name in sorted(spec.teachers) if name not in spec.routed]
         out += [
             f"teachers.{name}: no value in route.to leads to it, so it is loaded and reads nothing" for name in idle
         ]
-        out += [
-            f"route.blends.{name}: nothing leads to it, so it is not used"
-            for name in spec.route.blends
-            if name not in spec.route.names
-        ]
-        if spec.device == "cuda" and (blends := [reader.name for reader in spec.routed if len(reader.teachers) > 1]):
-            out.append(
-                f"route.blends: the fused CUDA kernels have no blend of teachers: rows of {', '.join(blends)} run through plain fp32 "
-                "products, which are slower; the memory plan counts them, its times do not"
-            )
         if spec.device == "cuda" and spec.opd.without_kernels:
             lacking = ", ".join(spec.opd.without_kernels)
             out.append(
                 f"opd: the fused CUDA kernels have no {lacking.removeprefix('the ')}: where it is used the heads run as plain fp32 products, "
-                "which are slower; the memory plan counts them, its times do not"
+                "which are slower"
             )
         out += [
             f"{key}: this distillation does not read it: opd.train_tokens says how its update is cut, or, on packed rows of a GPU where "
             "that is unset, the memory plan"
             for key in _unread_sizes(spec)
         ]
-        tokens = spec.opd.importance.tokens
-        if tokens.in_head and not tokens.settles and spec.opd.train_tokens is None and holds(IS_PACKED, spec):
-            out.append(
-                f"opd.importance.tokens.normalize micro: the scale of {tokens.score} is that of a micro-batch, which the memory plan makes as "
-                "long as the GPU has room for, so another GPU may train on other tokens; set opd.train_tokens, or normalize: global"
-            )
         if spec.rollout.schedule == "carry":
             num_servers = spec.trainer.nnodes * spec.trainer.gpus_per_node // spec.rollout.tensor_parallel_size
             of_each = -(-carried_sizes(spec)[0] // num_servers)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -17,7 +15,6 @@ from opd.config.base import (
     Natural,
     Offload,
     Paths,
-    Positive,
     Probability,
     Section,
     Text,
@@ -27,7 +24,6 @@ from opd.config.prompt_template import checked
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
-BlendForm = Literal["mixture", "sum"]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
 RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
 
@@ -84,19 +80,6 @@ class Teacher(Section):
     )
 
 
-class Blend(Section):
-    """Several teachers that read a row together."""
-
-    form: BlendForm = Field(
-        default="mixture",
-        description="`mixture`: the divergence from the weighted mean of the teachers' probabilities; `sum`: the weighted mean of the "
-        "divergences from each teacher.",
-    )
-    weights: dict[TeacherName, Positive] = Field(
-        min_length=1, description="Weight of each teacher by its name; their shares are the weights over their sum."
-    )
-
-
 class Route(Section):
     """Which of several teachers reads a row."""
 
@@ -105,50 +88,20 @@ class Route(Section):
     )
     to: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Name of the teacher or blend for each value in that column; several values may have the same one.",
+        description="Name of the teacher for each value in that column; several values may have the same one.",
     )
     all: Text | None = Field(
-        default=None, description="Name of the teacher or blend of every row, in the place of `by` and `to`."
-    )
-    blends: dict[TeacherName, Blend] = Field(
-        default_factory=dict, description="Teachers that read a row together: a name for each combination of them."
+        default=None, description="Name of the teacher of every row, in the place of `by` and `to`."
     )
 
     def of(self, value: object) -> str | None:
-        """The teacher's or blend's name for a row with this value in the column; None: it leads to none."""
+        """The teacher's name for a row with this value in the column; None: it leads to none."""
         return self.all or self.to.get(str(value))
 
     @property
     def names(self) -> set[str]:
-        """Every teacher and blend that some value leads to."""
+        """Every teacher that some value leads to."""
         return {*self.to.values()} if self.all is None else {self.all}
-
-
-class Reader(NamedTuple):
-    """Who reads a row of several teachers: one, or a blend of them."""
-
-    name: str
-    teachers: tuple[int, ...]
-    """Their numbers in the order of `named_teachers`."""
-    shares: tuple[float, ...] = (1.0,)
-    """Of each; their sum is 1."""
-    form: BlendForm = "mixture"
-
-    @classmethod
-    def all_of(cls, teachers: Collection[str], route: Route) -> tuple[Reader, ...]:
-        """Each of the teachers, then each blend, in the order of their names."""
-        numbers = {name: number for number, name in enumerate(sorted(teachers))}
-        alone = [cls(name, (number,)) for name, number in numbers.items()]
-        return (*alone, *(cls._of_blend(name, route.blends[name], numbers) for name in sorted(route.blends)))
-
-    @classmethod
-    def _of_blend(cls, name: str, blend: Blend, numbers: Mapping[str, int]) -> Reader:
-        """What is no teacher's name is left to the rules."""
-        known = sorted(name for name in blend.weights if name in numbers)
-        largest = max((blend.weights[teacher] for teacher in known), default=1.0)
-        scaled = [blend.weights[teacher] / largest for teacher in known]  # a sum of the largest floats has no end
-        shares = tuple(weight / math.fsum(scaled) for weight in scaled)
-        return cls(name, tuple(numbers[teacher] for teacher in known), shares, blend.form)
 
 
 class Split(Section):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from opd.config.algorithm import Horizon, Opd, Stage
-from opd.importance.rows import places
+from opd.importance.tokens import places
 
 
 def step_at(point: float, total_steps: int) -> int:
@@ -57,16 +57,14 @@ def horizon_at(horizon: Horizon, step: int, *, total_steps: int, response_length
     return horizon.tokens + max(response_length - horizon.tokens, 0) * max(step - 1, 0) // way
 
 
-def within_horizon(row_index: Tensor, *, tokens: int, part: Literal["first", "last"]) -> Tensor:
-    """[T] bool: whether each of T trained tokens is among the first, or the last, of its response.
+def within_horizon(row_index: Tensor, *, tokens: int) -> Tensor:
+    """Return [T] bool, true for the first of the T trained tokens of each response.
 
     Args:
         row_index: [T] int64, the response of each token.
         tokens: how many of each response.
-        part: `first` or `last`.
     """
-    place, size = places(row_index)
-    return place < tokens if part == "first" else size - place <= tokens
+    return places(row_index)[0] < tokens
 
 
 class Weights(NamedTuple):

@@ -1,7 +1,7 @@
 """Scores of tokens by student entropy and divergence, and the choice of the tokens that are trained on.
 
 TIP, https://arxiv.org/abs/2604.14084. Each function takes the tokens over which it normalises and among which it chooses:
-all of a global batch, gathered from its ranks, or those of one micro-batch.
+all of a global batch, gathered from its ranks.
 """
 
 from fractions import Fraction
@@ -12,8 +12,17 @@ from torch import Tensor
 
 from opd.config.algorithm import LossType, Mode, Position, Scope, Score, TokenImportance
 from opd.importance.counter import uniform
-from opd.importance.fall import before_fall
-from opd.importance.rows import places
+
+
+def places(row_index: Tensor) -> tuple[Tensor, Tensor]:
+    """[T] place of each token among those of its row, in their order, and [T] number of tokens of its row."""
+    order = row_index.argsort(stable=True)
+    _, counts = torch.unique_consecutive(row_index[order], return_counts=True)
+    starts = counts.cumsum(0) - counts
+    place, size = torch.empty_like(row_index), torch.empty_like(row_index)
+    place[order] = torch.arange(len(row_index), device=row_index.device) - starts.repeat_interleave(counts)
+    size[order] = counts.repeat_interleave(counts)
+    return place, size
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -123,7 +132,7 @@ def token_scores(
     """[T] scores of a selection: the higher, the rather a token is kept.
 
     Args:
-        entropy: [T] the student's, for the scores that need it (`entropy`, `entropy_length`, `soft_or`, `q3`).
+        entropy: [T] the student's, for the scores that need it (`entropy`, `soft_or`, `q3`).
         divergence: [T], for the scores that need it, by `scored_divergence`.
 
     Raises:
@@ -136,11 +145,6 @@ def token_scores(
             return _from_end(row_index, selection.position)
         case "entropy" if entropy is not None:
             return _finite_or_first(_wide(entropy))
-        case "entropy_length" if entropy is not None:
-            entropy = _wide(entropy)
-            from_end = _from_end(row_index, selection.position)
-            high = entropy >= _counted_quantile(entropy, mask, 0.5) if len(entropy) else mask
-            return from_end + high.double()
         case "divergence" if divergence is not None:
             return _finite_or_first(_wide(divergence))
         case "soft_or" if entropy is not None and divergence is not None:
@@ -201,8 +205,7 @@ def select_tokens(
             micro-batch and on any rank if the number names the rollout there too.
         ratio: share to keep, 0 to 1.
         mode: `topk` the highest scores; `bottomk` the lowest; `sample` without replacement, each draw with probability
-            proportional to the score among what is left (scores of 0 and below come last); `before_fall` the first
-            tokens, as many of them as lie ahead of the scores' fall (`opd.importance.fall`).
+            proportional to the score among what is left (scores of 0 and below come last).
         scope: what floor(ratio * m) is taken of; for `batch` equal scores are kept in the order of the tensor.
         seed: of `sample`; each token draws by (seed, rollout, place in the rollout).
 
@@ -210,25 +213,15 @@ def select_tokens(
         [T] bool, True = trained on.
 
     Raises:
-        ValueError: inputs of different length, an unknown mode or scope, `before_fall` with scope `batch`, or a ratio
-            outside of [0, 1].
+        ValueError: inputs of different length, an unknown mode or scope, or a ratio outside of [0, 1].
     """
     if not len(scores) == len(mask) == len(row_index):
         raise ValueError(f"scores {len(scores)}, mask {len(mask)}, row_index {len(row_index)}: must have one length T")
     if mode not in get_args(Mode) or scope not in get_args(Scope):
         raise ValueError(f"mode={mode!r}, scope={scope!r}: {', '.join(get_args(Mode))}; {', '.join(get_args(Scope))}")
-    if mode == "before_fall":
-        if scope == "batch":
-            raise ValueError(
-                "mode='before_fall', scope='batch': each rollout has a fall of its own; use scope='rollout'"
-            )
-        ahead = mask.clone()
-        ahead[mask] = before_fall(scores[mask], row_index[mask])
-        first = select_tokens(-places(row_index)[0].double(), mask=mask, row_index=row_index, ratio=ratio)
-        return ahead & first
     scores = comparable(scores)
     if mode == "sample":
-        scores = sampling_keys(scores, sampling_noise(row_index, seed))
+        scores = _sampling_keys(scores, row_index, seed)
     candidates = mask.nonzero().squeeze(1)
     group = row_index[candidates] if scope == "rollout" else torch.zeros_like(candidates)
     _, group, sizes = group.unique(return_inverse=True, return_counts=True)
@@ -264,16 +257,14 @@ def best_of_groups(scores: Tensor, place: Tensor, num_kept: Tensor, longest: int
     return torch.empty_like(order, dtype=torch.bool).scatter_(1, order, is_best).view(-1)[place]
 
 
-def sampling_noise(row_index: Tensor, seed: int) -> Tensor:
-    """[T] float64 Gumbel noise by (seed, rollout, place in the rollout)."""
+def _sampling_keys(scores: Tensor, row_index: Tensor, seed: int) -> Tensor:
+    """Return [T] log score + Gumbel noise by (seed, rollout, place in the rollout).
+
+    Their largest k are k draws without replacement (Efraimidis and Spirakis 2006).
+    """
     rows, place = row_index.cpu(), places(row_index)[0].cpu()
     noise = -torch.log(-torch.log(torch.from_numpy(uniform(seed, rows.numpy(), place.numpy()))))
-    return noise.to(row_index.device)
-
-
-def sampling_keys(scores: Tensor, noise: Tensor) -> Tensor:
-    """[T] log score + Gumbel noise: their largest k are k draws without replacement (Efraimidis and Spirakis 2006)."""
-    return scores.double().clamp(min=0.0).log() + noise
+    return scores.double().clamp(min=0.0).log() + noise.to(row_index.device)
 
 
 def num_kept(ratio: float, num_tokens: int) -> int:
@@ -285,3 +276,43 @@ def num_kept(ratio: float, num_tokens: int) -> int:
     if not 0.0 <= ratio <= 1.0:
         raise ValueError(f"ratio={ratio!r}: must lie between 0 and 1; it is the share of the tokens that is kept")
     return int(Fraction(str(ratio)) * num_tokens)
+
+
+QUANTILES = (0.5, 0.9, 0.98)
+
+
+def selection_metrics(
+    kept: Tensor, row_index: Tensor, *, entropy: Tensor | None = None, divergence: Tensor | None = None
+) -> dict[str, float]:
+    """Metrics over all trained tokens of a batch.
+
+    - `selected`: share of the tokens that is kept.
+    - `rollouts_without`: rollouts with trained tokens of which none is kept (fewer than 1 / ratio of them).
+    - `entropy_p50` ..., `divergence_p50` ...: quantiles in nats, of all tokens.
+    - `divergence_covered`: share of the divergence's sum that lies on kept tokens.
+    - `q1` ... `q4`: TIP's quadrants as shares of all tokens, high meaning above the median of the batch: Q1 both high,
+      Q2 entropy only, Q3 divergence only, Q4 neither. `q1_selected` ...: the same of the kept tokens.
+
+    Args:
+        kept: [T] bool, one entry a trained token. row_index: [T] int64.
+        entropy, divergence: [T] where they were scored.
+    """
+    if not len(kept):
+        return {}
+    num_rollouts = len(row_index.unique())
+    out = {
+        "selected": float(kept.double().mean()),
+        "rollouts_without": float(num_rollouts - len(row_index[kept].unique())),
+    }
+    for name, values in (("entropy", entropy), ("divergence", divergence)):
+        if values is not None:
+            out |= {f"{name}_p{round(100 * q)}": float(quantile(values, q)) for q in QUANTILES}
+    if divergence is not None and (total := float(divergence.double().sum())) > 0:
+        out["divergence_covered"] = float(divergence[kept].double().sum()) / total
+    if entropy is not None and divergence is not None:
+        is_h, is_d = (values > quantile(values, 0.5) for values in (entropy, divergence))
+        quadrants = {"q1": is_h & is_d, "q2": is_h & ~is_d, "q3": ~is_h & is_d, "q4": ~is_h & ~is_d}
+        for name, inside in quadrants.items():
+            out[name] = float(inside.double().mean())
+            out[f"{name}_selected"] = float(inside[kept].double().sum()) / max(int(kept.sum()), 1)
+    return out

@@ -1,7 +1,6 @@
 """Divergences between student and teachers, from logits or straight from hidden states, and the weights of their sums."""
 
-from opd.losses.blend import Blend
-from opd.losses.chunked import blended_divergence, chunked_divergence
+from opd.losses.chunked import chunked_divergence
 from opd.losses.divergence import COMPARISONS, DIVERGENCE_KINDS, DivergenceKind, divergence
 from opd.losses.output import DivergenceOutput
 from opd.losses.policy import PolicyTerm
@@ -10,11 +9,9 @@ from opd.losses.weighting import reward_weights, token_weights
 __all__ = [
     "COMPARISONS",
     "DIVERGENCE_KINDS",
-    "Blend",
     "DivergenceKind",
     "DivergenceOutput",
     "PolicyTerm",
-    "blended_divergence",
     "chunked_divergence",
     "divergence",
     "reward_weights",

@@ -1,18 +1,15 @@
 """The divergence from hidden states: both output heads and the loss, chunk by chunk, with the gradient made in the forward."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opd.losses.blend import Blend, blended_rows
 from opd.losses.divergence import COMPARISONS, DIVERGENCE_KINDS, DivergenceKind, check_divergence, compute_dtype
 from opd.losses.output import DivergenceOutput
 from opd.losses.policy import PolicyTerm
-
-_ALONE = Blend(form="mixture", shares=(1.0,))
+from opd.losses.rows import row_statistics
 
 
 def chunked_divergence(
@@ -60,67 +57,17 @@ def chunked_divergence(
     Raises:
         ValueError: shapes that do not match, unequal vocabularies without `valid_vocab`, or an undefined divergence.
     """
-    return blended_divergence(
-        student_hidden,
-        student_weight,
-        [(teacher_hidden, teacher_weight)],
-        _ALONE,
-        kind,
-        token_weights=token_weights,
-        beta=beta,
-        temperature=temperature,
-        chunk_size=chunk_size,
-        valid_vocab=valid_vocab,
-        token_ids=token_ids,
-        top_k=top_k,
-        policy=policy,
-    )
-
-
-def blended_divergence(
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    teachers: Sequence[tuple[Tensor, Tensor]],
-    blend: Blend,
-    kind: DivergenceKind,
-    *,
-    token_weights: Tensor,
-    beta: float,
-    temperature: float,
-    chunk_size: int,
-    valid_vocab: int | None = None,
-    token_ids: Tensor | None = None,
-    top_k: int = 0,
-    policy: PolicyTerm | None = None,
-) -> DivergenceOutput:
-    """`chunked_divergence` of several teachers of the same tokens, in one pass over the student's logits.
-
-    A chunk has the student's logits, one teacher's at a time, and what `blended_rows` keeps of those before. Per-token
-    outputs of the teacher's side are those of the mixture, or of a sum the mean of the teachers' own.
-
-    Args:
-        teachers: hidden states [T, d_k] and head [V_k, d_k] of each; they receive no gradient.
-        blend: of as many teachers.
-
-    Raises:
-        ValueError: as `chunked_divergence`; or other teachers than shares.
-    """
-    if len(teachers) != len(blend.shares):
-        raise ValueError(f"{len(teachers)} teachers with {len(blend.shares)} shares: give one share for each")
-    vocab = None
-    for teacher_hidden, teacher_weight in teachers:
-        check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
-        vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
-    assert vocab is not None  # a blend has a share
+    check_arguments(kind, beta, temperature, chunk_size, (student_hidden, teacher_hidden, token_weights, token_ids))
+    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
     if kind == "topk_reverse_kl" and top_k < 1:
         raise ValueError(f"top_k={top_k} with kind='topk_reverse_kl': must be at least 1 token")
     if policy is not None and token_ids is None:
         raise ValueError("token_ids=None with a policy gradient: give the sampled tokens")
     # Inside a Function's forward grad mode is always off, so the caller's mode is passed in.
-    call = _Call(kind, beta, temperature, chunk_size, vocab, torch.is_grad_enabled(), top_k, policy, blend)
-    sides = tuple((hidden.detach(), weight.detach()) for hidden, weight in teachers)
+    call = _Call(kind, beta, temperature, chunk_size, vocab, torch.is_grad_enabled(), top_k, policy)
+    teacher = (teacher_hidden.detach(), teacher_weight.detach())
     loss_sum, statistics = _ChunkedDivergence.apply(
-        student_hidden, student_weight, sides, token_weights.detach(), token_ids, call
+        student_hidden, student_weight, teacher, token_weights.detach(), token_ids, call
     )
     nonfinite = ~torch.isfinite(statistics[:3]).all(dim=0)
     return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab)
@@ -179,7 +126,6 @@ class _Call(NamedTuple):
     with_gradient: bool
     top_k: int
     policy: PolicyTerm | None
-    blend: Blend
 
 
 class _ChunkedDivergence(torch.autograd.Function):
@@ -188,12 +134,12 @@ class _ChunkedDivergence(torch.autograd.Function):
         ctx: Any,
         student_hidden: Tensor,
         student_weight: Tensor,
-        teachers: tuple[tuple[Tensor, Tensor], ...],
+        teacher: tuple[Tensor, Tensor],
         token_weights: Tensor,
         token_ids: Tensor | None,
         call: _Call,
     ) -> tuple[Tensor, Tensor]:
-        dtype = compute_dtype(student_hidden, student_weight, *(tensor for side in teachers for tensor in side))
+        dtype = compute_dtype(student_hidden, student_weight, *teacher)
         need_hidden, need_weight = (call.with_gradient and needed for needed in ctx.needs_input_grad[:2])
         grad_hidden = torch.zeros_like(student_hidden) if need_hidden else None
         grad_weight = torch.zeros_like(student_weight, dtype=dtype) if need_weight else None
@@ -201,7 +147,7 @@ class _ChunkedDivergence(torch.autograd.Function):
         with torch.autocast(student_hidden.device.type, enabled=False):
             statistics = _run_chunks(
                 (student_hidden, student_weight[: call.vocab].to(dtype)),
-                [(hidden, weight[: call.vocab].to(dtype)) for hidden, weight in teachers],
+                (teacher[0], teacher[1][: call.vocab].to(dtype)),
                 token_weights.to(dtype),
                 token_ids,
                 call,
@@ -233,7 +179,7 @@ class _ChunkedDivergence(torch.autograd.Function):
 
 def _run_chunks(
     student: tuple[Tensor, Tensor],
-    teachers: Sequence[tuple[Tensor, Tensor]],
+    teacher: tuple[Tensor, Tensor],
     token_weights: Tensor,
     token_ids: Tensor | None,
     call: _Call,
@@ -242,20 +188,20 @@ def _run_chunks(
 ) -> Tensor:
     """Run the row kernel over chunks of tokens; adds to the two gradients in place and returns the statistics of `row_statistics`.
 
-    `student` and each of `teachers` are (hidden [T, d], head [vocab, d] in the computing dtype), already cut to what counts.
+    `student` and `teacher` are (hidden [T, d], head [vocab, d] in the computing dtype), already cut to what counts.
     """
     student_hidden, student_head = student
+    teacher_hidden, teacher_head = teacher
     with_gradient = grad_hidden is not None or grad_weight is not None
     parts = []
     # An empty batch still runs one chunk of no tokens, so that it yields tensors of the right kind.
     for start in range(0, max(len(student_hidden), 1), call.chunk_size):
         chunk = slice(start, start + call.chunk_size)
         hidden = student_hidden[chunk].to(student_head.dtype)
-        statistics, gradient = blended_rows(
+        statistics, gradient = row_statistics(
             hidden @ student_head.T,
-            (states[chunk].to(head.dtype) @ head.T for states, head in teachers),
-            call.blend,
-            kind=call.kind,
+            teacher_hidden[chunk].to(teacher_head.dtype) @ teacher_head.T,
+            call.kind,
             beta=call.beta,
             temperature=call.temperature,
             picked=None if token_ids is None else token_ids[chunk],

@@ -12,7 +12,7 @@ Comparison = Literal["sampled_reverse_kl", "topk_reverse_kl"]
 DivergenceKind = Exact | Comparison
 DIVERGENCE_KINDS: tuple[Exact, ...] = get_args(Exact)
 COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
-"""What `opd.losses.comparisons` has to compare the exact reverse KL with; they exist on the plain path only."""
+"""What `opd.losses.rows` has to compare the exact reverse KL with; they exist on the plain path only."""
 
 # A log-probability of -inf (a logit of -inf, or a gap that overflows fp32) times a probability of 0 is nan. Every
 # finite fp32 or fp64 gap stays above this floor, and V * -1e30 still fits fp32, so nothing else is touched.

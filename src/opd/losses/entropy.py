@@ -9,6 +9,13 @@ from opd.losses.padded_head import PaddedHead
 from opd.losses.rows import row_dot
 
 ROWS_FUSED = 16
+# Tensors of a chunk's size that the plain form keeps at once.
+_CHUNK_TENSORS = 8
+
+
+def chunk_rows(workspace_gib: float, entries: int) -> int:
+    """Return the number of tokens whose rows of logits fit into a workspace."""
+    return max(1, int(workspace_gib * 2**30) // (_CHUNK_TENSORS * 4 * entries))
 
 
 @torch.no_grad()

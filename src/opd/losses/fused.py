@@ -3,22 +3,99 @@
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from opd.losses.choice import TokenChoice
 from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
-from opd.losses.cuda.fused import FusedChoice, FusedDivergence
 from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import COMPARISONS, DivergenceKind
 from opd.losses.output import DivergenceOutput
 from opd.losses.policy import PolicyTerm
 
-if TYPE_CHECKING:  # imports triton, which a machine without a GPU may lack
-    from opd.losses.cuda.run import Call
+RETRY_AFTER = 64
+"""Calls in fp32 before fp16 is tried again. A try that fails costs half a call, fp32 a tenth of each; a student that has come
+close to its teacher stays there."""
+
+
+class StorageMemory:
+    """Remembers over calls that logits had to be stored in fp32, so that not every call tries fp16 first and starts over."""
+
+    def __init__(self) -> None:
+        self._num_wide = 0
+
+    @property
+    def precision(self) -> LogitsPrecision:
+        """What to begin the next call with."""
+        return "fp32" if self._num_wide % RETRY_AFTER else "fp16"
+
+    def learn(self, used: str) -> None:
+        """`used`: `DivergenceOutput.precision` of a call; of a plain one, which stores no logits, nothing is learnt."""
+        if used not in ("fp16", "fp32"):
+            return
+        self._num_wide = self._num_wide + 1 if used == "fp32" else 0
+
+
+class FusedDivergence(torch.autograd.Function):
+    """The loss sum, statistics [5, T], which rows are not finite, storage and error of one call.
+
+    Inputs: `opd.losses.cuda.run.Inputs`, one by one; the `opd.losses.cuda.run.Call`; whether a gradient is asked for at all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        student_hidden: Tensor,
+        student_weight: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        token_weights: Tensor,
+        token_ids: Tensor | None,
+        call: Any,
+        with_gradient: bool,
+    ) -> tuple[Any, ...]:
+        from opd.losses.cuda.run import Inputs, run
+
+        need_hidden, need_weight = (with_gradient and needed for needed in ctx.needs_input_grad[:2])
+        inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
+        with torch.cuda.device(student_hidden.device), torch.autocast("cuda", enabled=False):
+            result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+        ctx.gradients = (result.grad_hidden, result.grad_weight)
+        ctx.weight_grad_dtype = _grad_dtype(student_weight)
+        statistics, nonfinite = result.stats[:, :5].T.contiguous(), result.stats[:, 5] == 0
+        ctx.mark_non_differentiable(statistics, nonfinite)
+        ctx.set_materialize_grads(False)
+        return result.loss_sum, statistics, nonfinite, result.precision, result.expected_error
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        from opd.losses.cuda.scale_kernel import scale_in_place
+
+        grad_loss = grad_outputs[0]
+        if grad_loss is None:
+            return (None,) * 8
+        if ctx.gradients is None:
+            raise RuntimeError("head_divergence: its gradients were handed out by an earlier backward; call it again")
+        (grad_hidden, grad_weight), ctx.gradients = ctx.gradients, None
+        if grad_hidden is not None:
+            scale_in_place(grad_hidden, grad_loss.float())
+        if grad_weight is not None and ctx.weight_grad_dtype == torch.float32:
+            scale_in_place(grad_weight, grad_loss.float())
+        elif grad_weight is not None:
+            narrow = torch.empty_like(grad_weight, dtype=ctx.weight_grad_dtype)
+            grad_weight = torch.mul(grad_weight, grad_loss, out=narrow)
+        return grad_hidden, grad_weight, None, None, None, None, None, None
+
+
+def _grad_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype in which autograd takes this tensor's gradient; a leaf may ask for another than its own, or for any."""
+    if not weight.is_leaf:
+        return weight.dtype
+    return torch.float32 if weight.grad_dtype is None else weight.grad_dtype
+
 
 logger = logging.getLogger(__name__)
 
@@ -134,127 +211,14 @@ def head_divergence(
             top_k=top_k,
             policy=policy,
         )
-    from opd.losses.cuda.run import run
-
-    call = fused_call(
-        kind=kind,
-        beta=beta,
-        temperature=temperature,
-        vocab=vocab,
-        workspace_gib=workspace_gib,
-        precision=precision,
-        max_expected_error=max_expected_error,
-    )
-    return fused_output(functools.partial(run, call=call), heads, token_weights, token_ids, vocab)
-
-
-def fused_call(
-    *,
-    kind: DivergenceKind,
-    beta: float,
-    temperature: float,
-    vocab: int,
-    workspace_gib: float,
-    precision: LogitsPrecision,
-    max_expected_error: float,
-) -> "Call":
-    """The arguments of the fused form that are no tensors; `vocab` as of `opd.losses.cuda.run.Call`."""
     from opd.losses.cuda.run import Call
 
-    return Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
-
-
-def fused_output(
-    form: Callable[..., Any],
-    heads: tuple[Tensor, Tensor, Tensor, Tensor],
-    token_weights: Tensor,
-    token_ids: Tensor | None,
-    vocab: int,
-) -> DivergenceOutput:
-    """Run the fused form.
-
-    Args:
-        form: as of `FusedDivergence`.
-        heads: student_hidden, student_weight, teacher_hidden, teacher_weight.
-        vocab: entries that count over all slices of the heads.
-    """
+    call = Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
     ids = None if token_ids is None else token_ids.long().contiguous()
     loss_sum, statistics, nonfinite, used, error = FusedDivergence.apply(
-        *heads, token_weights.detach(), ids, form, torch.is_grad_enabled()
+        *heads, token_weights.detach(), ids, call, torch.is_grad_enabled()
     )
     return DivergenceOutput.of(loss_sum, statistics, nonfinite, token_ids, vocab, precision=used, expected_error=error)
-
-
-class ChosenOutput(NamedTuple):
-    """The divergence of the tokens that a choice kept."""
-
-    output: DivergenceOutput
-    """Of the kept tokens, in their order."""
-    kept: Tensor
-    """[T] bool"""
-    tokens: Tensor
-    """[K] int64, the kept tokens' numbers."""
-    entropy: Tensor
-    """[T] the student's, that tokens were chosen by."""
-    divergence: Tensor | None
-    """[T] likewise, nan where it is not finite; None where no token was scored by one."""
-
-
-def chosen_divergence(
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    teacher_hidden: Tensor,
-    teacher_weight: Tensor,
-    kind: DivergenceKind,
-    *,
-    choice: TokenChoice,
-    scored: DivergenceKind | None,
-    token_weights: Tensor,
-    token_ids: Tensor,
-    workspace_gib: float,
-    beta: float,
-    temperature: float,
-    valid_vocab: int,
-    precision: LogitsPrecision,
-    max_expected_error: float = MAX_EXPECTED_ERROR,
-) -> ChosenOutput | None:
-    """Score all tokens, and make `head_divergence` of those that `choice` keeps; None where the fused form cannot do both at once.
-
-    Arguments and gradients as of `head_divergence`; the gradient by the hidden states is 0 at the other tokens. Rows that are
-    likely to be kept are held in the workspace while the others are scored.
-
-    Args:
-        choice: among the T tokens.
-        scored: the divergence that it reads; None: the student's entropy is all that it reads.
-    """
-    check_arguments(kind, beta, temperature, None, (student_hidden, teacher_hidden, token_weights, token_ids))
-    vocab = counted_vocab(student_weight.shape[0], teacher_weight.shape[0], valid_vocab)
-    makes_gradient = torch.is_grad_enabled() and (student_hidden.requires_grad or student_weight.requires_grad)
-    lacking = _without_kernels(kind, None)
-    if not makes_gradient or choose_backend(student_weight, teacher_weight, lacking=lacking) != "fused":
-        return None
-    if scored is None and precision != "fp16":
-        return None
-    from opd.losses.cuda.chosen import ChosenCall, run_chosen
-
-    call = fused_call(
-        kind=kind,
-        beta=beta,
-        temperature=temperature,
-        vocab=vocab,
-        workspace_gib=workspace_gib,
-        precision=precision,
-        max_expected_error=max_expected_error,
-    )
-    form = functools.partial(run_chosen, chosen=ChosenCall(call, choice, scored))
-    ids = token_ids.long().contiguous()
-    loss_sum, statistics, nonfinite, used, error, kept, tokens, entropy, divergence = FusedChoice.apply(
-        student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights.detach(), ids, form, True
-    )
-    output = DivergenceOutput.of(
-        loss_sum, statistics, nonfinite, token_ids[tokens], vocab, precision=used, expected_error=error
-    )
-    return ChosenOutput(output, kept, tokens, entropy, divergence)
 
 
 def _without_kernels(kind: DivergenceKind, policy: PolicyTerm | None) -> str | None:

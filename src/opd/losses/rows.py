@@ -1,21 +1,54 @@
-"""The row kernel: per-token statistics and the logit gradient of one chunk of tokens, in plain torch.
+"""The row kernel: per-token statistics and the logit gradient of one chunk of tokens, in plain torch."""
 
-The logits are all of a vocabulary, or one rank's slice of it: then `reduce` completes the sums over entries.
-"""
+from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
-from opd.losses.comparisons import compared_rows
-from opd.losses.divergence import LOG_PROB_FLOOR, DivergenceKind, tempered_log_probs
+from opd.losses.divergence import LOG_PROB_FLOOR, Comparison, DivergenceKind, tempered_log_probs
 from opd.losses.policy import PolicyTerm, pick, sampled_gradient
 
-# All-reduces a tensor in place over the ranks that share the vocabulary; the second argument is a ReduceOp.
-Reduce = Callable[[Tensor, Any], object]
+
+def compared_rows(
+    kind: Comparison, log_s: Tensor, log_t: Tensor, *, picked: Tensor | None, top_k: int
+) -> tuple[Tensor, Tensor]:
+    """Value [C] of each row and its gradient [C, V] by the student's tempered logits z.
+
+    With a = log p_S - log p_T and D = KL(p_S || p_T) = sum p_S a:
+
+        sampled_reverse_kl  value a(y) of the sampled token y ("k1"); gradient (a(y) - D) d log p_S(y) / dz, which is the
+                            policy gradient with the advantage D - a(y). Its mean over y ~ p_S is dD / dz: the baseline D,
+                            the mean of a(y), changes no expectation.
+        topk_reverse_kl     the KL of the two distributions over k + 1 events: the teacher's k most likely tokens, and all
+                            others together, whose probabilities are exact sums. With b that distribution's log ratio,
+                            of every token its own event's: p_S (b - sum p_S b).
+
+    Args:
+        log_s, log_t: [C, V] log-probabilities of student and teacher.
+        picked: [C] int64, the sampled tokens; for `sampled_reverse_kl`.
+        top_k: for `topk_reverse_kl`; with as many as there are entries, or one fewer, it is the reverse KL.
+    """
+    p_s = log_s.exp()
+    if kind == "sampled_reverse_kl":
+        if picked is None:
+            raise ValueError("token_ids=None with kind='sampled_reverse_kl': give the sampled tokens")
+        log_ratio = log_s - log_t
+        value = pick(log_ratio, picked)
+        return value, sampled_gradient(p_s, picked, value - (p_s * log_ratio).sum(-1))
+    top = log_t.topk(min(top_k, log_t.shape[-1]), dim=-1).indices
+    events_s, events_t = (_with_tail(side, top) for side in (log_s, log_t))
+    log_ratio = events_s - events_t
+    value = (events_s.exp() * log_ratio).sum(-1)
+    of_token = log_ratio[:, -1:].expand_as(log_s).scatter(-1, top, log_ratio[:, :-1])
+    return value, p_s * (of_token - (p_s * of_token).sum(-1, keepdim=True))
+
+
+def _with_tail(log_probs: Tensor, top: Tensor) -> Tensor:
+    """[C, k + 1] of the entries `top` [C, k], and of all others together."""
+    others = log_probs.scatter(-1, top, LOG_PROB_FLOOR).logsumexp(-1, keepdim=True).clamp(min=LOG_PROB_FLOOR)
+    return torch.cat([log_probs.gather(-1, top), others], dim=-1)
 
 
 def row_statistics(
@@ -27,7 +60,6 @@ def row_statistics(
     temperature: float,
     picked: Tensor | None,
     gradient_scale: Tensor | None,
-    reduce: Reduce | None = None,
     top_k: int = 0,
     policy: PolicyTerm | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -46,29 +78,20 @@ def row_statistics(
     (constants in g drop out, because p_S sums to one). Every row of the gradient therefore sums to zero. The others are of
     `compared_rows`. A policy gradient adds its loss's derivative by log p_S(picked), times d log p_S(picked) / d z_S.
 
-    Over slices there are four reductions of a few numbers a token: the maxima, the sums of exponentials, the parts of
-    every statistic, and (for a gradient) the sum that restores a peak's entry.
-
     Args:
-        student_logits: [C, V] float32 or float64, before the temperature; overwritten with a `reduce`, and not without.
+        student_logits: [C, V] float32 or float64, before the temperature.
         teacher_logits: [C, V], same dtype; likewise.
-        picked: [C] int64, the token whose log-probability to return, counted from the first entry here; or None.
+        picked: [C] int64, the token whose log-probability to return; or None.
         gradient_scale: [C] factor of each row's gradient (the token's weight), or None for statistics only.
-        reduce: (values, op) -> None, in place, over the slices; op is `ReduceOp.SUM` or `ReduceOp.MAX`. None where V is
-            the whole vocabulary; the kinds of `compared_rows` need that.
         top_k: of `compared_rows`.
         policy: of these tokens, which must be picked; None: none.
 
     Returns:
-        [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where no slice
-        has it), the same on all ranks, or the first three, or with a policy gradient [7, C], its losses and their derivatives
-        behind them; and the gradient [C, V] by the student's logits (None without a scale).
+        [5, C] divergence, student entropy, teacher entropy, log p_S and log p_T of the picked token (0 where it is no
+        entry), or the first three, or with a policy gradient [7, C], its losses and their derivatives after them; and the
+        gradient [C, V] by the student's logits (None without a scale).
     """
-    if reduce is None:
-        reduce = _whole
-        log_s, log_t = (tempered_log_probs(side, temperature) for side in (student_logits, teacher_logits))
-    else:
-        log_s, log_t = _sliced_log_probs(student_logits, teacher_logits, temperature, reduce)
+    log_s, log_t = (tempered_log_probs(side, temperature) for side in (student_logits, teacher_logits))
     p_s, p_t = log_s.exp(), log_t.exp()
     parts = [-row_dot(p_s, log_s), -row_dot(p_t, log_t)]
     if picked is not None:
@@ -91,7 +114,6 @@ def row_statistics(
         # What the gradient is centred by; with the divergence's own sum, rows would not add up to zero.
         parts.append(row_dot(p_s, log_ratio))
     sums = torch.stack(parts)
-    reduce(sums, distributed.ReduceOp.SUM)
     if policy is not None:
         losses, slopes = policy.of(sums[3])
     if gradient_scale is None:
@@ -104,33 +126,15 @@ def row_statistics(
         gradient = log_ratio.sub_(sums[-1].unsqueeze(-1)).mul_(p_s)
         if kind == "jsd":
             gradient.mul_(1.0 - beta)
-    _restore_peak(gradient, p_s, reduce)
+    _restore_peak(gradient, p_s)
     gradient.mul_((gradient_scale / temperature).unsqueeze(-1))
     statistics = sums[:num_statistics]
     if policy is None:
         return statistics, gradient
     assert picked is not None
     more = sampled_gradient(p_s, picked, slopes * policy.token_weights.to(slopes.dtype) / temperature)
-    _restore_peak(more, p_s, reduce)
+    _restore_peak(more, p_s)
     return torch.cat([statistics, losses[None], slopes[None]]), gradient.add_(more)
-
-
-def _whole(values: Tensor, op: Any) -> None:
-    """The reduction where one slice is the whole vocabulary."""
-
-
-def _sliced_log_probs(student: Tensor, teacher: Tensor, temperature: float, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """`tempered_log_probs` of both sides over all slices, in place."""
-    sides = [side if temperature == 1.0 else side.div_(temperature) for side in (student, teacher)]
-    peaks = torch.stack([side.amax(dim=-1) for side in sides])
-    reduce(peaks, distributed.ReduceOp.MAX)
-    for side, peak in zip(sides, peaks, strict=True):
-        side.sub_(peak.unsqueeze(-1))
-    norms = torch.stack([side.exp().sum(dim=-1) for side in sides])
-    reduce(norms, distributed.ReduceOp.SUM)
-    for side, norm in zip(sides, norms, strict=True):
-        side.sub_(norm.log().unsqueeze(-1)).clamp_(min=LOG_PROB_FLOOR)
-    return sides[0], sides[1]
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
@@ -164,16 +168,15 @@ def log_ratios_to_mixture(gap: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     return log_ratio_to_larger - gap.clamp(min=0), log_ratio_to_larger + gap.clamp(max=0)
 
 
-def _restore_peak(gradient: Tensor, p: Tensor, reduce: Reduce) -> None:
-    """In place: a peak's gradient is made minus the sum of all others, whichever slice has it.
+def _restore_peak(gradient: Tensor, p: Tensor) -> None:
+    """Make a peak's gradient minus the sum of all others, in place.
 
     A token that the student is nearly sure of has p = 1 - epsilon there, and p - q or p (log_ratio - mean) is then a
     difference of nearly equal numbers; the other entries are small and exact, and the row sums to zero.
     """
     top, peak = p.max(dim=-1, keepdim=True)
-    has_peak = top > 0.5  # no two entries of a row are, so no two slices have one
+    has_peak = top > 0.5
     direct = gradient.gather(-1, peak)
     gradient.scatter_(-1, peak, torch.where(has_peak, 0.0, direct))
     others = gradient.sum(dim=-1, keepdim=True)
-    reduce(others, distributed.ReduceOp.SUM)
     gradient.scatter_(-1, peak, torch.where(has_peak, -others, direct))

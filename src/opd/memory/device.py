@@ -46,21 +46,16 @@ def declared_name(chart: Mapping[str, Any]) -> str | None:
     return str(gpu["type"]) if "type" in gpu else None
 
 
-def product_name(chart: Mapping[str, Any]) -> str | None:
-    """`cluster.gpu.type`, else this machine's first GPU by nvidia-smi."""
-    return declared_name(chart) or next(iter(_asked("name")), None)
-
-
 def local_bytes() -> int | None:
     """Memory of this machine's smallest GPU, as nvidia-smi says; None without one."""
-    sizes = [int(line) for line in _asked("memory.total") if line.isdigit()]
+    sizes = [int(line) for line in _asked_sizes() if line.isdigit()]
     return min(sizes) * 2**20 if sizes else None
 
 
-def _asked(field: str) -> list[str]:
-    """What nvidia-smi says of each GPU; nothing without one."""
+def _asked_sizes() -> list[str]:
+    """Return the MiB of each GPU, as nvidia-smi prints them; nothing without one."""
     if shutil.which("nvidia-smi") is None:
         return []
-    asked = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     answer = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
     return answer.stdout.splitlines() if answer.returncode == 0 else []

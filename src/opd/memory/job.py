@@ -17,14 +17,11 @@ class Job:
     Attributes:
         num_ranks: ranks that share the weights' shards (FSDP2).
         sequence_ranks: ranks that share one sequence (Ulysses): activations and hidden states are a share each.
-        vocab_ranks: ranks that share the two heads by vocabulary: the teacher's head is a share each.
         adapter_params: entries of a LoRA student's adapters, which alone are trained: the model is kept in the precision that it
             computes in, without gradients and moments; None: all weights are trained.
         compute_bytes: bytes an entry of the student's gathered weights and activations (bf16: 2).
         teacher_bytes: bytes an entry of the teacher's weights and hidden states.
         more_teachers: the others where there are several: (model, bytes an entry) of each. They read one after another.
-        together: of several teachers, the numbers of those that one row has: of each teacher alone and of each blend that rows have;
-            empty: each row has one of them.
         row_tokens, response_tokens: longest row, and its longest response.
         teacher_row_tokens: longest row as a teacher reads it, with a prompt of its own; None: as the student does.
         rows_per_step: rows of a step on one data-parallel rank.
@@ -32,7 +29,6 @@ class Job:
             before it gives up what costs time, and to a row where nothing else helps.
         score_tokens: tokens of one forward without a gradient, at most; `score_is_planned`: the plan may lower it.
         mini_rows: rows of one optimizer update on one data-parallel rank.
-        epochs: times that a step's rows are trained on (`actor.ppo_epochs`).
         checkpointing: activations are recomputed in the backward, layer by layer: asked for, asked against, or left to the
             plan.
         activation_share: what is kept of a layer's activations without checkpointing (`opd.activation_budget`); None: left
@@ -44,7 +40,6 @@ class Job:
         rollout_cache_bytes: what its cache takes, where that is given; else the share is whole.
         rollout_sleeps: it gives that memory back while training.
         rollout_ranks: ranks that share the server's weights.
-        key_value_bytes: of an entry of the server's cache.
         cache_bytes: what hidden states may take on the device; None: what is left.
         device_bytes: the device's memory; None: not known.
         copies_checkpoints: a save copies the rank's part to host memory and goes on (`checkpoint.overlap`).
@@ -55,12 +50,10 @@ class Job:
     teacher: ModelShape | None
     num_ranks: int
     sequence_ranks: int = 1
-    vocab_ranks: int = 1
     adapter_params: int | None = None
     compute_bytes: int = 2
     teacher_bytes: int = 2
     more_teachers: tuple[tuple[ModelShape, int], ...] = ()
-    together: tuple[tuple[int, ...], ...] = ()
     row_tokens: int
     response_tokens: int
     teacher_row_tokens: int | None = None
@@ -70,7 +63,6 @@ class Job:
     score_tokens: int
     score_is_planned: bool = False
     mini_rows: int
-    epochs: int = 1
     checkpointing: Wish
     activation_share: float | None = 1.0
     compiled: bool = False
@@ -81,7 +73,6 @@ class Job:
     rollout_cache_bytes: int | None = None
     rollout_sleeps: bool = True
     rollout_ranks: int = 1
-    key_value_bytes: int = 2
     cache_bytes: int | None = None
     device_bytes: int | None = None
     copies_checkpoints: bool = False
@@ -97,15 +88,9 @@ class Job:
         return ((self.teacher, self.teacher_bytes), *self.more_teachers)
 
     @property
-    def readers(self) -> tuple[tuple[tuple[ModelShape, int], ...], ...]:
-        """(model, bytes an entry) of the teachers that a row may have: one, or those of a blend."""
-        alone = tuple((teacher,) for teacher in self.teachers)
-        return tuple(tuple(self.teachers[one] for one in some) for some in self.together) or alone
-
-    @property
     def widest_bytes(self) -> int:
-        """Hidden states of one token by the teachers of one row, at most."""
-        return max((sum(shape.hidden * size for shape, size in some) for some in self.readers), default=0)
+        """Return the bytes of one token's hidden states, of the widest teacher."""
+        return max((shape.hidden * size for shape, size in self.teachers), default=0)
 
     @property
     def trained_params(self) -> int:
@@ -125,9 +110,7 @@ class Job:
 
     @property
     def hidden_bytes(self) -> int:
-        """Hidden states of one step, with every response at its longest, the widest teacher's or blend's: what the cache may have to
-        hold.
-        """
+        """Hidden states of one step, with every response at its longest, the widest teacher's: what the cache may have to hold."""
         tokens = self.rows_per_step * self.response_tokens
         return -(-tokens // self.sequence_ranks) * self.widest_bytes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opd.memory.job import GIB, Job
@@ -184,12 +184,11 @@ def _student(job: Job, choice: Choice) -> Phase:
             "activations": kept,
             "teacher head": _teacher_head(job, choice),
             "hidden states": choice.cache_bytes,
-            # Of several teachers, and blends, the rows of a micro-batch make one each, and autograd's sum is one more.
+            # Of several teachers the rows of a micro-batch make one each, and autograd's sum is one more.
             # A LoRA student's head is frozen.
             "head gradient": 0
             if frozen
-            else (len(job.readers) + (len(job.readers) > 1))
-            * _share(MASTER_BYTES * shape.head_params, job.vocab_ranks),
+            else (len(job.teachers) + (len(job.teachers) > 1)) * MASTER_BYTES * shape.head_params,
             "rollout server": _server_asleep(job),
         },
         {
@@ -208,8 +207,8 @@ def _teacher_head(job: Job, choice: Choice) -> int:
 
 
 def _head_sizes(job: Job) -> list[int]:
-    """Of each teacher's head what one rank has in the student's phase."""
-    return [_share(size * shape.head_params, job.vocab_ranks) for shape, size in job.teachers]
+    """Return the bytes of each teacher's head, which every rank has whole in the student's phase."""
+    return [size * shape.head_params for shape, size in job.teachers]
 
 
 def _gradients(job: Job, choice: Choice) -> int:
@@ -235,23 +234,21 @@ def _logits(job: Job, choice: Choice) -> int:
     student = job.student
     if job.teacher is None:
         return WHOLE_LOGITS * job.compute_bytes * _share(choice.train_tokens, job.sequence_ranks) * student.vocab_rows
-    tokens = job.loss_tokens(choice.train_tokens) * job.vocab_ranks
+    tokens = job.loss_tokens(choice.train_tokens)
     inputs = tokens * (2 * job.compute_bytes * student.hidden + job.widest_bytes)
-    return inputs + max(_head_work(job, some) for some in job.readers)
+    return inputs + max(_head_work(job, teacher) for teacher in job.teachers)
 
 
-def _head_work(job: Job, teachers: Sequence[tuple[ModelShape, int]]) -> int:
-    """What the head needs beside its inputs for the rows of one teacher, or of a blend, which has no fused form."""
-    if job.fused and len(teachers) == 1:
+def _head_work(job: Job, teacher: tuple[ModelShape, int]) -> int:
+    """Return the bytes that the head needs for the rows of one teacher, without its inputs."""
+    if job.fused:
         return job.workspace_bytes
-    # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size; of a blend every
-    # teacher's head, and three tensors more: the next one's logits, and the mixture or gradient that is summed.
+    # The plain form: both heads in fp32 where they are not already, and about a dozen tensors of a chunk's size.
     casts = sum(
         MASTER_BYTES * shape.head_params if width != MASTER_BYTES else 0
-        for shape, width in ((job.student, job.compute_bytes), *teachers)
+        for shape, width in ((job.student, job.compute_bytes), teacher)
     )
-    tensors = 12 + 3 * (len(teachers) > 1)
-    return _share(casts + tensors * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows, job.vocab_ranks)
+    return casts + 12 * MASTER_BYTES * job.chunk_rows * job.student.vocab_rows
 
 
 def _optimizer(job: Job, choice: Choice) -> Phase:

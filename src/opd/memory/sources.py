@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
 from opd.config.rules.terms import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
-from opd.memory.pace import host_bound_tokens
 from opd.memory.shapes import ModelShape
 
 MOST_READ_TOKENS = 32_768
 """Of one forward without a gradient: an 8B teacher's gathering, 6 % of its time at 8,700 tokens, is 1.5 % of it there."""
 MOST_TRAIN_TOKENS = 32_768
 """Of one micro-batch, unless a row is longer: beyond it nothing is left to win."""
+HOST_LAYER_S = 5e-3
+"""Seconds that the host needs to launch a compiled layer's forward and backward; an uncompiled layer takes twice as long."""
+TRAINED_OPERATIONS = 0.62 * 666e12
+"""Operations a second of a student's forward and backward on an H200."""
 HOST_SHARE = 2
 """How many times as long as the host a GPU computes on a micro-batch that a plan wishes for; it goes down to once."""
 PlannedSpec = OpdSpec | OpdAgentSpec | SftSpec
@@ -48,10 +52,8 @@ def job_from_spec(
         job,
         teacher=teacher_shapes[0],
         num_ranks=num_sharing or job.num_ranks,
-        vocab_ranks=spec.opd.vocab_parallel_size,
         teacher_bytes=widths[0],
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
-        together=tuple(reader.teachers for reader in spec.routed),
         teacher_row_tokens=teacher_row_tokens,
         score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
         score_is_planned=is_packed and spec.opd.read_tokens is None,
@@ -67,7 +69,6 @@ def job_from_spec(
         rollout_cache_bytes=_server_cache_bytes(spec),
         rollout_sleeps=spec.rollout.free_cache_engine,
         rollout_ranks=spec.rollout.tensor_parallel_size,
-        key_value_bytes=_key_value_bytes(spec),
         cache_bytes=_bytes(spec.opd.cache_gib),
         offload_teacher=_wish(teachers[0].offload),
     )
@@ -84,11 +85,6 @@ def _server_cache_bytes(spec: OpdSpec | OpdAgentSpec) -> int | None:
     return None if given is None else int(given)
 
 
-def _key_value_bytes(spec: OpdSpec | OpdAgentSpec) -> int:
-    """vLLM's `kv_cache_dtype`: one of its fp8 formats, or 16 bits."""
-    return 1 if str(spec.rollout.engine_kwargs.get("kv_cache_dtype", "auto")).startswith("fp8") else 2
-
-
 def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec) -> Job:
     """By the spec's tokens, or as many as keep the device busy where work goes with the tokens; else by verl's keys."""
     most = most_train_tokens(spec)
@@ -99,6 +95,12 @@ def _with_micro_batches(job: Job, spec: OpdSpec | OpdAgentSpec) -> Job:
         return replace(job, train_tokens=_cut(job, most))
     least = min(most, host_bound_tokens(job, compiled=spec.actor.torch_compile) * job.sequence_ranks)
     return replace(job, train_tokens=_cut(job, min(most, HOST_SHARE * least)), least_train_tokens=_cut(job, least))
+
+
+def host_bound_tokens(job: Job, *, compiled: bool) -> int:
+    """Return the tokens of a micro-batch that a GPU trains on while the host launches it."""
+    host_s = job.student.layers * HOST_LAYER_S * (1 if compiled else 2)
+    return math.ceil(TRAINED_OPERATIONS * host_s / (2.0 * job.num_products * job.student.backbone_params))
 
 
 def _cut(job: Job, num_tokens: int) -> int:
@@ -132,7 +134,6 @@ def _without_teacher(spec: PlannedSpec, model: ModelShape, *, num_samples: int, 
         ),
         score_tokens=0,
         mini_rows=mini_rows,
-        epochs=actor.ppo_epochs,
         checkpointing=actor.gradient_checkpointing is not False,
         fused=False,
         workspace_bytes=0,

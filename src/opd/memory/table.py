@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opd.memory.device import PRODUCT_GIB
-from opd.memory.job import GIB, Job
+from opd.memory.job import GIB
 from opd.memory.plan import Plan, checkpoint_bytes
 
 
@@ -67,7 +67,6 @@ def _decisions(plan: Plan) -> list[str]:
     reduced = "once an update" if choice.defer_sync else "every micro-batch"
     return [
         f"weights: {where}{'; the next teacher comes while one reads' if choice.load_ahead else ''}",
-        *_blends(job),
         f"hidden states: {_gib(cached)} of {_gib(job.hidden_bytes)} GiB on the device"
         f"{', the rest in pinned host memory' if plan.host_bytes else ''}",
         f"student's weights are gathered {per_update}, its gradients reduced {reduced}",
@@ -75,15 +74,6 @@ def _decisions(plan: Plan) -> list[str]:
         f"student's activations: {_activations(plan)}",
         f"forwards without a gradient of {choice.score_tokens:,} tokens at most",
         *copy,
-    ]
-
-
-def _blends(job: Job) -> list[str]:
-    most = max(len(some) for some in job.readers)
-    if most == 1:
-        return []
-    return [
-        f"rows of a blend keep hidden states of {most} teachers at the most, and their heads run as plain fp32 products"
     ]
 
 

@@ -336,11 +336,6 @@ def _with_vocabularies(ours: RunConfig, config: DictConfig, tokenizer: Any) -> R
                 f"shares {found.shared} with it ({' and '.join(more)}); choose one with the student's tokenizer, or give it a "
                 "run of its own as the one teacher"
             )
-    if more and spec.opd.vocab_parallel_size > 1:
-        raise Unfit(
-            f"opd.vocab_parallel_size={spec.opd.vocab_parallel_size}: ranks that share the heads by vocabulary cannot tell "
-            f"what is put on tokens that one model lacks ({' and '.join(more)}); set opd.vocab_parallel_size to 1"
-        )
     if more:
         print(f"student and teacher share {found.shared} tokens, {' and '.join(more)}", flush=True)
     return ours.with_facts(valid_vocab=valid, student_vocab=student, teacher_vocab=teacher)

@@ -22,8 +22,7 @@ from opd.trainer.conversations import ConversationDataset
 from opd.trainer.dataset import PromptDataset
 from opd.trainer.teacher_answers import TeacherAnswers
 from opd.trainer.trainer import OrderedTrainer
-from opd.worker.answer_loss import sums
-from opd.worker.answer_worker import AnswerWorker
+from opd.worker.answer_worker import AnswerWorker, sums
 
 VALIDATION_STEP = 0
 """The step whose draw of a teacher's answers every validation is measured on: its losses are of the same tokens."""

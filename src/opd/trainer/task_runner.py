@@ -2,20 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import ray
+import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.logging_utils import configure_verl_logging
 
+from opd.cluster.nodes import working_nodes
 from opd.config.run_config import RunConfig
 from opd.rollout.manager import RolloutManager
 from opd.runs.run import Run
 from opd.trainer.distillation import OPDTrainer
 from opd.trainer.evaluation import EvalTrainer
-from opd.trainer.queue import RunQueue
 from opd.trainer.sft import SftTrainer
-from opd.trainer.startup import start_cpu_servers
 from opd.trainer.trainer import OrderedTrainer
+from opd.worker.background import Job
+
+
+def start_cpu_servers(config: DictConfig) -> list[Any]:
+    """Start the CPU rollout servers before verl asks for them; their handles, which must be kept alive until it does.
+
+    They are spread over the nodes that work: a server asks for no resources, and Ray would as well put it on a head that
+    offers none (a soft affinity included, which Ray 2.60 does not follow for such actors).
+    """
+    from opd.rollout.cpu.replica import server_name, start_server
+
+    role = config.actor_rollout_ref
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    replicas = world // role.rollout.tensor_model_parallel_size
+    nodes = working_nodes()
+
+    def start(rank: int) -> Any:
+        node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False)
+        return start_server(role.rollout, role.model, server_name(rank), rank, scheduling_strategy=node)
+
+    return [start(rank) for rank in range(replicas)]
+
+
+_KILL_POLL_S = 0.5
+
+
+class RunQueue:
+    """TransferQueue as the trainer's process starts and closes it.
+
+    Args:
+        config: verl's `transfer_queue`.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        storage = config.backend.SimpleStorage
+        # As TransferQueue names them: (name, namespace), None for the run's own.
+        self._actors: list[tuple[str, str | None]] = [("TransferQueueController", "transfer_queue")]
+        self._actors += [(f"TransferQueueStorageUnit#{i}", None) for i in range(storage.num_data_storage_units)]
+        self._start = Job(lambda: tq.init(config), name="transfer-queue")
+
+    def wait_until_up(self) -> None:
+        """Until it can be used; raises what its start raised."""
+        self._start.result()
+
+    def close(self) -> None:
+        """End it. A start that has not ended waits for its actors without a bound, so they are taken from it."""
+        while not self._start.wait(_KILL_POLL_S):
+            for name, namespace in self._actors:
+                with contextlib.suppress(ValueError):  # not there yet, or no more
+                    ray.kill(ray.get_actor(name, namespace=namespace))
+        tq.close()
+
 
 CPU_ROLLOUT = "cpu"
 _TRAINERS: dict[str, type[OrderedTrainer]] = {

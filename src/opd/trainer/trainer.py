@@ -32,8 +32,7 @@ from opd.runs import origin
 from opd.runs.progress import PROGRESS
 from opd.runs.run import EXIT_TERMINATED, Run
 from opd.runs.start_times import START, as_metrics, table
-from opd.trainer.fault_watch import FaultWatch
-from opd.trainer.run_log import StepLogger, validation_scores
+from opd.trainer.run_log import FaultWatch, StepLogger, validation_scores
 from opd.trainer.tracking import MlflowRun, links
 from opd.worker import checkpointing, nonfinite
 from opd.worker.nonfinite import SkippedUpdates

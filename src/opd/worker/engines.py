@@ -356,8 +356,8 @@ class TeacherEngine(_HeadEngine):
         for name, part in own.items():
             part.copy_(weights[name])
 
-    def head_weight(self, entries: slice = slice(None)) -> torch.Tensor:
-        """[V_T, d_T] the head on the device, or some of its entries, in the teacher's dtype (a collective call).
+    def head_weight(self) -> torch.Tensor:
+        """Return the head [V_T, d_T] on the device in the teacher's dtype (a collective call).
 
         Within `on_device`; a lone rank's shard is the whole, which is used where it lies and outlives the other weights there.
         """
@@ -371,8 +371,8 @@ class TeacherEngine(_HeadEngine):
             whole = weight
         else:
             whole = weight.to_local() if weight.device_mesh.size() == 1 else weight.full_tensor()
-        some: torch.Tensor = whole[entries].detach()
-        return some if some.shape == whole.shape else some.clone()
+        head: torch.Tensor = whole.detach()
+        return head
 
 
 @EngineRegistry.register(model_type=STUDENT, backend=["fsdp2"], device=["cuda", "npu"])

@@ -7,24 +7,19 @@ logits-processor hook comes too late for the same reason, and only passes tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed, nn
-from torch.distributed import ProcessGroup
+from torch import nn
 
 from opd.errors import Unfit
-from opd.losses import Blend, DivergenceKind, DivergenceOutput, blended_divergence
-from opd.losses.choice import TokenChoice
+from opd.losses import DivergenceKind, DivergenceOutput
 from opd.losses.cuda.plan import LogitsPrecision
-from opd.losses.entropy import next_token_entropy
-from opd.losses.fused import chosen_divergence, head_divergence, say_plain
+from opd.losses.entropy import chunk_rows, next_token_entropy
+from opd.losses.fused import StorageMemory, head_divergence
 from opd.losses.policy import PolicyTerm, token_log_probs
-from opd.losses.storage import StorageMemory
 from opd.losses.unshared import unshared_mass
-from opd.losses.vocab_parallel import chunk_rows, vocab_parallel_divergence, vocab_shard
 from opd.worker.teacher_cache import Fetch
 
 
@@ -74,52 +69,21 @@ class LogProbTask(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which tokens of a micro-batch are trained on, chosen when the student's backbone has read it.
-
-    Args:
-        choose: from entropies [N], and divergences [N] where it reads them, to [N] bool.
-        kind: the divergence that it reads; None: it reads none, and no teacher's logit is made before the choice.
-        held: the same choice in the form that can be asked while tokens are still scored; None: all are scored before any is
-            trained on.
-        kept: [N] bool, filled in by the head's forward.
-        scores: `entropy` and, where it is read, `divergence` of all tokens, [N] each, nan where not finite; filled in likewise.
-    """
-
-    choose: Callable[..., torch.Tensor]
-    kind: DivergenceKind | None
-    held: TokenChoice | None = None
-    kept: list[torch.Tensor] = field(default_factory=list)
-    scores: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class TeacherPart:
-    """What one of several teachers, or a blend of them, has read of a micro-batch.
+    """The rows of a micro-batch that one of several teachers has read.
 
     Args:
-        name: the teacher's or the blend's.
+        name: the teacher's.
         rows: its rows, by their places in the micro-batch.
         tokens: [N_i] int64, its tokens among the task's N, ascending.
-        hidden, weights: of each teacher as `teacher_hidden` [N_i, d_k] and `teacher_weight` of a task with one.
-        blend: of these teachers.
+        hidden, weight: as `teacher_hidden` [N_i, d_T] and `teacher_weight` of a task with one teacher.
     """
 
     name: str
     rows: tuple[int, ...]
     tokens: torch.Tensor
-    hidden: tuple[Fetch, ...]
-    weights: tuple[torch.Tensor, ...]
-    blend: Blend
-
-    def kept_tokens(self, kept: torch.Tensor) -> torch.Tensor:
-        """[N_i'] int64, those of its tokens that are among `kept` [N] bool, by their places among these."""
-        return (kept.cumsum(0) - 1)[self.tokens[kept[self.tokens]]]
-
-    def kept(self, kept: torch.Tensor) -> TeacherPart:
-        """The part of the tokens `kept` [N] bool, which are then numbered anew."""
-        mine, tokens = kept[self.tokens], self.kept_tokens(kept)
-        return replace(self, tokens=tokens, hidden=tuple(Fetch(hidden.ready()[mine], None) for hidden in self.hidden))
+    hidden: Fetch
+    weight: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +97,13 @@ class DivergenceTask:
         token_weights: [N] fp32, factor of each token in the loss sum (reward weight; 1 without one).
         teacher_hidden: [N, d_T], the teacher's post-final-norm hidden states at the same tokens, perhaps still on their
             way to the device: the head asks for them when the backbone's forward is queued.
-        teacher_weight: [V_T, d_T], the teacher's head; with `vocab_group` this rank's slice of its counted entries.
-        parts: of several teachers what each of them, and each blend, has read, none of which is `teacher_hidden` or
+        teacher_weight: [V_T, d_T], the teacher's head.
+        parts: of several teachers what each of them has read, none of which is `teacher_hidden` or
             `teacher_weight`, unset then; every token is in one of them.
-        blended: the one part of all tokens that several teachers have read together, in their place; None: there is none.
         kind, beta, temperature, chunk_size, valid_vocab, workspace_gib, top_k: see `opd.losses.fused.head_divergence`.
         policy: a policy gradient on the same tokens; None: none.
-        vocab_group: ranks that share the two heads by vocabulary; None: every rank has them whole.
         own: [M] bool, which of the micro-batch's trained tokens are the N of this rank, where ranks share a sequence; None:
             all.
-        choice: trains on some of the N tokens only; None: on all. The output is then that of the kept ones.
         student_vocab, teacher_vocab: entries of each model's tokenizer; those from `valid_vocab` on the other lacks.
         unshared_mass: [N] probability of a model on such tokens, by `student` and `teacher`; filled in by the head's
             forward for a model that has any.
@@ -155,7 +116,6 @@ class DivergenceTask:
     teacher_hidden: Fetch = field(default_factory=lambda: Fetch(torch.empty(0), None))
     teacher_weight: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     parts: tuple[TeacherPart, ...] = ()
-    blended: TeacherPart | None = None
     kind: DivergenceKind
     beta: float
     temperature: float
@@ -164,24 +124,16 @@ class DivergenceTask:
     workspace_gib: float
     top_k: int = 0
     policy: PolicyTerm | None = None
-    vocab_group: ProcessGroup | None = None
     own: torch.Tensor | None = None
-    choice: Choice | None = None
     student_vocab: int = 0
     teacher_vocab: int = 0
     unshared_mass: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def divergence(self, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision) -> DivergenceOutput:
         """The weighted divergence of the student's `hidden` [N, d_S] through its whole head `weight` [V_S, d_S]."""
-        if self.choice is not None:
-            return self._chosen_divergence(self.choice, hidden, weight, precision)
         if self.parts:
             outputs = [self.of(part).divergence(hidden[part.tokens], weight, precision) for part in self.parts]
             return DivergenceOutput.joined(outputs, [part.tokens for part in self.parts])
-        if self.blended is not None:
-            return self._blended_divergence(self.blended, hidden, weight)
-        if self.vocab_group is not None:
-            return self._shared_divergence(hidden, weight, self.vocab_group, precision)
         teacher_hidden = self.teacher_hidden.ready()
         output = head_divergence(
             hidden,
@@ -213,115 +165,16 @@ class DivergenceTask:
 
     def of(self, part: TeacherPart) -> DivergenceTask:
         """The task of one part's tokens alone."""
-        some = replace(
+        return replace(
             self,
             parts=(),
             positions=self.positions[part.tokens],
             token_ids=self.token_ids[part.tokens],
             token_weights=self.token_weights[part.tokens],
             policy=None if self.policy is None else self.policy.at(part.tokens),
+            teacher_hidden=part.hidden,
+            teacher_weight=part.weight,
         )
-        if len(part.hidden) > 1:
-            return replace(some, blended=part)
-        return replace(some, teacher_hidden=part.hidden[0], teacher_weight=part.weights[0])
-
-    def of_each_teacher(self) -> Iterator[DivergenceTask]:
-        """Of several teachers a task for each that has read tokens, with these alone; a token of a blend is in several of them."""
-        for part in self.parts:
-            for hidden, weight in zip(part.hidden, part.weights, strict=True):
-                yield self.of(replace(part, hidden=(hidden,), weights=(weight,)))
-
-    def _blended_divergence(self, part: TeacherPart, hidden: torch.Tensor, weight: torch.Tensor) -> DivergenceOutput:
-        """By the plain form on every device."""
-        say_plain(weight, "a blend of teachers has no fused kernel")
-        return blended_divergence(
-            hidden,
-            weight,
-            [(states.ready(), head) for states, head in zip(part.hidden, part.weights, strict=True)],
-            part.blend,
-            self.kind,
-            token_weights=self.token_weights,
-            beta=self.beta,
-            temperature=self.temperature,
-            chunk_size=self.chunk_size,
-            valid_vocab=self.valid_vocab,
-            token_ids=self.token_ids,
-            top_k=self.top_k,
-            policy=self.policy,
-        )
-
-    @property
-    def entropy_task(self) -> EntropyTask:
-        """The task that scores the same tokens by the student alone."""
-        return EntropyTask(self.positions, self.temperature, self.chunk_size, self.valid_vocab, self.workspace_gib)
-
-    @property
-    def counted(self) -> torch.Tensor | None:
-        """[M] bool, which of the micro-batch's trained tokens the output is of, behind the forward; None: all."""
-        return self.own if self.choice is None else self.choice.kept[0]
-
-    @property
-    def output_rows(self) -> torch.Tensor:
-        """int64, the micro-batch's row of each token that the output is of, behind the forward."""
-        return self.token_rows if self.choice is None else self.token_rows[self.choice.kept[0]]
-
-    def _chosen_divergence(
-        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
-    ) -> DivergenceOutput:
-        """The divergence of the kept tokens; all are scored without a gradient first, by the student alone where it will do."""
-        output = self._scored_and_held(choice, hidden, weight, precision)
-        if output is not None:
-            return output
-        everything = replace(self, choice=None)
-        if choice.kind is None:
-            choice.scores["entropy"] = self.entropy_task.entropy(hidden, weight)
-        else:
-            with torch.no_grad():
-                scored = replace(everything, kind=choice.kind, policy=None).divergence(hidden, weight, precision)
-            choice.scores.update(entropy=scored.student_entropy, divergence=scored.scored_divergence)
-        kept = choice.choose(**choice.scores)
-        choice.kept.append(kept)
-        some = replace(
-            everything,
-            positions=self.positions[kept],
-            token_ids=self.token_ids[kept],
-            token_weights=self.token_weights[kept],
-            parts=tuple(part.kept(kept) for part in self.parts),
-            policy=None if self.policy is None else self.policy.at(kept),
-            teacher_hidden=self.teacher_hidden if self.parts else Fetch(self.teacher_hidden.ready()[kept], None),
-        )
-        return some.divergence(hidden[kept], weight, precision)
-
-    def _scored_and_held(
-        self, choice: Choice, hidden: torch.Tensor, weight: torch.Tensor, precision: LogitsPrecision
-    ) -> DivergenceOutput | None:
-        """One pass over all tokens that keeps what the kept ones need; None where there is no such form of it."""
-        lacks_entries = max(self.student_vocab, self.teacher_vocab) > self.valid_vocab
-        if choice.held is None or self.parts or self.policy or self.vocab_group is not None or lacks_entries:
-            return None
-        chosen = chosen_divergence(
-            hidden,
-            weight,
-            self.teacher_hidden.ready(),
-            self.teacher_weight,
-            self.kind,
-            choice=choice.held,
-            scored=choice.kind,
-            token_weights=self.token_weights,
-            token_ids=self.token_ids,
-            workspace_gib=self.workspace_gib,
-            beta=self.beta,
-            temperature=self.temperature,
-            valid_vocab=self.valid_vocab,
-            precision=precision,
-        )
-        if chosen is None:
-            return None
-        choice.kept.append(chosen.kept)
-        choice.scores["entropy"] = chosen.entropy
-        if chosen.divergence is not None:
-            choice.scores["divergence"] = chosen.divergence
-        return chosen.output
 
     def _note_unshared(
         self,
@@ -344,32 +197,6 @@ class DivergenceTask:
             temperature=self.temperature,
         )
         self.unshared_mass[side] = mass.masked_fill(nonfinite, 0.0)
-
-    def _shared_divergence(
-        self, hidden: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, precision: LogitsPrecision
-    ) -> DivergenceOutput:
-        """FSDP has gathered the student's head; this rank takes its slice, and the other slices get gradient 0 from it.
-
-        FSDP's mean over ranks then makes of the slices what it makes of whole gradients in data parallelism.
-        """
-        shard = vocab_shard(self.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
-        on_gpu = hidden.device.type == "cuda"
-        return vocab_parallel_divergence(
-            hidden,
-            weight[shard],
-            self.teacher_hidden.ready(),
-            self.teacher_weight,
-            self.kind,
-            vocab=self.valid_vocab,
-            group=group,
-            token_weights=self.token_weights,
-            beta=self.beta,
-            temperature=self.temperature,
-            chunk_size=chunk_rows(self.workspace_gib, shard.stop - shard.start) if on_gpu else self.chunk_size,
-            workspace_gib=self.workspace_gib,
-            token_ids=self.token_ids,
-            precision=precision,
-        )
 
 
 class ProbeTask(NamedTuple):

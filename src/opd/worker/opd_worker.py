@@ -11,7 +11,6 @@ import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import distributed
-from torch.distributed import ProcessGroup
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.trainer.ppo.padding_utils import SYNTHETIC_PADDING_SEQ_LEN
 from verl.utils import tensordict_utils as tu
@@ -25,46 +24,26 @@ from opd.compat import vllm_ranks
 from opd.config.run_config import RunConfig
 from opd.importance import Schedule
 from opd.importance.counter import step_seed
-from opd.losses.vocab_parallel import vocab_shard
 from opd.memory import Plan
 from opd.memory.follow import read_tokens, train_tokens, worker_plan
 from opd.memory.job import GIB
 from opd.rollout.seeds import SeededRank
 from opd.worker.backbone import keep_activations
 from opd.worker.checkpointing import ShardUploads
-from opd.worker.device import NamedDevice
 from opd.worker.engines import DivergenceLoss, StudentEngine, TeacherEngine
-from opd.worker.policy_loss import policy_loss
 from opd.worker.reading import Reading, as_teacher_reads, read_by_teacher
-from opd.worker.scoring import choose, read_log_probs
 from opd.worker.self_teachers import SelfTeachers
 from opd.worker.signs import WatchedWeights
-from opd.worker.step_metrics import CHOICE, cache_counts, over_sequence
-from opd.worker.student_counts import StudentCounts, row_names
-from opd.worker.student_task import StudentTasks
+from opd.worker.step_metrics import CHOICE, StudentCounts, cache_counts, over_sequence, row_names
+from opd.worker.student_task import StudentTasks, policy_loss
 from opd.worker.teacher_cache import HiddenCache
 from opd.worker.teacher_phase import TeacherPhase, TeacherStates
-from opd.worker.token_choice import count_only, leave_out_beyond
+from opd.worker.token_choice import choose, leave_out_beyond, read_log_probs
 from opd.worker.token_view import Seen, TokenView
-from opd.worker.training_workers import student_worker, teacher_worker
+from opd.worker.training_workers import NamedDevice, student_worker, teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
 
 vllm_ranks.register()
-
-
-def vocab_group(size: int) -> ProcessGroup | None:
-    """The group of `size` neighbouring ranks that this one shares the heads with (a collective call); None for 1.
-
-    Raises:
-        ValueError: the ranks do not divide into groups of that size.
-    """
-    if size == 1:
-        return None
-    world = distributed.get_world_size()
-    if world % size:
-        raise ValueError(f"opd.vocab_parallel_size={size}: must divide the {world} ranks")
-    own: ProcessGroup = distributed.new_subgroups(size)[0]
-    return own
 
 
 def num_updates(data: TensorDict, num_groups: int) -> int:
@@ -83,11 +62,11 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
 
     One `update_opd` runs every optimizer update of a step. Phase 1 caches the teacher's final hidden states at the loss
     positions of this rank's rows; phase 2 trains the student. `opd.importance.tokens` may leave only some tokens in the
-    loss: chosen before phase 1 where no teacher is needed for it, else between the phases, or by the student's head. The
+    loss: chosen before phase 1 where no teacher is needed for it, else between the phases. The
     loss is that of the step's stage (`opd.stages`), of the tokens within its horizon (`opd.horizon`). The
     memory plan says what is on the device when: with room everything, else the teacher's backbone only in phase 1 and the
     student's only in phase 2, while the teacher's head stays for phase 2. Several teachers pass one after another over the
-    rows that are theirs, and the student's head reads each row's own, or its blend of several. A teacher may read the responses behind prompts of
+    rows that are theirs, and the student's head reads each row's own. A teacher may read the responses behind prompts of
     its own, and may be the student as it was some steps ago.
     """
 
@@ -104,7 +83,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         self._student_path, self._fsdp_size = config.model.path, config.actor.fsdp_config.fsdp_size
         self.plan: Plan | None = None
         self._cache: HiddenCache | None = None
-        self._vocab_group: ProcessGroup | None = None
         self._schedule = Schedule.of(
             self.opd,
             total_steps=config.actor.optim.total_training_steps,
@@ -158,7 +136,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             every={key: teacher.refresh_every for key, teacher in self.spec.named_teachers.items()},
         )
         self._follow_plan()
-        self._vocab_group = vocab_group(self.opd.vocab_parallel_size)
         aggressive_empty_cache(force_sync=True)  # as verl leaves it: the rollout server sizes itself by what is free
 
     def write_checkpoint(
@@ -182,11 +159,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             raise ValueError(
                 f"actor_rollout_ref.ref.ulysses_sequence_parallel_size={teacher}: student and teacher must share sequences "
                 f"alike, the actor's is {student}; remove the override"
-            )
-        if self.opd.importance.tokens.in_head and student > 1:
-            raise ValueError(
-                "opd.importance.tokens.normalize=micro: a rank that shares sequences does not see the whole micro-batch; use "
-                "global, or actor.ulysses_sequence_parallel_size: 1"
             )
 
     def _follow_plan(self) -> None:
@@ -222,8 +194,8 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         Args:
             data: nested `input_ids`, `position_ids`, `prompts`, `responses`, `response_mask`, `loss_mask`, in
                 some steps `rollout_log_probs`; where a teacher has prompts of its own, nested `teacher_prompts` of all
-                rows; of several teachers `teacher` [B] int64, the number of each row's among the
-                spec's `readers`; with a policy gradient `advantage` [B] fp32; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
+                rows; of several teachers `teacher` [B] int64, the number of each row's in the
+                order of their names; with a policy gradient `advantage` [B] fp32; `sample_weights` [B] fp32; `row_id` [B] int64, of no other row of the step; `seed` and
                 `training_step`, by which tokens are drawn and the stage is known; `shown_rows`, numbers of the rows that
                 `read_token_view` is to tell token by token (absent: it is not asked for); the batch settings of verl's
                 `train_mini_batch`.
@@ -237,7 +209,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         loss_weights = self._schedule.weights_at(step)
         num_left_out = leave_out_unshared(data, self.facts.valid_vocab, read_by_teacher(data))
         if horizon is not None:
-            leave_out_beyond(data, tokens=horizon, part=self.opd.horizon.part)
+            leave_out_beyond(data, tokens=horizon)
         # verl fills a batch up with rows of its own length, which train nothing; no other row may be longer than agreed.
         longest = max(self.opd.max_length, SYNTHETIC_PADDING_SEQ_LEN)
         batch = build_opd_batch(data, max_length=longest, sample_weights=data["sample_weights"])
@@ -255,7 +227,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         cache, selection = self._hidden_cache(), self.opd.importance.tokens
         states = TeacherStates(
             cache=cache,
-            readers=self.spec.readers,
+            names=sorted(self.spec.teachers),
             of_rows=data["teacher"].tolist() if self.spec.teachers else None,
         )
         tasks = StudentTasks(
@@ -267,20 +239,17 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             rows=batch.rows,
             states=states,
             choice_seed=step_seed(tu.get_non_tensor_data(data, "seed", 0), step),
-            vocab_group=self._vocab_group,
         )
         chosen: dict[str, float] = {}
         started = time.perf_counter()
         try:
-            if selection.score != "none" and not (selection.in_head or selection.needs_teacher):
+            if selection.score != "none" and not selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
             teacher_started = time.perf_counter()
             self._teacher_phase(data, tasks.rows, batch.teacher_rows, states)
             teacher_s = time.perf_counter() - teacher_started
-            if selection.needs_teacher and not selection.in_head:
+            if selection.needs_teacher:
                 tasks, chosen = self._choose(data, tasks)
-            if selection.in_head:
-                count_only(data, tasks.rows.num_trained_tokens, selection)
             if loss_weights.policy and num_updates(data, self.student_engine.get_data_parallel_size()) > 1:
                 old = read_log_probs(data, tasks, student=self.actor, reading=self._reading)
                 tasks = dataclasses.replace(tasks, old_log_probs=old)
@@ -318,13 +287,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         metrics.update({name: [megabytes] for name, megabytes in moved.items()})
         return output.cpu()
 
-    def _own_entries(self) -> slice:
-        """Entries of the teacher's head that this rank needs: all, or its share of those that count."""
-        group = self._vocab_group
-        if group is None:
-            return slice(None)
-        return vocab_shard(self.facts.valid_vocab, distributed.get_rank(group), distributed.get_world_size(group))
-
     def _hidden_cache(self) -> HiddenCache:
         """The one cache of this worker; its pinned memory is kept from step to step."""
         if self._cache is None:
@@ -359,7 +321,6 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
             reading=self._reading,
             states=states,
             valid_vocab=self.facts.valid_vocab,
-            entries=self._own_entries(),
             load_ahead=self.plan is not None and self.plan.choice.load_ahead,
         )
         phase.run(data, rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
@@ -13,16 +11,11 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, _
 
 from opd.compat import vllm_ranks
 from opd.rollout.seeds import SeededRank
-from opd.worker import engines
 from opd.worker.checkpointing import ShardUploads
-from opd.worker.device import NamedDevice
 from opd.worker.nonfinite import count_norms
+from opd.worker.training_workers import NamedDevice, policy_worker
 
 vllm_ranks.register()
-
-
-def _training_worker(config: TrainingWorkerConfig) -> TrainingWorker:
-    return TrainingWorker(dataclasses.replace(config, model_type=engines.POLICY))
 
 
 class PPOWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
@@ -40,7 +33,7 @@ class PPOWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         return output.cpu()
 
     def ref_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return _training_worker(config)
+        return policy_worker(config)
 
     def actor_worker_cls(self, config: TrainingWorkerConfig) -> TrainingWorker:
-        return _training_worker(config)
+        return policy_worker(config)

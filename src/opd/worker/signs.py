@@ -64,12 +64,12 @@ def neighbour_signs(task: DivergenceTask) -> dict[str, float]:
     """How often the teacher's logit is larger for the token before or behind than for the token itself.
 
     Only tokens with such a neighbour in the same row that is another token count; the first `NUM_COMPARED` of the
-    micro-batch. Nothing where ranks share rows or heads, since none of them has both neighbours or all logits.
+    micro-batch. Nothing where ranks share rows, since none of them has both neighbours.
     """
-    if task.own is not None or task.vocab_group is not None:
+    if task.own is not None:
         return {}
     if task.parts:
-        found_of = [neighbour_signs(one) for one in task.of_each_teacher()]
+        found_of = [neighbour_signs(one) for one in map(task.of, task.parts)]
         return {name: sum(found[name] for found in found_of) for name in found_of[0]}
     positions, ids = task.positions[: NUM_COMPARED + 1], task.token_ids[: NUM_COMPARED + 1]
     hidden, weight = task.teacher_hidden.ready()[: len(ids)].float(), task.teacher_weight

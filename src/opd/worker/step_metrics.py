@@ -8,7 +8,8 @@ can arise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -17,15 +18,17 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.distributed import ProcessGroup
 
-from opd.config.algorithm import Reduction
+from opd.config import OpdAgentSpec, OpdSpec
+from opd.config.algorithm import Reduction, Stage
 from opd.losses import DivergenceOutput
-from opd.worker.head import Choice, DivergenceTask
-from opd.worker.signs import sign_metrics
+from opd.worker.head import DivergenceTask
+from opd.worker.signs import neighbour_signs, preference_signs, sign_metrics, token_signs
 from opd.worker.teacher_cache import HiddenCache
+from opd.worker.token_view import TokenView
 
-TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers, or of a blend of them
+TEACHER = "teacher/"  # of counts and metrics (`opd/teacher/NAME/...`) of one of several teachers
 _OF_TEACHER = ("divergence", "tokens", "rows")
-CHOICE = "opd/importance/"  # metrics of a choice of tokens; one made over all ranks is the same on each of them
+CHOICE = "opd/importance/"  # metrics of a choice of tokens, the same on each rank
 # Sums of these are reported as <name> / tokens; the last two where one model has tokens that the other lacks.
 _PER_TOKEN = {
     "opd/divergence": "sum/divergence",
@@ -64,29 +67,20 @@ def micro_batch_counts(
     }
     sums |= {f"sum/unshared_{side}": mass.sum().item() for side, mass in task.unshared_mass.items()}
     for part in task.parts:
-        of_part = part.tokens if task.choice is None else part.kept_tokens(task.choice.kept[0])
+        of_part = part.tokens
         sums |= {
             f"sum/{TEACHER}{part.name}/divergence": divergence[of_part].sum().item(),
             f"sum/{TEACHER}{part.name}/tokens": float(len(of_part)),
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.student_log_prob, task.counted))
+        sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
     return sums
 
 
 def no_teacher_counts(names: Iterable[str]) -> dict[str, float]:
-    """The counts of several teachers and blends in a micro-batch that has none of their rows."""
+    """The counts of several teachers in a micro-batch that has none of their rows."""
     return {f"sum/{TEACHER}{name}/{of}": 0.0 for name in names for of in _OF_TEACHER}
-
-
-def choice_counts(choice: Choice) -> dict[str, float]:
-    """Sums from which the share of tokens and of the divergence that a choice within micro-batches kept follows."""
-    kept = choice.kept[0]
-    sums = {"sum/choice_tokens": float(len(kept)), "sum/choice_kept": float(kept.sum())}
-    if (scored := choice.scores.get("divergence")) is not None:
-        sums |= {"sum/choice_divergence": scored.nansum().item(), "sum/choice_covered": scored[kept].nansum().item()}
-    return sums
 
 
 def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: float) -> dict[str, float]:
@@ -98,7 +92,7 @@ def policy_counts(task: DivergenceTask, output: DivergenceOutput, *, weight: flo
     assert task.policy is not None
     assert output.policy_loss is not None
     assert output.policy_slope is not None
-    term = task.policy if task.choice is None else task.policy.at(task.choice.kept[0])
+    term = task.policy
     losses, slopes = output.policy_loss, output.policy_slope
     sums = {
         "sum/policy_loss": (losses * term.token_weights).sum() / weight,
@@ -242,9 +236,6 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
-    for name, part, whole in (("selected", "kept", "tokens"), ("divergence_covered", "covered", "divergence")):
-        if total.get(f"sum/choice_{whole}"):
-            metrics[f"{CHOICE}{name}"] = total[f"sum/choice_{part}"] / total[f"sum/choice_{whole}"]
     return metrics | sign_metrics(total) | _agreement_metrics(total, raw)
 
 
@@ -262,3 +253,66 @@ def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> di
         "training/rollout_probs_diff_max": _max(flatten(raw["max/p_diff"])),
         "training/rollout_actor_probs_pearson_corr": pearson,
     }
+
+
+def row_names(data: TensorDict) -> list[str]:
+    """What a person calls each row of a batch: `data row 17, sample 2`, or its place where it does not say."""
+    if "index" not in data:
+        return [f"row {number} of the batch" for number in range(len(data))]
+    indices, samples = ([int(value) for value in data[name]] for name in ("index", "session_id"))
+    return [f"data row {index}, sample {sample}" for index, sample in zip(indices, samples, strict=True)]
+
+
+def is_sampled(spec: OpdSpec | OpdAgentSpec, stage: Stage) -> bool:
+    """Whether a step's trained tokens are drawn from the whole distribution of the student that the step begins with.
+
+    Under the schedule carry earlier weights made many of them.
+    """
+    is_of_these_weights = stage.rollouts == "student" and spec.rollout.schedule == "strict"
+    return is_of_these_weights and not spec.rollout.is_truncated
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentCounts:
+    """Counts one step on this rank.
+
+    Args:
+        policy_weight: of the policy loss in the loss.
+        row_names: what a person calls each of its rows.
+        view: takes note of tokens for people; None: nobody asked.
+        nonfinite_rows: filled with the names of rows that have a token whose loss is not finite.
+    """
+
+    spec: OpdSpec | OpdAgentSpec
+    stage: Stage
+    policy_weight: float
+    row_names: Sequence[str]
+    view: TokenView | None
+    nonfinite_rows: set[str] = field(default_factory=set)
+
+    def count(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+    ) -> dict[str, float]:
+        """Counts of a micro-batch, to be summed by `opd.worker.step_metrics.reduce`."""
+        counts = no_teacher_counts(self.spec.routed)  # every rank has the same, whatever rows it has
+        counts |= micro_batch_counts(micro_batch, task, output, first_update=first_update)
+        if self.spec.trainer.monitor:
+            counts |= self._signs(micro_batch, task, output, first_update=first_update)
+        if task.policy is not None:
+            counts |= policy_counts(task, output, weight=self.policy_weight)
+        if self.view is not None:
+            self.view.trained(micro_batch["opd_row"].tolist(), task, output)
+        if counts["sum/nonfinite"]:
+            rows = micro_batch["opd_row"].cpu()[task.token_rows.cpu()[output.nonfinite.cpu()]]
+            self.nonfinite_rows.update(self.row_names[row] for row in rows.unique().tolist())
+        return counts
+
+    def _signs(
+        self, micro_batch: TensorDict, task: DivergenceTask, output: DivergenceOutput, *, first_update: bool
+    ) -> dict[str, float]:
+        """What the monitor of silent faults reads."""
+        drawn = first_update and is_sampled(self.spec, self.stage)
+        counts = token_signs(task, output, is_sampled=drawn) | neighbour_signs(task)
+        if task.own is None and "row_score" in micro_batch:
+            counts |= preference_signs(task.token_rows, micro_batch["row_score"], output)
+        return counts

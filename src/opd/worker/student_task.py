@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict
-from torch.distributed import ProcessGroup
+from torch import Tensor
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.workers.config import ActorConfig
 
 from opd.batch import RolloutRows
 from opd.config import OpdAgentSpec, OpdSpec
-from opd.config.algorithm import LossType, Stage
+from opd.config.algorithm import LossType, Policy, Stage
 from opd.config.run_config import RunFacts
-from opd.importance import choose_tokens, scored_divergence
-from opd.importance.micro import MicroBatchChoice
+from opd.importance import scored_divergence
 from opd.importance.stages import Weights
 from opd.losses import DivergenceKind, PolicyTerm, token_weights
 from opd.losses.policy import TokenLoss
-from opd.worker.head import Choice, DivergenceTask, EntropyTask, LogProbTask
+from opd.worker.head import DivergenceTask, EntropyTask, LogProbTask
 from opd.worker.reading import trained_positions
 from opd.worker.teacher_phase import TeacherStates
 from opd.worker.ulysses import Slice
+
+
+def policy_loss(policy: Policy) -> TokenLoss:
+    """PPO's clipped loss with the dual clip, verl's `vanilla`, token by token.
+
+    verl returns sums only. A sum of masked losses is linear in the mask: its derivative by the mask is each token's loss.
+    """
+    config = ActorConfig(
+        strategy="fsdp2",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio=policy.clip_ratio_low,
+        clip_ratio_low=policy.clip_ratio_low,
+        clip_ratio_high=policy.clip_ratio_high,
+        clip_ratio_c=policy.clip_ratio_c,
+        loss_agg_mode="token-sum",
+    )
+    loss_of = get_policy_loss_fn("vanilla")
+
+    def of_tokens(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            current = log_probs.detach().requires_grad_()
+            mask = torch.ones_like(current, requires_grad=True)
+            total, _ = loss_of(
+                old_log_prob=old_log_probs.detach(),
+                log_prob=current,
+                advantages=advantages,
+                response_mask=mask,
+                loss_agg_mode=config.loss_agg_mode,
+                config=config,
+            )
+            losses, slopes = torch.autograd.grad(total, (mask, current))
+        return losses, slopes
+
+    return of_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +72,6 @@ class StudentTasks:
         rows: this rank's, with the masks of what is trained on.
         states: what the teachers have read of them.
         choice_seed: by which tokens are drawn.
-        vocab_group: ranks that share the heads by vocabulary; None: every rank has them whole.
     """
 
     spec: OpdSpec | OpdAgentSpec
@@ -49,7 +83,6 @@ class StudentTasks:
     rows: RolloutRows
     states: TeacherStates
     choice_seed: int
-    vocab_group: ProcessGroup | None
 
     @property
     def loss_type(self) -> LossType:
@@ -125,9 +158,7 @@ class StudentTasks:
             student_vocab=facts.student_vocab,
             teacher_vocab=facts.teacher_vocab,
             workspace_gib=opd.workspace_gib,
-            vocab_group=self.vocab_group,
             own=is_own,
-            choice=self._choice_in_head(micro_batch, found.row),
         )
 
     def _policy_term(
@@ -151,14 +182,3 @@ class StudentTasks:
             token_weights=self.weights.policy * row_weights[token_rows],
             old_log_probs=old,
         )
-
-    def _choice_in_head(self, micro_batch: TensorDict, token_rows: torch.Tensor) -> Choice | None:
-        selection = self.spec.opd.importance.tokens
-        if not selection.in_head:
-            return None
-        row_ids = micro_batch["row_id"][token_rows]
-        choose = functools.partial(choose_tokens, selection, row_ids, seed=self.choice_seed)
-        # Its numbers are read before the backbone's forward is queued, so that the head waits for no host.
-        whole = self.states.of_rows is None and self.vocab_group is None
-        held = MicroBatchChoice(selection, row_ids, seed=self.choice_seed) if whole else None
-        return Choice(choose=choose, kind=self.scored_kind, held=held)

@@ -22,7 +22,7 @@ class Fetch:
 
 
 class HiddenCache:
-    """Hidden states of rows by row and teacher, each [n_i, d]; 8 KB a token for a width of 4096 in bf16, at loss positions only.
+    """Hidden states of rows, each [n_i, d]; 8 KB a token for a width of 4096 in bf16, at loss positions only.
 
     On a CUDA device the first `device_gib` of them stay there. The rest goes to pinned host memory and comes back on a
     stream of its own, beside the backbones' forwards. Pinned memory is kept for the next step.
@@ -40,21 +40,20 @@ class HiddenCache:
         self.host_bytes = 0
         self.copied_bytes = 0
         """Bytes moved over PCIe since the last `clear`, both ways."""
-        self._rows: dict[tuple[int, int], Tensor] = {}
-        """By the number of the row, and of the teacher that read it."""
+        self._rows: dict[int, Tensor] = {}
         self._slabs: list[Tensor] = []
         self._slab, self._offset = 0, 0
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def put(self, row: int, hidden: Tensor, teacher: int = 0) -> None:
+    def put(self, row: int, hidden: Tensor) -> None:
         """Keep the hidden states [n, d] of a row; the caller may drop them."""
-        if (row, teacher) in self._rows:
+        if row in self._rows:
             raise ValueError(f"row {row}: its hidden states are in the cache already; clear() it between steps")
         size = hidden.nbytes
         if self._stream is None or self.device_bytes + size <= self.budget_bytes:
             # A row of a micro-batch is a view of all of it, and would keep its spilled neighbours on the device.
             whole = hidden.untyped_storage().nbytes() == size
-            self._rows[row, teacher] = hidden if whole else hidden.clone()
+            self._rows[row] = hidden if whole else hidden.clone()
             self.device_bytes += size
             return
         host = self._pinned(hidden)
@@ -62,24 +61,24 @@ class HiddenCache:
         with torch.cuda.stream(self._stream):
             host.copy_(hidden, non_blocking=True)
         hidden.record_stream(self._stream)
-        self._rows[row, teacher] = host
+        self._rows[row] = host
         self.host_bytes += size
         self.copied_bytes += size
 
-    def keep(self, row: int, kept: Tensor, teacher: int = 0) -> None:
+    def keep(self, row: int, kept: Tensor) -> None:
         """Of a row's hidden states [n, d] only those at `kept` [n] bool from now on; the counts of bytes stay those put in."""
         if self._stream is not None:
             self._stream.synchronize()
-        hidden = self._rows[row, teacher]
+        hidden = self._rows[row]
         some = hidden[kept.to(hidden.device)]
         if hidden.device.type == self.device.type:
-            self._rows[row, teacher] = some
+            self._rows[row] = some
         else:  # in its place, which is pinned
-            self._rows[row, teacher] = hidden[: len(some)].copy_(some)
+            self._rows[row] = hidden[: len(some)].copy_(some)
 
-    def fetch(self, rows: Sequence[int], teacher: int = 0) -> Fetch:
-        """Start bringing what a teacher left of these rows together on the device, in this order."""
-        parts = [self._rows[row, teacher] for row in rows]
+    def fetch(self, rows: Sequence[int]) -> Fetch:
+        """Start bringing the hidden states of these rows together on the device, in this order."""
+        parts = [self._rows[row] for row in rows]
         spilled = [part.device.type != self.device.type for part in parts]
         if self._stream is None or not any(spilled):
             return Fetch(torch.cat(parts), None)

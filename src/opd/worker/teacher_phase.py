@@ -8,20 +8,77 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import distributed
+from torch import Tensor, distributed
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 
-from opd.batch import RolloutRows
-from opd.config.sections import Reader
-from opd.losses import Blend
+from opd.batch import LossPositions, RolloutRows
 from opd.worker.engines import TeacherEngine
 from opd.worker.head import CollectTask, TeacherPart
 from opd.worker.reading import READ, Reading, trained_positions
-from opd.worker.shared_teacher_cache import Holders, Regrouped
 from opd.worker.teacher_cache import Fetch, HiddenCache
 from opd.worker.ulysses import Slice
 from opd.worker.unshared_tokens import readable_ids
+
+
+class Holders:
+    """Which rank of the group computed the hidden states of which trained tokens, known on every rank of it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, list[int]] = {}
+
+    def note(self, rows: Sequence[int], found: LossPositions, piece: Slice) -> list[int]:
+        """Remember where a micro-batch of the teacher's lies; returns how many tokens of each row lie on this rank.
+
+        Args:
+            rows: [B] numbers of its rows. found: trained tokens of all of them, of all ranks.
+        """
+        place = found.row * piece.size + piece.holders(found.flat_index)
+        counts = torch.bincount(place, minlength=len(rows) * piece.size).view(len(rows), piece.size).tolist()
+        self._counts.update(zip(rows, counts, strict=True))
+        return [of_rank[piece.rank] for of_rank in counts]
+
+    def of(self, rows: Sequence[int]) -> Tensor:
+        """[N] int64 (host): the rank that holds each trained token of these rows, in their order."""
+        ranks = [torch.arange(len(self._counts[row])) for row in rows]
+        counts = [torch.tensor(self._counts[row]) for row in rows]
+        return torch.cat([rank.repeat_interleave(count) for rank, count in zip(ranks, counts, strict=True)])
+
+    def keep(self, row: int, kept: Tensor) -> tuple[Tensor, ...]:
+        """Of a row's trained tokens [n] only the `kept` ones from now on; returns `kept` of each rank's tokens."""
+        parts: tuple[Tensor, ...] = kept.split(self._counts[row])
+        self._counts[row] = [int(part.sum()) for part in parts]
+        return parts
+
+
+class Regrouped(Fetch):
+    """Hidden states on their way to the rank that reads them; `ready` is a collective call of the group.
+
+    Args:
+        cached: this rank's part, in the order of the tokens.
+        held, needed: [N] int64 (host), of each trained token of the micro-batch: the rank that has its hidden state, and
+            the rank that reads it.
+    """
+
+    def __init__(self, cached: Fetch, held: Tensor, needed: Tensor, piece: Slice) -> None:
+        self._cached, self._piece = cached, piece
+        self._is_moved = not torch.equal(held, needed)  # the same answer on every rank
+        self._sent = torch.bincount(needed[held == piece.rank], minlength=piece.size).tolist()
+        wanted = held[needed == piece.rank]
+        self._received = torch.bincount(wanted, minlength=piece.size).tolist()
+        self._order = torch.argsort(wanted, stable=True)
+
+    def ready(self) -> Tensor:
+        """[N_own, d] in the order of this rank's tokens."""
+        cached = self._cached.ready()
+        if not self._is_moved:
+            return cached
+        received = cached.new_empty(len(self._order), cached.shape[1])
+        # A rank's tokens ascend, and so do the ranks that read them: what it has is in the order of its receivers.
+        distributed.all_to_all_single(received, cached, self._received, self._sent, group=self._piece.group)
+        ordered = torch.empty_like(received)
+        ordered[self._order.to(received.device)] = received
+        return ordered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +87,14 @@ class TeacherStates:
 
     Args:
         cache: hidden states of the rows' trained tokens.
-        readers: of several teachers who may read a row, alone or together; empty for one.
-        of_rows: of several teachers the number of each row's reader; None: one teacher reads all rows.
+        names: of several teachers their names, in the order of their numbers; empty for one.
+        of_rows: of several teachers the number of each row's teacher; None: one teacher reads all rows.
         holders: where ranks share sequences, which of them computed what.
-        heads: [V_T, d_T] of each teacher that read a row, by its number, or the entries of it that this rank needs.
+        heads: [V_T, d_T] of each teacher that read a row, by its number.
     """
 
     cache: HiddenCache
-    readers: Sequence[Reader] = ()
+    names: Sequence[str] = ()
     of_rows: Sequence[int] | None = None
     holders: Holders = field(default_factory=Holders)
     heads: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -48,13 +105,11 @@ class TeacherStates:
         Args:
             rank: this one's among those that share the row; None: it has all of it.
         """
-        mine = kept if rank is None else self.holders.keep(row, kept)[rank]
-        for number in self.of_row(row):
-            self.cache.keep(row, mine, number)
+        self.cache.keep(row, kept if rank is None else self.holders.keep(row, kept)[rank])
 
-    def of_row(self, row: int) -> tuple[int, ...]:
-        """Numbers of the teachers that read a row."""
-        return (0,) if self.of_rows is None else self.readers[self.of_rows[row]].teachers
+    def of_row(self, row: int) -> int:
+        """Return the number of the teacher that reads a row."""
+        return 0 if self.of_rows is None else self.of_rows[row]
 
     def for_head(
         self, numbers: list[int], counts: torch.Tensor, flat_index: torch.Tensor, own: Slice | None
@@ -75,18 +130,17 @@ class TeacherStates:
         return {"teacher_hidden": hidden, "teacher_weight": self.heads[0]}
 
     def _parts(self, of_rows: Sequence[int], numbers: list[int], counts: torch.Tensor) -> Iterator[TeacherPart]:
-        """Of each teacher and blend that has a row in the micro-batch."""
+        """Yield the part of each teacher that has a row in the micro-batch."""
         own = torch.tensor([of_rows[row] for row in numbers])
         of_token = own.repeat_interleave(counts.cpu())
         for number in own.unique().tolist():
-            places, reader = (own == number).nonzero()[:, 0].tolist(), self.readers[number]
+            places = (own == number).nonzero()[:, 0].tolist()
             yield TeacherPart(
-                name=reader.name,
+                name=self.names[number],
                 rows=tuple(places),
                 tokens=(of_token == number).nonzero()[:, 0].to(counts.device),
-                hidden=tuple(self.cache.fetch([numbers[place] for place in places], one) for one in reader.teachers),
-                weights=tuple(self.heads[one] for one in reader.teachers),
-                blend=Blend(form=reader.form, shares=reader.shares),
+                hidden=self.cache.fetch([numbers[place] for place in places]),
+                weight=self.heads[number],
             )
 
 
@@ -97,7 +151,6 @@ class TeacherPhase:
     Args:
         teachers: in the order of `named_teachers`.
         valid_vocab: token ids from here on are read by no teacher.
-        entries: of each head that this rank needs.
         load_ahead: the weights of the teacher that reads next come while one reads.
     """
 
@@ -105,7 +158,6 @@ class TeacherPhase:
     reading: Reading
     states: TeacherStates
     valid_vocab: int
-    entries: slice
     load_ahead: bool
 
     def run(self, data: TensorDict, rows: RolloutRows) -> None:
@@ -120,13 +172,13 @@ class TeacherPhase:
                 follows = reads[place + 1 : place + 2] if self.load_ahead else []
                 after: list[TeacherEngine] = [self.teachers[one].engine for one, _ in follows]
                 self._pass(some, rows, number, self.teachers[number], after)
-                self.states.heads[number] = engine.head_weight(self.entries)
+                self.states.heads[number] = engine.head_weight()
 
     def _rows_of(self, data: TensorDict, number: int) -> TensorDict | None:
-        """The rows that a teacher reads: its own, alone or with others, and other short ones so that every rank reads equally many, in whole
+        """The rows that a teacher reads: its own, and other short ones so that every rank reads equally many, in whole
         micro-batches, as collective calls need it (a collective call); None where no rank has a row of its own.
         """
-        is_other = torch.tensor([number not in self.states.of_row(row) for row in range(len(data))])
+        is_other = torch.tensor([number != self.states.of_row(row) for row in range(len(data))])
         num_rows = (~is_other).sum().to(self.reading.device)
         distributed.all_reduce(num_rows, distributed.ReduceOp.MAX)
         if not num_rows:
@@ -158,8 +210,8 @@ class TeacherPhase:
 
         def take(micro_batch: TensorDict, hidden: torch.Tensor) -> None:
             for row, part in zip(micro_batch["opd_row"].tolist(), hidden.split(counts), strict=True):
-                if number in states.of_row(row):
-                    states.cache.put(row, part, number)
+                if number == states.of_row(row):
+                    states.cache.put(row, part)
 
         engine: TeacherEngine = teacher.engine
 

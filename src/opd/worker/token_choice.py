@@ -1,19 +1,27 @@
-"""Which of a step's tokens are trained on: scores from the student's pass, gathered from all ranks, and the masks they make."""
+"""Passes of the student over a step before it trains: scores of all tokens and the choice among them, and old log-probabilities."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
+from verl.workers.engine_workers import TrainingWorker
 
+from opd.batch import RolloutRows
 from opd.config.algorithm import TokenImportance
 from opd.importance import choose_tokens, selection_metrics
 from opd.importance.stages import within_horizon
-from opd.importance.tokens import num_kept
+from opd.worker.engines import StudentEngine
+from opd.worker.head import HeadTask
+from opd.worker.reading import Reading, trained_positions
+from opd.worker.student_task import StudentTasks
+from opd.worker.token_view import TokenView
+from opd.worker.ulysses import Slice
 
 
 class TokenScores:
@@ -99,27 +107,95 @@ def train_only(data: TensorDict, kept: Tensor) -> None:
         data[name] = torch.nested.nested_tensor_from_jagged(values * kept.to(values), mask.offsets())
 
 
-def leave_out_beyond(data: TensorDict, *, tokens: int, part: Literal["first", "last"]) -> None:
-    """Leave only the first, or last, trained tokens of each row in the loss; arguments as of `train_only`, `within_horizon`."""
+def leave_out_beyond(data: TensorDict, *, tokens: int) -> None:
+    """Leave only the first trained tokens of each row in the loss; arguments as of `train_only`, `within_horizon`."""
     masks = data["response_mask"].unbind()
     trained = torch.cat(masks).bool()
     lengths = torch.tensor([len(mask) for mask in masks], device=trained.device)
     rows = torch.arange(len(masks), device=trained.device).repeat_interleave(lengths)[trained]
     kept = trained.clone()
-    kept[trained] = within_horizon(rows, tokens=tokens, part=part)
+    kept[trained] = within_horizon(rows, tokens=tokens)
     train_only(data, kept)
 
 
-def count_only(data: TensorDict, counts: Tensor, selection: TokenImportance) -> None:
-    """Give `loss_mask` as many tokens of each row as the head will keep of them: verl sums them up, and reads no more.
-
-    A choice within micro-batches is made after verl has counted the update's tokens. Which they are is not known here.
+def choose(
+    data: TensorDict, tasks: StudentTasks, *, student: TrainingWorker, reading: Reading, view: TokenView | None
+) -> tuple[RolloutRows, dict[str, float]]:
+    """Choose among the step's tokens and leave the others out of the loss; the rows as they are trained on, and metrics.
 
     Args:
-        counts: [B] trained tokens of each row.
+        data: its masks are replaced.
+        tasks: of the rows before the choice. Where it needs the teachers, of their hidden states those of the kept tokens stay.
+        view: takes note of the choice.
     """
-    rows = []
-    for mask, count in zip(data["loss_mask"].unbind(), counts.tolist(), strict=True):
-        is_first = torch.arange(len(mask), device=mask.device) < num_kept(selection.ratio, count)
-        rows.append(is_first.to(mask.dtype))
-    data["loss_mask"] = torch.nested.nested_tensor_from_jagged(torch.cat(rows), data["loss_mask"].offsets())
+    engine: StudentEngine = student.engine
+    selection, rows = tasks.spec.opd.importance.tokens, tasks.rows
+    counts = rows.num_trained_tokens
+    scores = TokenScores(counts.tolist(), engine.ulysses_parallel_group)
+    if selection.needs_student:
+        _score(reading.inputs(data, student), tasks, engine, scores)
+    kept, metrics = choose_among_ranks(
+        selection,
+        data["row_id"],
+        counts,
+        scores.by_name(),
+        seed=tasks.choice_seed,
+        group=engine.get_data_parallel_group(),
+        device=engine.device,
+    )
+    rank = distributed.get_rank(engine.ulysses_parallel_group) if engine.use_ulysses_sp else None
+    if view is not None:
+        view.chosen(kept, scores.by_name(), speaks=not rank)
+    if selection.needs_teacher:
+        for row, of_row in enumerate(kept.split(counts.tolist())):
+            tasks.states.keep(row, of_row, rank)
+    is_trained = rows.response_mask.clone()
+    is_trained[rows.response_mask] = kept.to(is_trained.device)
+    train_only(data, is_trained)
+    return dataclasses.replace(rows, response_mask=is_trained), metrics
+
+
+def _score(inputs: TensorDict, tasks: StudentTasks, engine: StudentEngine, scores: TokenScores) -> None:
+    """One pass of the student over all rows, without a gradient."""
+    kind = tasks.scored_kind
+    own_tokens: list[torch.Tensor | None] = [None]
+
+    def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
+        if kind is not None:
+            task = tasks.scoring(micro_batch, starts, own)
+            own_tokens[:] = [task.own]
+            return dataclasses.replace(task, kind=kind)
+        found = trained_positions(tasks.rows, micro_batch, starts)[1]
+        if own is not None:
+            found, own_tokens[0] = own.select(found)
+        return tasks.entropy(found.flat_index)
+
+    def take(micro_batch: TensorDict, output: Any) -> None:
+        found = {"entropy": output}
+        if kind is not None:
+            found = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
+        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], **found)
+
+    engine.read(inputs, task_of, take)
+
+
+def read_log_probs(
+    data: TensorDict, tasks: StudentTasks, *, student: TrainingWorker, reading: Reading
+) -> list[torch.Tensor]:
+    """Log p of each row's trained tokens under the student as it is, by one pass over all rows without a gradient."""
+    engine: StudentEngine = student.engine
+    counts = tasks.rows.num_trained_tokens.tolist()
+    scores = TokenScores(counts, engine.ulysses_parallel_group)
+    own_tokens: list[torch.Tensor | None] = [None]
+
+    def task_of(micro_batch: TensorDict, starts: torch.Tensor, own: Slice | None) -> HeadTask:
+        found = trained_positions(tasks.rows, micro_batch, starts)[1]
+        if own is not None:
+            found, own_tokens[0] = own.select(found)
+        return tasks.log_probs(found.flat_index, found.token_ids)
+
+    def take(micro_batch: TensorDict, output: torch.Tensor) -> None:
+        scores.take(micro_batch["opd_row"].tolist(), own_tokens[0], log_prob=output)
+
+    engine.read(reading.inputs(data, student), task_of, take)
+    return list(scores.by_name()["log_prob"].split(counts))

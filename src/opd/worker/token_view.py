@@ -112,30 +112,23 @@ class TokenView:
             self.seen.density += density(**scores, kept=kept)
 
     def trained(self, rows: Sequence[int], task: DivergenceTask, output: DivergenceOutput) -> None:
-        """Take note of a micro-batch's forward: values of its tokens in the loss, and of all that its head scored.
+        """Take note of a micro-batch's forward: values of its tokens in the loss.
 
         Rows that several updates of the step train on are read in the first.
         """
         if self._read.issuperset(rows):
             return
         self._read.update(rows)
-        choice = task.choice
         values = {"entropy": output.student_entropy, "divergence": output.scored_divergence}
-        if task.counted is not None:
-            values = {name: _spread(each, task.counted) for name, each in values.items()}
-        if choice is not None:
-            values |= choice.scores
-            self.seen.covers_all = "divergence" in choice.scores
-        kept = torch.ones_like(values["entropy"], dtype=torch.bool) if choice is None else choice.kept[0]
+        if task.own is not None:
+            values = {name: _spread(each, task.own) for name, each in values.items()}
         if not self._is_counted:
-            self.seen.density += density(**values, kept=kept)
+            self.seen.density += density(**values, kept=torch.ones_like(values["entropy"], dtype=torch.bool))
         counts = [self._counts[row] for row in rows]
-        for row, of_row, *parts in zip(rows, *(v.split(counts) for v in (kept, *values.values())), strict=True):
+        for row, *parts in zip(rows, *(each.split(counts) for each in values.values()), strict=True):
             if row in self._shown:
                 view = self._shown[row]
                 _fill(view, view.kept.nonzero()[0], dict(zip(values, parts, strict=True)))
-                if choice is not None:
-                    view.kept = of_row.cpu().numpy()
 
 
 def density(*, entropy: Tensor, divergence: Tensor, kept: Tensor) -> np.ndarray:

@@ -1,14 +1,25 @@
-"""verl's training workers of both models: the actor's with the student's engine, the ref's with a teacher's own model."""
+"""verl's training workers with our engines, and the mixin that names a rank's device."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
 from opd.config.sections import Teacher
 from opd.worker import engines
+
+
+class NamedDevice:
+    """Mixin of workers, before verl's."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def tell_device(self) -> str:
+        """`NVIDIA H200`; `CPU` without a GPU."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) -> TrainingWorker:
@@ -36,6 +47,11 @@ def teacher_worker(config: TrainingWorkerConfig, teacher: Teacher, path: str) ->
     return TrainingWorker(
         dataclasses.replace(config, model_type=engines.TEACHER, model_config=model, engine_config=engine)
     )
+
+
+def policy_worker(config: TrainingWorkerConfig) -> TrainingWorker:
+    """Return verl's worker with the engine that knows our attention, for the actor and the reference of GRPO."""
+    return TrainingWorker(dataclasses.replace(config, model_type=engines.POLICY))
 
 
 def student_worker(config: TrainingWorkerConfig) -> TrainingWorker:

@@ -1,7 +1,7 @@
 """`make bench-host`: all GPUs of one host against one of them, Qwen3-8B's shape into 1.7B's.
 
 Speed: `bench_step` by strict and by carry with the same rows for each GPU, on one GPU and on all. Numbers: `gpu_smoke` with the
-learning rate that a student of this size gets, data-parallel, vocab-parallel and sequence-parallel in pairs and over all GPUs, beside one
+learning rate that a student of this size gets, data-parallel and sequence-parallel in pairs and over all GPUs, beside one
 GPU; two teachers; a rank's process killed. Runs that need one GPU are made side by side, one on each; so are those on all GPUs whose times
 say nothing, as many as the memory holds. The JSON file is written after every run, and a later call makes those that it lacks or that were cut short.
 """
@@ -100,11 +100,7 @@ def waves(num_gpus: int) -> list[list[Run]]:
     groups = {
         "data-parallel": (),
         **{
-            f"{kind} {size}": (f"{key}={size}",)
-            for kind, key in (
-                ("sequence-parallel", "actor.ulysses_sequence_parallel_size"),
-                ("vocab-parallel", "opd.vocab_parallel_size"),
-            )
+            f"sequence-parallel {size}": (f"actor.ulysses_sequence_parallel_size={size}",)
             for size in sorted({2, num_gpus})
         },
     }

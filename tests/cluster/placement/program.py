@@ -39,7 +39,7 @@ from opd.config.verl import RunFacts
 from opd.errors import NoPlace, TooFewNodes
 from opd.rollout import manager as rollout_manager
 from opd.trainer.entry import compose
-from opd.trainer.queue import RunQueue
+from opd.trainer.task_runner import RunQueue
 from opd.trainer.trainer import OrderedTrainer
 
 OBJECT_STORE_BYTES = 80_000_000

@@ -24,20 +24,12 @@ VOCAB_BLOCK = 256
 _ONE_AT_A_TIME = threading.Lock()  # the fibers' state is the library's; ranks of a test may be threads
 ROWS_WRAPPER = """
 extern "C" void start(int blocks, const void* a, const void* b, const float* c, const float* d, void* e, const float* f,
-                      const long long* g, const int* h, float* i, float* j, float* k, const float* l, long long m, long long n,
-                      long long o, long long p, float q, float r, float s, float t) {
+                      const long long* g, float* h, float* i, long long j, long long k, long long l, float m, float n,
+                      float o, float p) {
   for (int first = 0; first < blocks; first += CLUSTER)
-    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t); });
+    run_cluster(first, [&] { divergence_rows(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p); });
 }
 """
-MERGE_WRAPPER = """
-extern "C" void start(int blocks, const float* a, const float* b, float* c, float* d, long long e, long long f, float g, float h,
-                      float i) {
-  for (blockIdx.x = 0; blockIdx.x < (unsigned)blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) merge_rows(a, b, c, d, e, f, g, h, i);
-}
-"""
-
 NUMBERS_WRAPPERS = {
     "scale_weights": """
 extern "C" void start(int blocks, const float* a, float* b, float* c, long long d) {
@@ -54,8 +46,6 @@ extern "C" void start(int blocks, const float* a, const float* b, const float* c
 
 def _source(source: str, name: str) -> str:
     text = (nvrtc.SOURCE_FOLDER / source).read_text()
-    if source == "slices.cu":
-        return '#include "ptx.cuh"\n' + text + MERGE_WRAPPER
     if source == "numbers.cu":
         declared = "__shared__ float of_warps[THREADS / 32];"
         assert text.count(declared) == 2
@@ -122,20 +112,6 @@ def head_logits(hidden: Tensor, weight: Tensor, logits: Tensor, block_max: Tenso
     logits.copy_(product)
 
 
-def row_entropies(logits, temperature: float) -> Tensor:
-    """As `entropy_kernel.row_entropies`."""
-    vocab = logits.values.shape[1]
-    tops = logits.block_max.repeat_interleave(VOCAB_BLOCK, 1)[:, :vocab]
-    return torch.distributions.Categorical(
-        logits=(logits.values.float() + tops) / temperature, validate_args=False
-    ).entropy()
-
-
-def copy_rows(source: Tensor, target: Tensor, slots: Tensor) -> None:
-    """As `logits_kernel.copy_rows`."""
-    target[slots[slots >= 0].long()] = source[slots >= 0]
-
-
 class HostCopy:
     """As `host_copy.HostCopy`."""
 
@@ -154,7 +130,7 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.cuda import chosen, numbers_kernel, row_kernel, run
+    from opd.losses.cuda import numbers_kernel, row_kernel, run
 
     for module in (numbers_kernel, row_kernel):
         monkeypatch.setattr(module, "load_kernel", load_kernel)
@@ -165,10 +141,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         "_launch_shape",
         lambda vocab, entries: (CLUSTER, THREADS, -(-vocab // (entries * CLUSTER * THREADS))),
     )
-    for module in (chosen, run):
-        monkeypatch.setattr(module, "head_logits", head_logits)
-        monkeypatch.setattr(module, "HostCopy", HostCopy)
-        monkeypatch.setattr(module, "accumulate", accumulate)
-    monkeypatch.setattr(chosen, "row_entropies", row_entropies)
-    monkeypatch.setattr(chosen, "copy_rows", copy_rows)
+    monkeypatch.setattr(run, "head_logits", head_logits)
+    monkeypatch.setattr(run, "HostCopy", HostCopy)
+    monkeypatch.setattr(run, "accumulate", accumulate)
     monkeypatch.setattr(padded_head, "accumulate", accumulate)

@@ -11,7 +11,7 @@ from opd.config.rules.importance import IMPORTANCE
 from opd.config.rules.loss import LOSS
 from opd.config.rules.stages import STAGES
 from opd.config.rules.store import STORE
-from opd.config.rules.teachers import TEACHERS, unlike_offloads, unread_blends
+from opd.config.rules.teachers import TEACHERS, unlike_offloads
 from opd.config.rules.terms import SIZES
 
 RULES = (*BASICS, *TEACHERS, *LOSS, *IMPORTANCE, *STAGES, *CARRY)
@@ -26,4 +26,4 @@ def check(spec: BaseSpec) -> list[Problem]:
     if not isinstance(spec, RunSpec):
         return problems
     problems += broken(RULES, with_named(tree, SIZES))
-    return problems + list(unlike_offloads(spec)) + list(unread_blends(spec))
+    return problems + list(unlike_offloads(spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opd.config.base import KINDS
-from opd.config.defaults import ASKS, DISTILS, SAMPLES, TRAINS
+from opd.config.defaults import ASKS, SAMPLES, TRAINS
 from opd.config.rule import Rule
 from opd.config.rules.terms import LOG_PROB_READ, OTHERS, UPDATE_READ
 
@@ -127,7 +127,6 @@ BASICS = (
         for key, kinds in (
             ("rollout.tensor_parallel_size", SAMPLES),
             ("actor.ulysses_sequence_parallel_size", KINDS),
-            ("opd.vocab_parallel_size", DISTILS),
         )
     ),
     Rule(

@@ -2,51 +2,12 @@
 
 from __future__ import annotations
 
-from opd.config.algorithm import NEED_STUDENT
 from opd.config.defaults import DISTILS
 from opd.config.rule import Rule
 
-_IN_HEAD = f'opd.importance.tokens.normalize == "micro" and opd.importance.tokens.score in {NEED_STUDENT}'
-_BEFORE_FALL = 'opd.importance.tokens.mode == "before_fall"'
 _RECOMPUTED = "(opd.importance.problems.recompute.every is not None or opd.importance.problems.recompute.at_stages)"
 
 IMPORTANCE = (
-    Rule(
-        key="opd.importance.tokens.scope",
-        when=f'{_IN_HEAD} and opd.importance.tokens.scope == "batch"',
-        rule="with normalize micro the number of tokens that an update trains would depend on how it is cut",
-        fix="use scope: rollout, or normalize: global",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.importance.tokens.normalize",
-        when=f"{_IN_HEAD} and num_sharing > 1",
-        rule="a rank that shares sequences (actor.ulysses_sequence_parallel_size) does not see the whole micro-batch",
-        fix="use normalize: global, or actor.ulysses_sequence_parallel_size: 1",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.importance.tokens.mode",
-        when=f'{_BEFORE_FALL} and opd.importance.tokens.score in ("none", "random", "position")',
-        rule="{opd.importance.tokens.score} has no value that could fall in the course of a response",
-        fix="use score: divergence, as the papers' signal of a teacher, or mode: topk",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.importance.tokens.scope",
-        when=f'{_BEFORE_FALL} and opd.importance.tokens.scope == "batch"',
-        rule="each response has a fall of its own (mode before_fall)",
-        fix="use scope: rollout",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.importance.tokens.normalize",
-        when=f'{_BEFORE_FALL} and opd.importance.tokens.normalize == "micro"',
-        rule="how many tokens lie ahead of a fall is known only when all are scored (mode before_fall), and the loss is "
-        "divided by their number",
-        fix="use normalize: global",
-        kinds=DISTILS,
-    ),
     Rule(
         key="opd.importance.problems.pass_rates",
         when='opd.importance.problems.weights != "none" and opd.importance.problems.pass_rates is None',

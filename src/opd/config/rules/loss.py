@@ -9,8 +9,6 @@ from opd.config.rules.run_and_stages import of_each_stage, where_loss_is, where_
 _STAGE_POLICY = "(opd.policy.weight if item.policy_weight is None else item.policy_weight)"
 _STAGE_DIVERGENCE = "(opd.divergence_weight if item.divergence_weight is None else item.divergence_weight)"
 _STAGE_LOSS = "(opd.loss_type if item.loss_type is None else item.loss_type)"
-_COMPARED = '("sampled_reverse_kl", "topk_reverse_kl")'
-"""Losses to compare the reverse KL with."""
 
 LOSS = (
     Rule(
@@ -47,21 +45,10 @@ LOSS = (
         fix="remove the key, or set opd.loss_type: topk_reverse_kl",
         kinds=DISTILS,
     ),
-    *where_loss_is(
-        _COMPARED,
-        "opd.vocab_parallel_size > 1",
-        rule="it looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices",
-        fix="use reverse_kl, or opd.vocab_parallel_size: 1",
-    ),
     *where_rewarded(
         "num_samples == 1",
         rule="advantages compare the samples of one prompt, and rollout.num_samples is 1",
         fix="set rollout.num_samples to 2 or more, or the weight to 0",
-    ),
-    *where_rewarded(
-        "opd.vocab_parallel_size > 1",
-        rule="a policy gradient looks at whole rows of logits, and ranks that share the heads (opd.vocab_parallel_size) have slices",
-        fix="set opd.vocab_parallel_size to 1, or the weight to 0",
     ),
     *where_rewarded(
         'opd.horizon.applies == "generate"',

@@ -41,13 +41,6 @@ STAGES = (
     ),
     Rule(
         key="opd.horizon.applies",
-        when='opd.horizon.applies == "generate" and opd.horizon.part == "last"',
-        rule="the last tokens of a response are known once it has been generated whole",
-        fix="use part: first, or applies: train",
-        kinds=DISTILS,
-    ),
-    Rule(
-        key="opd.horizon.applies",
         when='opd.horizon.applies == "generate"',
         rule="a conversation with tools has a length for each of its turns, and is ended by data.max_response_length",
         fix="use applies: train",

@@ -10,9 +10,6 @@ from opd.config.kinds import DistillationSpec, RunSpec
 from opd.config.rule import Rule
 from opd.config.rules.terms import READS_BY_ACTOR
 
-MOST_APART = 1_000_000
-"""Times that one weight of a blend may be another."""
-
 _TEACHER_KEYS = ("path", "revision", "prompt", "max_prompt_length", "refresh_every")
 
 
@@ -50,7 +47,7 @@ TEACHERS = (
         key="route.to",
         when="len(teachers) > 0 and len(route.to) == 0 and route.all is None",
         rule="there are several teachers, and nothing says which one reads a row",
-        fix="give the name of a teacher or blend for each value in the data's column {route.by}: to: {{VALUE: NAME}}, or one for every "
+        fix="give the name of a teacher for each value in the data's column {route.by}: to: {{VALUE: NAME}}, or one for every "
         "row: all: NAME",
         kinds=DISTILS,
     ),
@@ -63,8 +60,8 @@ TEACHERS = (
     ),
     Rule(
         key="route.all",
-        when="route.all is not None and route.all not in keys(teachers) and route.all not in keys(route.blends)",
-        rule="there is no teacher of that name under teachers, and no blend under route.blends",
+        when="route.all is not None and route.all not in keys(teachers)",
+        rule="there is no teacher of that name under teachers",
         fix="name one that is there, or add it",
         kinds=DISTILS,
     ),
@@ -72,32 +69,17 @@ TEACHERS = (
         each="keys(route.to)",
         key="route.to.{item}",
         value="route.to[item]",
-        when="route.to[item] not in keys(teachers) and route.to[item] not in keys(route.blends)",
-        rule="there is no teacher of that name under teachers, and no blend under route.blends",
+        when="route.to[item] not in keys(teachers)",
+        rule="there is no teacher of that name under teachers",
         fix="name one that is there, or add it",
         kinds=DISTILS,
     ),
     Rule(
-        each="keys(route.blends)",
-        key="route.blends.{item}",
-        value="item",
-        when="item in keys(teachers)",
-        rule="a teacher has that name, and route and metrics tell them apart by it",
-        fix="give the blend another name",
+        key="actor.ulysses_sequence_parallel_size",
+        when="len(teachers) > 0 and actor.ulysses_sequence_parallel_size > 1",
+        rule="ranks that share a sequence read one teacher's hidden states for all their tokens, and there are several teachers",
+        fix="set it to 1, or use one teacher",
         kinds=DISTILS,
-    ),
-    *(
-        Rule(
-            key=key,
-            when=f"len(teachers) > 0 and {key} > 1",
-            rule=f"ranks that share {shared} read one teacher's hidden states for all their tokens, and there are several teachers",
-            fix="set it to 1, or use one teacher",
-            kinds=DISTILS,
-        )
-        for key, shared in (
-            ("actor.ulysses_sequence_parallel_size", "a sequence"),
-            ("opd.vocab_parallel_size", "the heads"),
-        )
     ),
     *_of_each_teacher(
         "refresh_every",
@@ -133,36 +115,6 @@ TEACHERS = (
         fix="raise actor.log_prob_max_token_len_per_gpu, or give a smaller max_prompt_length",
     ),
 )
-
-
-def unread_blends(spec: RunSpec) -> Iterator[Problem]:
-    """The teachers of a blend; the charts' language has no list within a list."""
-    if not isinstance(spec, DistillationSpec):
-        return
-    for name, blend in sorted(spec.route.blends.items()):
-        for teacher in sorted(blend.weights):
-            if teacher not in spec.teachers:
-                yield Problem(
-                    path=f"route.blends.{name}.weights.{teacher}",
-                    value=blend.weights[teacher],
-                    rule="there is no teacher of that name under teachers",
-                    fix=f"name one that is there ({', '.join(sorted(spec.teachers)) or 'there is none'}), or add it",
-                )
-            elif max(blend.weights.values()) > MOST_APART * blend.weights[teacher]:
-                yield Problem(
-                    path=f"route.blends.{name}.weights.{teacher}",
-                    value=blend.weights[teacher],
-                    rule=f"the largest weight of the blend is more than {MOST_APART:,} times as much, so this teacher would say nothing",
-                    fix="take the teacher out of the blend, or give it more",
-                )
-            elif spec.teachers[teacher].prompt is not None:
-                yield Problem(
-                    path=f"route.blends.{name}.weights.{teacher}",
-                    value=blend.weights[teacher],
-                    rule="this teacher has a prompt of its own, and all teachers of a blend read the student's: a row carries one "
-                    "prompt beside the student's, not one for each teacher",
-                    fix=f"take it out of the blend, or remove teachers.{teacher}.prompt",
-                )
 
 
 def unlike_offloads(spec: RunSpec) -> Iterator[Problem]:

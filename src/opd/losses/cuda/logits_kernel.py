@@ -188,20 +188,3 @@ def _triton_call(
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
-
-
-@triton.jit
-def _copy_rows(source, target, slots, source_stride, target_stride, width, BLOCK: tl.constexpr):
-    slot = tl.load(slots + tl.program_id(0)).to(tl.int64)
-    if slot >= 0:
-        at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        values = tl.load(source + tl.program_id(0).to(tl.int64) * source_stride + at, mask=at < width)
-        tl.store(target + slot * target_stride + at, values, mask=at < width)
-
-
-def copy_rows(source: Tensor, target: Tensor, slots: Tensor) -> None:
-    """target[slots[i]] = source[i] for each row i whose slot [n] int32 is not negative; both [.., width] of one dtype."""
-    block, width = 8192, source.shape[1]
-    if len(source):
-        grid = (len(source), triton.cdiv(width, block))
-        _copy_rows[grid](source, target, slots, source.stride(0), target.stride(0), width, BLOCK=block, num_warps=8)

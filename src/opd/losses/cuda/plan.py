@@ -1,7 +1,7 @@
-"""Which tokens are worked on together: chunk sizes of the fused divergence from a memory budget, free of torch."""
+"""Groups of tokens: chunk sizes of the fused divergence from a memory budget, free of torch."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 LogitsPrecision = Literal["fp16", "fp32"]
@@ -40,32 +40,6 @@ class RowBytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredRowBytes:
-    """Bytes that one token needs where all are scored and some are kept."""
-
-    held: int
-    """As long as it may be kept."""
-    scratch: int
-    """For its logits; may lie in the weight gradient's storage."""
-    side: int
-    """As long as its logits exist, but never there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredGroup:
-    """Tokens that are scored together, of which the chosen ones' gradient rows exist together."""
-
-    start: int
-    stop: int
-    capacity: int
-    """Gradient rows that exist at once."""
-    logits_rows: int
-    """Tokens whose logits exist together."""
-    in_weight_grad: bool
-    """The logits lie in the weight gradient's storage."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TokenGroup:
     """Tokens whose gradient rows exist together, so that each of the two gradient products runs once for all of them."""
 
@@ -93,10 +67,6 @@ class TokenGroup:
         for size in self.sizes:
             yield start, start + size
             start += size
-
-    def times(self, factor: int) -> "TokenGroup":
-        """The same chunks of `factor` times as many tokens."""
-        return replace(self, start=self.start * factor, sizes=tuple(size * factor for size in self.sizes))
 
 
 def plan_groups(num_tokens: int, row: RowBytes, *, workspace_bytes: int, weight_grad_bytes: int) -> list[TokenGroup]:
@@ -134,63 +104,6 @@ def plan_scores(num_tokens: int, row: RowBytes, *, workspace_bytes: int) -> list
         TokenGroup(start=s, sizes=(min(rows, num_tokens - s),), in_weight_grad=False)
         for s in range(0, num_tokens, rows)
     ]
-
-
-def plan_scored(
-    parts: Sequence[tuple[int, int]], row: ScoredRowBytes, *, workspace_bytes: int, weight_grad_bytes: int
-) -> list[ScoredGroup]:
-    """Groups of tokens to score, with room for the gradient rows of the chosen ones.
-
-    Args:
-        parts: (tokens, how many of them are kept) of each part of the tokens among which a choice is made.
-        workspace_bytes, weight_grad_bytes: as of `plan_groups`.
-
-    Raises:
-        ValueError: the budget holds less than `ROW_MULTIPLE` tokens.
-    """
-    groups: list[ScoredGroup] = []
-    left = list(parts)
-    while left:
-        start = groups[-1].stop if groups else 0
-        rows = min(_floor(weight_grad_bytes // row.scratch), MAX_LOGITS_ROWS) if start == 0 else 0
-        rows = min(rows, _ceil(sum(tokens for tokens, _ in left)))
-        capacity = (workspace_bytes - rows * row.side) // row.held
-        borrows = rows >= MIN_LOGITS_ROWS and capacity >= ROW_MULTIPLE
-        if not borrows:
-            rows, capacity = room_beside_logits(row, workspace_bytes)
-        taken, num_kept = [left.pop(0)], 0
-        while left and sum(kept for _, kept in [*taken, left[0]]) <= capacity:
-            taken.append(left.pop(0))
-        num_kept, stop = sum(kept for _, kept in taken), start + sum(tokens for tokens, _ in taken)
-        groups.append(
-            ScoredGroup(
-                start=start,
-                stop=stop,
-                capacity=min(capacity, num_kept),
-                logits_rows=min(rows, _ceil(stop - start)),
-                in_weight_grad=borrows,
-            )
-        )
-    return groups
-
-
-def room_beside_logits(row: ScoredRowBytes, workspace_bytes: int, *, wanted: int = 0) -> tuple[int, int]:
-    """(rows of logits, gradient rows) that fit into the workspace together.
-
-    Chunks are as large as leave the most of it to gradients, or smaller where `wanted` gradient rows are then fewer times as many as
-    there is room for: each time reads and writes the weight gradient.
-
-    Raises:
-        ValueError: it holds less than `ROW_MULTIPLE` of each.
-    """
-    fitting = []
-    for rows in (2 * MIN_LOGITS_ROWS, MIN_LOGITS_ROWS, MIN_LOGITS_ROWS // 2, ROW_MULTIPLE):
-        capacity = (workspace_bytes - rows * (row.scratch + row.side)) // row.held
-        if capacity >= max(rows, ROW_MULTIPLE):
-            fitting.append((rows, capacity))
-    if not fitting:
-        _check_rows(0, row.held + row.scratch + row.side, workspace_bytes)
-    return min(fitting, key=lambda fit: -(-wanted // fit[1]))
 
 
 def _fit(num_tokens: int, row: RowBytes, workspace_bytes: int) -> int:

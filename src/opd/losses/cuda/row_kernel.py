@@ -1,7 +1,6 @@
 """The CUDA row kernel from Python: launch shape, buffers, and what its numbers say about rounding."""
 
 import math
-from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -12,11 +11,8 @@ from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
 
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite
-# What ranks that share the vocabulary exchange of a row, and what they make of it: slices.cu.
-NUM_SUMS, NUM_MOMENTS, NUM_MERGED = 9, 2, 6
 NUM_GRAD_STATS = 3  # per thread block: sum g^2, max |g|, expected squared error of g
 NOISE_EVERY = 16  # rows between two whose rounding is estimated: costs a sixteenth, and rows are many
-MERGE_THREADS = 128
 MAX_VECS_A_THREAD = 10  # 16-byte vectors of the student's row in registers: 40 of 64
 
 # Root mean square of (rounding error / value) of the stored gradient; derived in rows.cu (FP16_STEP).
@@ -24,13 +20,6 @@ FP16_RELATIVE_ROUNDING = 2.0**-10 * math.sqrt(0.375 / math.log(2) / 12)
 BF16_RELATIVE_ROUNDING = 8 * FP16_RELATIVE_ROUNDING
 # Below its normal range fp16 has steps of 2^-24, uniform error in a step.
 FP16_SMALLEST_ROUNDING = 2.0**-24 / math.sqrt(12)
-
-_LAYOUT = (
-    ("NUM_STATS", NUM_STATS),
-    ("NUM_SUMS", NUM_SUMS),
-    ("NUM_MOMENTS", NUM_MOMENTS),
-    ("NUM_MERGED", NUM_MERGED),
-)
 
 
 class Logits(NamedTuple):
@@ -53,24 +42,12 @@ class GradientRows(NamedTuple):
     """Factor of all rows, a power of two that keeps fp16 away from its smallest numbers."""
     stats: Tensor
     """[n, blocks of a row, NUM_GRAD_STATS] fp32 output, as `new_gradient_stats` makes it."""
-    slots: Tensor | None = None
-    """[n] int32: the rows of `values` and `stats`, which may then be more or fewer than n, that the chunk's rows go to; a row with a
-    negative one is left out. None: each to its own."""
 
 
 def gradient_unit(kind: DivergenceKind, beta: float, temperature: float) -> float:
     """What the kernel's inner gradient is multiplied by: bits to nats, jsd's share of the student, the temperature."""
     unit = {"reverse_kl": math.log(2), "forward_kl": 1.0, "jsd": (1.0 - beta) * math.log(2)}[kind]
     return unit / temperature
-
-
-class Part(IntEnum):
-    """Which part of a row's work a launch does; the last three are of one rank's slice of the vocabulary."""
-
-    WHOLE = 0
-    SUMS = 1
-    MOMENTS = 2
-    GRADIENT = 3
 
 
 def divergence_rows(
@@ -83,10 +60,6 @@ def divergence_rows(
     token_ids: Tensor | None = None,
     stats: Tensor | None = None,
     gradient: GradientRows | None = None,
-    part: Part = Part.WHOLE,
-    first_entry: int = 0,
-    out: Tensor | None = None,
-    merged: Tensor | None = None,
 ) -> None:
     """Statistics of each row into `stats` [n, NUM_STATS], and the gradient if asked for, on the current stream.
 
@@ -94,16 +67,11 @@ def divergence_rows(
 
     Args:
         token_ids: [n] int64, the token whose log-probabilities are wanted; None: none is.
-        part: of a slice, whose first entry is `first_entry`: `SUMS` and `MOMENTS` (jsd) write to `out`, `MOMENTS` and `GRADIENT` read
-            `merged` (`merge_rows`); statistics come from the merging then.
     """
     num_rows, vocab = student.values.shape
     is_fp32 = student.values.dtype == torch.float32
     dtype = None if gradient is None else str(gradient.values.dtype).removeprefix("torch.")
-    slots = None if gradient is None else gradient.slots
-    macros, threads = row_kernel_macros(
-        DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype, part=part, slots=slots is not None
-    )
+    macros, threads = row_kernel_macros(DIVERGENCE_KINDS.index(kind), vocab, is_fp32=is_fp32, gradient=dtype)
     smem_bytes = dict(macros)["VECS"] * threads * 16
     device = student.values.device
     kernel = load_kernel("rows.cu", "divergence_rows", macros, device.index or 0, smem_bytes)
@@ -111,41 +79,11 @@ def divergence_rows(
     arguments = (
         *(student.values, teacher.values, student.block_max, teacher.block_max),
         *((None, None) if gradient is None else (gradient.values, gradient.weight)),
-        *(token_ids, slots, stats, None if gradient is None else gradient.stats, out, merged),
-        *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab, first_entry),
+        *(token_ids, stats, None if gradient is None else gradient.stats),
+        *(student.values.stride(0), 0 if gradient is None else gradient.values.stride(0), vocab),
         *(1.0 / temperature, scale, beta, 1.0 - beta),
     )
     launch(kernel, (dict(macros)["CLUSTER"] * num_rows, 1, 1), threads, smem_bytes, arguments)
-
-
-def merge_rows(
-    sums: Tensor,
-    moments: Tensor | None,
-    kind: DivergenceKind,
-    *,
-    beta: float,
-    temperature: float,
-    merged: Tensor,
-    stats: Tensor,
-) -> None:
-    """A row's numbers from all of its slices'.
-
-    Args:
-        sums: [slices, n, NUM_SUMS]. moments: [slices, n, NUM_MOMENTS] of jsd, None before they are made.
-        merged: [n, NUM_MERGED] output, without the gradient's centre where jsd's moments are missing.
-        stats: [n, NUM_STATS] output, without the divergence there.
-    """
-    num_slices, num_rows = sums.shape[:2]
-    kernel = load_kernel(
-        "slices.cu", "merge_rows", merge_macros(DIVERGENCE_KINDS.index(kind)), sums.device.index or 0, 0
-    )
-    arguments = (sums, moments, merged, stats, num_slices, num_rows, 1.0 / temperature, beta, 1.0 - beta)
-    launch(kernel, (-(-num_rows // MERGE_THREADS), 1, 1), MERGE_THREADS, 0, arguments)
-
-
-def merge_macros(kind: int) -> tuple[tuple[str, int], ...]:
-    """Macros of slices.cu."""
-    return (("KIND", kind), ("THREADS", MERGE_THREADS), *_LAYOUT)
 
 
 def row_kernel_macros(
@@ -154,16 +92,12 @@ def row_kernel_macros(
     *,
     is_fp32: bool,
     gradient: str | None,
-    part: Part = Part.WHOLE,
-    slots: bool = False,
 ) -> tuple[tuple[tuple[str, int], ...], int]:
     """(macros of rows.cu, threads a block) for logits of `vocab` entries; `gradient` is its dtype's name, or None."""
     cluster, threads, vecs = _launch_shape(vocab, 4 if is_fp32 else 8)
     macros = {
-        "PART": int(part),
         "KIND": kind,
         "GRAD": int(gradient is not None),
-        "SLOTS": int(slots),
         "IN_F32": int(is_fp32),
         "OUT_BF16": int(gradient == "bfloat16"),
         "VECS": vecs,
@@ -172,8 +106,9 @@ def row_kernel_macros(
         "MIN_BLOCKS": 1024 // threads,
         "NUM_GRAD_STATS": NUM_GRAD_STATS,
         "NOISE_EVERY": NOISE_EVERY,
+        "NUM_STATS": NUM_STATS,
     }
-    return (*macros.items(), *_LAYOUT), threads
+    return tuple(macros.items()), threads
 
 
 def new_gradient_stats(num_rows: int, vocab: int, *, is_fp32: bool, device: torch.device) -> Tensor:

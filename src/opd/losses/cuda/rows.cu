@@ -2,32 +2,22 @@
 // (student in registers, teacher in shared memory); statistics and gradient are made from that copy.
 // Formulas: opd.losses.rows.row_statistics. Storage of fp16 logits: logits_kernel.py.
 //
-// Where ranks share the vocabulary a row is one rank's slice of it, and the work is cut in parts, between which the ranks exchange a
-// few numbers a row (slices.cu merges them): SUMS reads the slice's logits, MOMENTS (jsd alone) and GRADIENT read them again.
-//
 // Compiled at run time by NVRTC with these macros:
-//   PART      0 all of a row; of a slice: 1 SUMS, 2 MOMENTS, 3 GRADIENT
 //   KIND      0 reverse_kl, 1 forward_kl, 2 jsd
 //   GRAD      1: write the gradient with respect to the student's logits; 0: statistics only
-//   SLOTS     1: the gradient's rows lie where `slot` says; 0: as the logits' rows do
 //   IN_F32    0: logits in fp16 as distances to the maximum of their block of 256; 1: plain fp32 logits
 //   OUT_BF16  1: gradient in bf16; 0: in fp16
 //   VECS      16-byte vectors of one row that a thread owns
 //   THREADS, CLUSTER, MIN_BLOCKS   launch shape
-//   NUM_STATS, NUM_GRAD_STATS, NOISE_EVERY, NUM_SUMS, NUM_MOMENTS, NUM_MERGED   row_kernel.py
+//   NUM_STATS, NUM_GRAD_STATS, NOISE_EVERY   row_kernel.py
 //
 // Inside, a logit is x = (s - row maximum) * log2(e) / temperature: an exp is one ex2, and logs are in bits to the end.
 
 #include "reduce.cuh"
 #include "vectors.cuh"
 
-#define WHOLE 0
-#define SUMS 1
-#define MOMENTS 2
-#define GRADIENT 3
-#define MAKES_SUMS (PART == WHOLE || PART == SUMS)
 // jsd with fp32 logits: its moments leave p_S and the mixture's ratio where the logits were, and the gradient makes neither again.
-#define KEEPS_RATIO (KIND == 2 && IN_F32 && PART == WHOLE && GRAD)
+#define KEEPS_RATIO (KIND == 2 && IN_F32 && GRAD)
 
 typedef
 #if IN_F32
@@ -91,28 +81,19 @@ __device__ __forceinline__ float squared_error(float g, float lp, float lq, floa
 
 // student, teacher [rows, stride_in]; student_max, teacher_max [rows, num_blocks] (fp16 logits only);
 // grad [rows, stride_grad], 0 from the vocabulary's end on, may alias fp16 student; weight [rows]; token [rows] or null (0).
-// slot [rows], read with SLOTS: the row of grad and grad_stats that a row's gradient goes to; a row of a negative one is left out.
-// Of a slice `vocab` counts its entries, `first_entry` is the first one's number; `out` is sums [rows, NUM_SUMS] or moments
-// [rows, NUM_MOMENTS], `merged` [rows, NUM_MERGED]: slices.cu. A token of another slice has logits of 0 in the sums.
 // stats [rows, NUM_STATS]: divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite.
-// grad_stats [rows of grad, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
+// grad_stats [rows, CLUSTER, NUM_GRAD_STATS]: sum of g^2, max |g| (weight 1, no scale, in the kernel's units), and on
 // every NOISE_EVERY-th row the expected squared error of g, else 0.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
 divergence_rows(const void* student, const void* teacher, const float* student_max, const float* teacher_max, void* grad,
-                const float* weight, const long long* token, const int* slot, float* stats, float* grad_stats, float* out,
-                const float* merged, long long stride_in, long long stride_grad, long long vocab_size, long long first_entry,
-                float inv_temperature, float grad_scale, float beta, float rest) {
+                const float* weight, const long long* token, float* stats, float* grad_stats,
+                long long stride_in, long long stride_grad, long long vocab_size, float inv_temperature, float grad_scale, float beta,
+                float rest) {
   extern __shared__ Vec teacher_smem[];
   __shared__ Shared sh;
   const int tid = threadIdx.x, warp = tid >> 5, vocab = (int)vocab_size;
   const u32 rank = cluster_rank();
   const long long row = blockIdx.x / CLUSTER;
-#if SLOTS
-  const long long grad_row = slot[row];
-  if (grad_row < 0) return;  // the whole cluster alike, and before its first barrier
-#else
-  const long long grad_row = row;
-#endif
   const int num_vecs = (vocab + ELEMS - 1) / ELEMS;
   const Vec* s_row = (const Vec*)((const char*)student + row * stride_in * (IN_F32 ? 4 : 2));
   const Vec* t_row = (const Vec*)((const char*)teacher + row * stride_in * (IN_F32 ? 4 : 2));
@@ -135,17 +116,10 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     else s[i] = fill();
   }
   const float scale = LOG2E * inv_temperature, odds = beta / rest;  // rest = 1 - beta, rounded once
-#if MAKES_SUMS
   const long long wanted = token == nullptr ? 0 : token[row];
-#if PART == SUMS
-  const bool has_token = wanted >= first_entry && wanted < first_entry + vocab;
-  const int id = has_token ? (int)(wanted - first_entry) : 0;
-#else
-  const bool has_token = true;  // one that does not count is not looked at afterwards
-  const int id = (int)(wanted < 0 ? 0 : wanted < vocab ? wanted : vocab - 1);
-#endif
+  const int id = (int)(wanted < 0 ? 0 : wanted < vocab ? wanted : vocab - 1);  // one that does not count is not looked at afterwards
   float s_token = 0.f, t_token = 0.f;
-  if (rank == 0 && tid == 0 && has_token) {
+  if (rank == 0 && tid == 0) {
 #if IN_F32
     s_token = ((const float*)s_row)[id];
     t_token = ((const float*)t_row)[id];
@@ -154,41 +128,29 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     t_token = half_lo(((const unsigned short*)t_row)[id]);
 #endif
   }
-#else
-  merged += row * NUM_MERGED;
-#endif
 
   // 1. Row maxima; of fp16 logits they are the maxima of the blocks' maxima.
-#if MAKES_SUMS
   float top[2] = {-1e30f, -1e30f};
-#else
-  float top[2] = {merged[0], merged[1]};
-#endif
 #if IN_F32
   wait_copies();
   if (vocab - last * ELEMS > 0 && vocab - last * ELEMS < ELEMS) {
     s[VECS - 1] = fill_from(s[VECS - 1], vocab - last * ELEMS);
     teacher_smem[(VECS - 1) * THREADS + tid] = fill_from(teacher_smem[(VECS - 1) * THREADS + tid], vocab - last * ELEMS);
   }
-#if MAKES_SUMS
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
     const Vec t = teacher_smem[i * THREADS + tid];
 #pragma unroll
     for (int e = 0; e < ELEMS; ++e) { top[0] = fmaxf(top[0], value(s[i], e)); top[1] = fmaxf(top[1], value(t, e)); }
   }
-#endif
   cluster_wait();
-#if MAKES_SUMS
   cluster_reduce<2, true>(top, sh, 0);
-#endif
 #define S_BASE(i) (-top[0] * scale)
 #define T_BASE(i) (-top[1] * scale)
 #else
   const int num_blocks = (vocab + 255) / 256;
   const float* s_max = student_max + row * num_blocks;
   const float* t_max = teacher_max + row * num_blocks;
-#if MAKES_SUMS
   for (int b = tid; b < vocab / 256; b += THREADS) { top[0] = fmaxf(top[0], s_max[b]); top[1] = fmaxf(top[1], t_max[b]); }
   const int cut = num_blocks * 32 - 32 + tid;  // the last block's entries, where the row's end cuts it: see logits_kernel.py
   if (vocab % 256 != 0 && tid < 32 && cut < num_vecs) {
@@ -202,19 +164,16 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   warp_reduce<2, true>(top, sh);
   top[0] = over_warps<true>(sh, 0);
   top[1] = over_warps<true>(sh, 1);
-#endif
   // A warp's 32 vectors of 8 are exactly one block.
   for (int j = tid; j < VECS * WARPS; j += THREADS) {
     const int b = ((j / WARPS) * CLUSTER + rank) * WARPS + j % WARPS;
     sh.base[0][j] = b < num_blocks ? (s_max[b] - top[0]) * scale : 0.f;
     sh.base[1][j] = b < num_blocks ? (t_max[b] - top[1]) * scale : 0.f;
   }
-#if MAKES_SUMS
-  if (rank == 0 && tid == 0 && has_token) {
+  if (rank == 0 && tid == 0) {
     s_token += s_max[id / 256];
     t_token += t_max[id / 256];
   }
-#endif
   wait_copies();
   if (vocab - last * ELEMS > 0 && vocab - last * ELEMS < ELEMS) {
     s[VECS - 1] = fill_from(s[VECS - 1], vocab - last * ELEMS);
@@ -226,7 +185,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #define T_BASE(i) sh.base[1][(i) * WARPS + warp]
 #endif
 
-#if MAKES_SUMS
   // 2. Z_S, Z_T, sum e_S x, sum e_T y, and the cross moment: e_S y (reverse_kl) or e_T x (forward_kl).
   float acc[5] = {0.f, 0.f, 0.f, 0.f, 0.f};
 #pragma unroll
@@ -249,19 +207,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     }
   }
   cluster_reduce<5, false>(acc, sh, 1);
-#endif
-#if PART == SUMS
-  if (rank == 0 && tid == 0) {
-    float* sums = out + row * NUM_SUMS;
-    sums[0] = top[0];
-    sums[1] = top[1];
-#pragma unroll
-    for (int n = 0; n < 5; ++n) sums[2 + n] = acc[n];
-    sums[7] = s_token;
-    sums[8] = t_token;
-  }
-#else
-#if PART == WHOLE
   const float log_zs = log2f(acc[0]), log_zt = log2f(acc[1]);
   const float mean_s = acc[2] / acc[0], mean_t = acc[3] / acc[1];
 #if KIND == 0
@@ -269,10 +214,7 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #elif KIND == 1
   const float divergence = (mean_t - log_zt) - (acc[4] / acc[1] - log_zs), centre = 0.f;
 #endif
-#else
-  const float log_zs = merged[2], log_zt = merged[3];
-#endif
-#if KIND == 2 && PART != GRADIENT
+#if KIND == 2
   float moment[2] = {0.f, 0.f};  // E_S[ratio], E_T[d - ratio] of log_mixture_ratio
 #pragma unroll
   for (int i = 0; i < VECS; ++i) {
@@ -297,18 +239,6 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
 #endif
   }
   cluster_reduce<2, false>(moment, sh, 2);
-#endif
-#if PART == MOMENTS
-  if (rank == 0 && tid == 0) {
-    out[row * NUM_MOMENTS] = moment[0];
-    out[row * NUM_MOMENTS + 1] = moment[1];
-  }
-#else
-#if PART == GRADIENT
-  const float centre = merged[4];
-  const bool finite = merged[5] != 0.f;
-#else
-#if KIND == 2
   const float divergence = beta * moment[1] - rest * moment[0] - log2f(rest), centre = moment[0];
 #endif
   const bool finite = isfinite(acc[2]) && isfinite(acc[3]) && isfinite(divergence);
@@ -321,14 +251,13 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
     of_row[4] = finite ? LN2 * ((t_token - top[1]) * scale - log_zt) : 0.f;
     of_row[5] = finite ? 1.f : 0.f;
   }
-#endif
 
 #if GRAD
   // 3. The gradient, times the row's weight and grad_scale; 0 for a row that is not finite.
   const float factor = weight[row] * grad_scale;
-  const bool measure_noise = grad_row % NOISE_EVERY == 0;
+  const bool measure_noise = row % NOISE_EVERY == 0;
   float sum_g2 = 0.f, noise = 0.f, max_g[1] = {0.f};
-  GradVec* out_row = (GradVec*)((unsigned short*)grad + grad_row * stride_grad);
+  GradVec* out_row = (GradVec*)((unsigned short*)grad + row * stride_grad);
   // The products run over whole rows: their padding is 0 too. (Of the row's last vector the fill makes it so, as p is 0.)
   if (rank == 0) for (int v = num_vecs + tid; v < stride_grad / ELEMS; v += THREADS) out_row[v] = GradVec{};
 #pragma unroll
@@ -374,12 +303,10 @@ divergence_rows(const void* student, const void* teacher, const float* student_m
   __syncthreads();
   warp_reduce<1, true>(max_g, sh);
   if (tid == 0) {
-    float* of_block = grad_stats + (grad_row * CLUSTER + rank) * NUM_GRAD_STATS;
+    float* of_block = grad_stats + (row * CLUSTER + rank) * NUM_GRAD_STATS;
     of_block[0] = finite ? block_g2 : 0.f;
     of_block[1] = finite ? over_warps<true>(sh, 0) : 0.f;
     of_block[2] = finite ? block_noise : 0.f;
   }
 #endif  // GRAD
-#endif  // PART == MOMENTS
-#endif  // PART == SUMS
 }

@@ -6,14 +6,12 @@ three times a call or more, each time with milliseconds of work queued behind th
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from opd.losses.cuda.buffers import Buffers, ChunkBuffers
-from opd.losses.cuda.host_copy import HostCopy
 from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
 from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
 from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
@@ -27,6 +25,22 @@ from opd.losses.cuda.row_kernel import (
 )
 from opd.losses.divergence import DivergenceKind
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
+
+
+class HostCopy:
+    """Starts copying at once, behind the work queued so far; `read` waits for that work only, not for later work."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        self._host.copy_(values, non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record()
+
+    def read(self) -> Tensor:
+        """The values, in host memory."""
+        self._done.synchronize()
+        return self._host
+
 
 # A gradient entry is a probability times a difference of log ratios. 2^10 leaves fp16 room for 64 nats above, and below
 # for a gradient of norm 1e-3 to keep three digits; what needs another scale is seen in the row kernel's numbers.
@@ -42,7 +56,7 @@ class Call(NamedTuple):
     beta: float
     temperature: float
     vocab: int
-    """Entries that count, of the heads as they are given: a slice's where ranks share them."""
+    """Entries that count."""
     workspace_bytes: int
     precision: LogitsPrecision
     max_expected_error: float
@@ -78,22 +92,12 @@ class Attempt(NamedTuple):
     gradient_scale: float
 
 
-def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool, attempt: Attempt | None = None) -> Result:
-    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit. `attempt`: the first one."""
-    form = functools.partial(Forward, inputs, call, need_hidden=need_hidden, need_weight=need_weight)
-    return run_attempts(form, attempt or first_attempt(call))
-
-
-def first_attempt(call: Call) -> Attempt:
-    """How logits and gradient are stored where nothing is known of them."""
+def run(inputs: Inputs, call: Call, *, need_hidden: bool, need_weight: bool) -> Result:
+    """Run over all tokens; again, stored otherwise, where a group's gradient is expected to be off by more than the limit."""
     unit = gradient_unit(call.kind, call.beta, call.temperature)
-    return Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
-
-
-def run_attempts(forward_of: Callable[[Attempt], "Forward"], attempt: Attempt) -> Result:
-    """The first attempt, from `attempt` on, whose gradient is stored well enough."""
+    attempt = Attempt(call.precision, GRADIENT_SCALE / _power_of_two(unit))
     while True:
-        forward = forward_of(attempt)
+        forward = Forward(inputs, call, attempt, need_hidden=need_hidden, need_weight=need_weight)
         better = forward.run()
         if better is None:
             return forward.result()
@@ -138,7 +142,7 @@ class Forward:
                 self._logits_and_rows(buffers, group, start, stop)
             if not self.makes_gradient:
                 continue
-            numbers = HostCopy(self._of_all_slices(torch.stack(self.numbers)))
+            numbers = HostCopy(torch.stack(self.numbers))
             self._hidden_product(buffers, group)
             self.weight_unit  # noqa: B018  refuses weights that are not finite before anything is read from their gradient
             self.report = gradient_report(numbers.read(), self.inputs.student_weight.dtype)
@@ -149,15 +153,14 @@ class Forward:
         if self.grad_weight is not None:
             self.grad_weight[self.call.vocab :].zero_()
         if self.grad_hidden is not None and self.report.num_nonfinite:  # a gradient of 0 times an infinite head
-            self.grad_hidden.masked_fill_((self._own_stats()[:, 5] == 0).unsqueeze(1), 0.0)
+            self.grad_hidden.masked_fill_((self.stats[:, 5] == 0).unsqueeze(1), 0.0)
         return None
 
     def result(self) -> Result:
-        stats = self._own_stats()
-        loss_sum = (stats[:, 0] * self.inputs.token_weights).sum()
+        loss_sum = (self.stats[:, 0] * self.inputs.token_weights).sum()
         error = self.report.expected_error
         grad_weight = None if self.grad_weight is None else self.grad_weight[: len(self.inputs.student_weight)]
-        return Result(stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
+        return Result(self.stats, loss_sum, self.grad_hidden, grad_weight, self.attempt.precision, error)
 
     def _plan(self) -> tuple[list[TokenGroup], Buffers]:
         call, precision = self.call, self.attempt.precision
@@ -194,7 +197,7 @@ class Forward:
         chunk = buffers.chunk(group, start, stop)
         head_logits(self._teacher_hidden(start, stop), inputs.teacher_weight[: call.vocab], *chunk.teacher)
         self._begin()
-        head_logits(self._student_hidden(group, start, stop), inputs.student_weight[: call.vocab], *chunk.student)
+        head_logits(self._student_hidden(start, stop), inputs.student_weight[: call.vocab], *chunk.student)
         gradient = None
         if chunk.gradient is not None and chunk.gradient_stats is not None:
             weights = self.weights[start:stop]
@@ -224,21 +227,9 @@ class Forward:
         """[stop - start, d_T] in the head's dtype."""
         return self.inputs.teacher_hidden[start:stop].to(self.inputs.teacher_weight.dtype).contiguous()
 
-    def _student_hidden(self, group: TokenGroup, start: int, stop: int) -> Tensor:
-        """[stop - start, d_S] in the head's dtype, of a chunk of the group or of all of it."""
+    def _student_hidden(self, start: int, stop: int) -> Tensor:
+        """[stop - start, d_S] in the head's dtype."""
         return self.inputs.student_hidden[start:stop].to(self.inputs.student_weight.dtype).contiguous()
-
-    def _group_hidden(self, group: TokenGroup) -> Tensor:
-        """What the group's weight product takes."""
-        return self._student_hidden(group, group.start, group.stop)
-
-    def _own_stats(self) -> Tensor:
-        """[T, NUM_STATS] of the call's own tokens."""
-        return self.stats
-
-    def _of_all_slices(self, numbers: Tensor) -> Tensor:
-        """`gradient_numbers` [k, 5] of this head's entries, and of whoever has more."""
-        return numbers
 
     def _begin(self) -> None:
         """Once, behind the first product: the device, idle until that, waits for nothing else."""
@@ -293,9 +284,9 @@ class Forward:
         """Add the group's part of d loss / d weight, in fp32; the first group's overwrites the borrowed storage."""
         if self.grad_weight is None:
             return
-        hidden = self._group_hidden(group)
+        hidden = self._student_hidden(group.start, group.stop)
         if self.report.num_nonfinite:  # the row's gradient is 0, but 0 * nan would reach every row of the head's
-            hidden = hidden.masked_fill(self._nonfinite()[group.start : group.stop].unsqueeze(1), 0.0)
+            hidden = hidden.masked_fill((self.stats[group.start : group.stop, 5] == 0).unsqueeze(1), 0.0)
         accumulate(
             self.grad_weight[: self.stride],
             buffers.gradient(group).T,
@@ -303,6 +294,3 @@ class Forward:
             beta=0 if group.start == 0 else 1,
             alpha=self.weight_unit / self.attempt.gradient_scale,
         )
-
-    def _nonfinite(self) -> Tensor:
-        return self.stats[:, 5] == 0

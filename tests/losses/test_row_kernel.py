@@ -1,13 +1,11 @@
-"""The fused divergence of one rank and of several, its CUDA sources run on the CPU, against float64."""
+"""The fused divergence, its CUDA sources run on the CPU, against float64."""
 
 import pytest
 import torch
 from tests.losses import kernels_on_cpu
-from tests.losses.thread_ranks import run_ranks
-from torch import Tensor, distributed
+from torch import Tensor
 
 from opd.losses import DIVERGENCE_KINDS, chunked_divergence
-from opd.losses.vocab_parallel import vocab_shard
 
 pytest.importorskip("triton", reason="NOT TESTED HERE: the fused form's loop imports triton")
 
@@ -62,7 +60,6 @@ def check(stats: Tensor, expected, own: slice) -> None:
         torch.testing.assert_close(stats[counted, column].double(), exact[counted], rtol=2e-3, atol=2e-4, msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.bfloat16), ("fp32", torch.float16)])
 def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision, dtype):
@@ -75,37 +72,3 @@ def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatc
     check(result.stats, expected, slice(None))
     assert relative(result.grad_weight, grad_weight) < BOUND
     assert relative(result.grad_hidden, grad_hidden) < BOUND + 2 * (dtype == torch.bfloat16) * 2**-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
-@pytest.mark.parametrize("counts", [(11,), (4, 7), (6, 0, 5)])
-def test_slices_give_what_one_rank_gives(monkeypatch, kind, precision, counts):
-    from opd.losses.cuda.run import Inputs
-    from opd.losses.cuda.sliced import VocabShare, run_sliced
-
-    kernels_on_cpu.install(monkeypatch)
-    monkeypatch.setattr("opd.losses.cuda.plan.ROW_MULTIPLE", 2)
-    monkeypatch.setattr("opd.losses.cuda.plan.MIN_LOGITS_ROWS", 2)
-    inputs = make(torch.float16, sum(counts))
-    expected, grad_hidden, grad_weight = reference(inputs, kind, 0.8)
-
-    def rank_result(rank: int):
-        shard = vocab_shard(VOCAB, rank, len(counts))
-        own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-        here = {
-            name: value[shard if "weight" in name and name != "token_weights" else own].clone()
-            for name, value in inputs.items()
-        }
-        share = VocabShare(distributed.group.WORLD, shard.start)
-        # Room for a few tokens at a time: several groups of several chunks.
-        arguments = call(shard.stop - shard.start, kind, 0.8, precision, 6 * 12 * VOCAB)
-        return own, run_sliced(Inputs(*here.values()), arguments, share, need_hidden=True, need_weight=True)
-
-    results = run_ranks(len(counts), rank_result)
-    for own, result in results:
-        check(result.stats, expected, own)
-    assert relative(torch.cat([result.grad_weight for _, result in results]), grad_weight) < BOUND
-    assert relative(torch.cat([result.grad_hidden for _, result in results]), grad_hidden) < BOUND
-    assert len({result.expected_error for _, result in results}) == 1
