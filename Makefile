@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,12 +157,11 @@ silent-faults: setup ## inject faults that raise nothing into real runs and show
 test-gpu: setup ## the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
-bench-gpu: setup ## fused divergence against its floor and its peers, chosen tokens against all, whole update against the original; tables and JSON
+bench-gpu: setup ## fused divergence against its floor and its peers, whole update against the original; tables and JSON
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_choice
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
-gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, fourteen runs and their promises (ARGS="--only opd,agent")
+gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
 bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
@@ -174,9 +173,6 @@ bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as man
 
 bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second, divergences of every layout, a rank killed (20 minutes of four GPUs)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)
-
-bench-plan: setup-gpu ## what `--plan` says of fifteen distillations beside what they take (50 minutes of one GPU)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_plan $(ARGS)
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)

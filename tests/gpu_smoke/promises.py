@@ -24,7 +24,6 @@ PEARSON = "training/rollout_actor_probs_pearson_corr"
 MIN_PEARSON = {
     "opd": 0.999,
     "soft-or": 0.999,
-    "soft-or-micro": 0.999,
     "entropy": 0.999,
     "teachers": 0.999,
     "lost-rank": 0.999,

@@ -5,15 +5,14 @@ Memory: peak beyond both gradients, heads and hidden states. Error: of both grad
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.benchmarks.gpu.candidates import BASELINES, LIGER_CHUNKED, Batch, OneOfOne, Ours, exact_gradients
+from tests.benchmarks.gpu.candidates import BASELINES, LIGER_CHUNKED, Batch, Ours, exact_gradients
 from tests.benchmarks.gpu.measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
-from tests.gpu.facts import machine
+from tests.gpu.facts import machine, write_record
 
 from opd.losses.divergence import DIVERGENCE_KINDS
 
@@ -157,24 +156,6 @@ def tokenizers_section(report: Report, floor: Floor, rounds: int) -> None:
         del batch, steps, exact
 
 
-def slices_section(report: Report, floor: Floor, rounds: int) -> None:
-    """Ranks that share the vocabulary: a group of one, and one rank's slice of two (its products and kernels; nothing is sent)."""
-    for entries, kinds in ((151_669, DIVERGENCE_KINDS), (75_835, ("reverse_kl",))):
-        shape = Shape(entries=entries, head_rows=(entries, entries))
-        batch = shape.batch()
-        for kind in kinds:
-            steps: dict[str, Step] = {}
-            for gib in (SMALL_GIB, LARGE_GIB):
-                steps |= {
-                    f"{kind}, {gib} GiB": OneOfOne(batch, kind, gib),
-                    f"{kind}, {gib} GiB, whole": Ours(batch, kind, gib),
-                }
-            exact = exact_gradients(batch, kind)
-            measured(report, f"shared by vocabulary, {entries:,}", steps, floor, shape.flop, rounds, exact)
-            del exact
-        del batch
-
-
 def near_section(report: Report, floor: Floor, rounds: int) -> None:
     """A student near its teacher needs fp32 logits: calls that remember it, and one that tries fp16 first."""
     shape = Shape()
@@ -188,7 +169,7 @@ def near_section(report: Report, floor: Floor, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--sections", default="tokenizers,main,peaked,kinds,slices,near,tokens,shapes,baselines", help="comma-separated"
+        "--sections", default="tokenizers,main,peaked,kinds,near,tokens,shapes,baselines", help="comma-separated"
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu/divergence.json"))
@@ -206,16 +187,13 @@ def main() -> None:
     main_sections(report, floor, arguments.rounds, chosen)
     if "kinds" in chosen:
         kinds_section(report, floor, arguments.rounds)
-    if "slices" in chosen:
-        slices_section(report, floor, arguments.rounds)
     if "near" in chosen:
         near_section(report, floor, arguments.rounds)
     if "tokens" in chosen:
         tokens_section(report, floor, arguments.rounds, "baselines" in chosen)
     if "shapes" in chosen:
         shapes_section(report, floor, arguments.rounds, "baselines" in chosen)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"environment": facts, "rows": report.rows}, indent=1) + "\n")
+    write_record(arguments.json, {"environment": facts, "rows": report.rows})
 
 
 if __name__ == "__main__":

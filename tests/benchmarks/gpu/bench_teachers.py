@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import statistics
 import tempfile
@@ -28,8 +27,9 @@ from typing import Any
 import torch
 from tests.benchmarks.gpu.measure import Floor
 from tests.benchmarks.gpu.worker_alone import QWEN3_1_7B, QWEN3_8B, Shape, make_worker, prepare, random_rows
-from tests.benchmarks.teachers import NUM_TEACHERS
+from tests.gpu.facts import machine, write_record
 
+NUM_TEACHERS = 4
 MAX_SWAP_S = 1.0
 """To the device."""
 MAX_BEYOND = 0.05
@@ -73,8 +73,6 @@ class Device:
 
 
 def _facts(*, tiny: bool) -> dict[str, Any]:
-    from tests.gpu.facts import machine
-
     return {"device": "cpu, tiny shapes: no measurement"} if tiny else machine("torch", "transformers", "verl")
 
 
@@ -105,8 +103,8 @@ def swap(worker: Any, device: Device, repeats: int) -> dict[str, Any]:
     parts = worker.teacher_engines[0].local_weights().values()
     num_bytes = sum(part.nbytes for part in parts)
     return {
-        "bytes": num_bytes, "load_s": statistics.median(load), "load_s_each": load,
-        "release_s": statistics.median(release), "release_s_each": release,
+        "bytes": num_bytes, "load_s": statistics.median(load),
+        "release_s": statistics.median(release),
         "load_gb_a_second": num_bytes / statistics.median(load) / 1e9, "is_pinned": all(part.is_pinned() for part in parts),
         "most_s": MAX_SWAP_S, "is_kept": statistics.median(load) <= MAX_SWAP_S,
     }  # fmt: skip
@@ -185,10 +183,10 @@ class Passes:
 def _result(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     beyond = [one["together_s"] / sum(one["alone_s"]) - 1 for one in rounds]
     return {
-        "rounds": rounds,
+        "rounds": len(rounds),
         "sum_s": statistics.median(sum(one["alone_s"]) for one in rounds),
         "together_s": statistics.median(one["together_s"] for one in rounds),
-        "beyond": statistics.median(beyond), "beyond_each": beyond,
+        "beyond": statistics.median(beyond),
         "most": MAX_BEYOND, "is_kept": statistics.median(beyond) <= MAX_BEYOND,
     }  # fmt: skip
 
@@ -215,10 +213,8 @@ def main(argv: list[str] | None = None) -> None:
     def part(name: str, value: Any) -> None:
         found[name] = value
         found["elapsed_s"] = time.monotonic() - begun
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-        short = {k: v for k, v in value.items() if k != "rounds"} if isinstance(value, dict) else value
-        print(f"[{found['elapsed_s']:5.1f} s] {name}: {short}", flush=True)
+        write_record(args.json, found)
+        print(f"[{found['elapsed_s']:5.1f} s] {name}: {value}", flush=True)
 
     device = Device(tiny=args.tiny)
     part("link_gb_a_second", link(device))

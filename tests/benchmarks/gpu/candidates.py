@@ -1,6 +1,5 @@
 """What the benchmark compares: one forward and backward of each design on the same batch, mean over tokens."""
 
-import functools
 import importlib.util
 import math
 from collections.abc import Callable
@@ -9,14 +8,12 @@ from typing import Any
 
 import torch
 from tests.benchmarks.gpu.measure import Step
-from torch import Tensor, distributed
+from torch import Tensor
 
 from opd.losses.chunked import chunked_divergence
 from opd.losses.divergence import DivergenceKind, divergence
 from opd.losses.fused import head_divergence
-from opd.losses.output import DivergenceOutput
 from opd.losses.storage import StorageMemory
-from opd.losses.vocab_parallel import vocab_parallel_divergence
 
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
 COMPILED_CHUNK = 2048
@@ -157,44 +154,17 @@ class Ours:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         self.batch.student_weight.grad_dtype = torch.float32
-        output = self.output(self.precision or self.memory.precision)
+        output = head_divergence(
+            *self.batch.tensors,
+            token_weights=self.weights,
+            token_ids=self.ids,
+            backend="fused",
+            precision=self.precision or self.memory.precision,
+            **self.options,
+        )
         self.memory.learn(output.precision)
         self.facts = {"logits": output.precision, "expected_error": output.expected_error}
         return self.batch.gradients(output.loss_sum)
-
-    def output(self, precision: str) -> DivergenceOutput:
-        return head_divergence(
-            *self.batch.tensors,
-            token_weights=self.weights,
-            token_ids=self.ids,
-            backend="fused",
-            precision=precision,
-            **self.options,
-        )
-
-
-class OneOfOne(Ours):
-    """`vocab_parallel_divergence` of a group of one rank, with heads of no other entries than those that count."""
-
-    def output(self, precision: str) -> DivergenceOutput:
-        options = {name: value for name, value in self.options.items() if name != "valid_vocab"}
-        return vocab_parallel_divergence(
-            *self.batch.tensors,
-            token_weights=self.weights,
-            token_ids=self.ids,
-            vocab=self.batch.entries,
-            group=_one_rank(),
-            temperature=1.0,
-            backend="fused",
-            precision=precision,
-            **options,
-        )
-
-
-@functools.cache
-def _one_rank() -> distributed.ProcessGroup:
-    distributed.init_process_group("nccl", rank=0, world_size=1, store=distributed.HashStore())
-    return distributed.group.WORLD
 
 
 def plain(batch: Batch, kind: DivergenceKind) -> Step:

@@ -2,7 +2,7 @@
 
 `make bench-tool`: 200 runs of 2,000 steps (collection.py), and 500 to be listed, in a real S3 server (versitygw) on this machine;
 `--help`, `explain`, `collect`, `list`, `logs`, `compare` and `report`, each as a process of its own, with an empty cache and again with a filled one. What they write
-is checked too. The table goes to RESULTS.md, the numbers to last_run.json. A benchmark, not a timed test: the commands share
+is checked too. The table goes to RESULTS.md. A benchmark, not a timed test: the commands share
 the machine's cores with the server and whatever else runs. This process stays smaller than what it measures, since Linux
 counts the memory of a child from before its exec; so the store is filled, and what came out is checked, in processes of their own.
 """
@@ -10,7 +10,6 @@ counts the memory of a child from before its exec; so the store is filled, and w
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import platform
@@ -22,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +65,11 @@ class Row:
 
 
 def main() -> None:
-    """Fills the store, starts the server, runs the commands, writes table and JSON."""
+    """Fill the store, start the server, run the commands, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--output", type=Path, default=HERE, help="folder for RESULTS.md and last_run.json")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder for RESULTS.md")
     parser.add_argument("--keep-report", type=Path, help="copy the report over the collection to this file")
     args = parser.parse_args()
     with (
@@ -103,7 +102,6 @@ def main() -> None:
         "python": platform.python_version(),
     }
     facts |= {"date": time.strftime("%Y-%m-%d"), "commit": this_commit()}
-    (args.output / "last_run.json").write_text(json.dumps({**facts, "rows": list(map(asdict, rows))}, indent=1) + "\n")
     (args.output / "RESULTS.md").write_text(document(facts, rows))
 
 
