@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-schedules bench-step bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9 -]+:.*## / {sub(/:.*/, "", $$1); printf "  make %-16s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -164,8 +164,7 @@ bench-gpu: setup ## fused divergence against its floor and its peers, whole upda
 gpu-smoke: setup-gpu ## the whole trainer on one GPU with vLLM, thirteen runs and their promises (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
-bench-step: setup-gpu ## a decoding step of vLLM by what its requests ask for, and whole steps, with and without log-probabilities (40 minutes of one GPU)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
+bench-step: setup-gpu ## whole steps with vLLM, with and without log-probabilities (30 minutes of one GPU)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
 bench-schedules: setup-gpu ## carry against strict at log-normal lengths, as many runs at a time as there are GPUs (about 14 minutes of three; some 40 of one)
@@ -176,9 +175,6 @@ bench-host: setup-gpu ## all GPUs of a host against one of them: tokens a second
 
 bench-agent: setup ## the agent's tools under 256 conversations at once: calls a second and latency
 	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)
-
-bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memory of each command; table and JSON
-	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)
 
 bench-rollout: setup ## tokens a second of the CPU rollout engine on the toy student
 	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
@@ -201,8 +197,8 @@ charts-push: helm ## package the charts and push them (REGISTRY=oci://registry.e
 golden: setup ## rewrite the golden files from what the code gives now
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## the rules of opd.importance and sparse-to-dense compared on a toy task, 370 results, 103 minutes on two cores beside other work (STUDY=tip, paced, horizon or bridge; opsd, reward, lora, cross, teachers and carry are modules of their own)
-	$(BIN)/python -m tests.evidence$(if $(filter opsd reward lora cross teachers carry,$(STUDY)),.$(STUDY),$(if $(STUDY), --study $(STUDY))) $(ARGS)
+evidence: setup ## one study on a toy task: STUDY=importance (default), opsd, reward, lora or teachers
+	$(BIN)/python -m tests.evidence.$(or $(STUDY),importance) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, five seeds, with the control that empties every reply
 	$(BIN)/python -m tests.agent_evidence $(ARGS)

@@ -173,7 +173,7 @@ def accuracy_promises(rows: list[Row]) -> Iterator[Promise]:
 
 
 def teacher_promises(rows: list[Row], names: Sequence[str]) -> Iterator[Promise]:
-    """Of a run with several teachers and blends: each has rows in every step, and together they have all."""
+    """Of a run with several teachers: each has rows in every step, and together they have all."""
     steps = training_rows(rows)
     fewest = min(row.get(f"opd/teacher/{name}/rows", 0.0) for row in steps for name in names)
     yield Promise(f"rows of {', '.join(names)} in every step", f"{fewest:.0f} at the fewest", fewest > 0)

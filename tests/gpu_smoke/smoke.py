@@ -1,5 +1,5 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
-chosen ones, from several teachers and blends of them, after the loss of a rank's process, the toy task, all weights and adapters alone, GRPO, conversations
+chosen ones, from several teachers, after the loss of a rank's process, the toy task, all weights and adapters alone, GRPO, conversations
 with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the

@@ -47,7 +47,7 @@ def test_a_step_without_tokens_low_in_both_scores_has_left_them_out():
 
 
 def _of_two_teachers(**of_last_step: float) -> list[str]:
-    """The broken promises of two steps of a teacher and a blend, the last with these values."""
+    """The broken promises of two steps of two teachers, the last with these values."""
     of = {"large": (0.5, 300.0, 40.0), "mixed": (0.25, 100.0, 20.0)}
     step = {"training/global_step": 1.0, "opd/divergence": 0.4375, "opd/num_tokens": 400.0, "opd/batch_size": 60.0}
     for name, (divergence, tokens, rows) in of.items():
@@ -66,16 +66,16 @@ def _of_two_teachers(**of_last_step: float) -> list[str]:
         ({"opd__divergence": 0.44}, ["their divergences make the whole one"]),
     ],
 )
-def test_teachers_and_blends_share_a_steps_rows(last, expected):
+def test_teachers_share_a_steps_rows(last, expected):
     assert _of_two_teachers(**last) == expected
 
 
-def test_the_smoke_runs_teachers_and_blends_each_have_prompts(tmp_path):
+def test_the_smoke_runs_teachers_each_have_prompts(tmp_path):
     table = pq.read_table(write_remainders(tmp_path, seed=1))
     spec = load_spec(str(SPECS["teachers"]), env={}, sets=[], overrides=[]).spec
     read_by = [spec.route.of(value) for value in table[spec.route.by].to_pylist()]
     assert {reader.name for reader in spec.routed} == set(read_by)
-    assert len(spec.routed) == 4
+    assert len(spec.routed) == 2
     assert min(read_by.count(name) for name in set(read_by)) > 1000
 
 
