@@ -22,7 +22,8 @@ export PYTHONUNBUFFERED := 1
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
 PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
-.PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast test-slow test-cluster coverage cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
+# Every target with help is phony.
+.PHONY: $(PHONY_TOOL) help $(shell sed -n 's/^\([a-z0-9-]*\):.*\#\# .*/\1/p' $(MAKEFILE_LIST))
 
 # `##` after a target is its help. A user's targets come first, in this order.
 USER_TARGETS := setup quickstart run doctor render submit status logs collect test
@@ -175,15 +176,14 @@ silent-faults: setup ## inject silent faults into real runs and list the detecte
 test-gpu: setup ## run the tests that need a Hopper GPU
 	$(BIN)/python -m pytest -W default -m gpu tests/gpu
 
-bench-gpu: setup ## time divergence, token choice and a whole update on a GPU
+bench-gpu: setup ## time divergences and a whole update on a GPU
 	$(BIN)/python -m tests.benchmarks.gpu.bench_divergence $(ARGS)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_update
 
 gpu-smoke: setup-gpu ## run the whole trainer with vLLM on one GPU (ARGS="--only opd,agent")
 	$(BIN)/python -m tests.gpu_smoke.smoke $(ARGS)
 
-bench-step: setup-gpu ## time vLLM's decoding and whole steps (one GPU, 40 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_decode
+bench-step: setup-gpu ## time whole steps with vLLM (one GPU, 30 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_step $(ARGS)
 
 bench-schedules: setup-gpu ## compare the schedules carry and strict (three GPUs, 14 minutes)
@@ -192,14 +192,8 @@ bench-schedules: setup-gpu ## compare the schedules carry and strict (three GPUs
 bench-host: setup-gpu ## compare all GPUs of a host with one GPU (four GPUs, 20 minutes)
 	$(BIN)/python -m tests.benchmarks.gpu.bench_host $(ARGS)
 
-bench-plan: setup-gpu ## compare predictions of --plan with real runs (one GPU, 50 minutes)
-	$(BIN)/python -m tests.benchmarks.gpu.bench_plan $(ARGS)
-
 bench-agent: setup ## time the agent's tools under 256 parallel conversations
 	$(BIN)/python -m tests.benchmarks.agent_tools $(ARGS)
-
-bench-tool: setup ## time opdctl on a local S3 server with 200 runs
-	PYTHONPATH=tools $(BIN)/python -m tests.benchmarks.tool.bench_store $(ARGS)
 
 bench-rollout: setup ## time the CPU rollout engine on the toy student
 	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
@@ -222,8 +216,8 @@ charts-push: helm ## package and push the charts (REGISTRY=oci://registry.exampl
 golden: setup ## write the golden files anew from the code
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## train the toy studies and write their tables (STUDY=name; 2 hours)
-	$(BIN)/python -m tests.evidence$(if $(filter opsd reward lora cross teachers carry,$(STUDY)),.$(STUDY),$(if $(STUDY), --study $(STUDY))) $(ARGS)
+evidence: setup ## train a toy study (STUDY=importance, opsd, reward, lora or teachers)
+	$(BIN)/python -m tests.evidence.$(or $(STUDY),importance) $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, with five seeds and a control
 	$(BIN)/python -m tests.agent_evidence $(ARGS)

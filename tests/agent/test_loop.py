@@ -19,8 +19,7 @@ from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
 from opd.envs.travel.toy.task import heldout_rows, make_world, open_world
 from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.script import ScriptConfig
-from opd.rollout.cpu.server import RolloutServer, ServerConfig
+from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
 
 TOOLSET = str(Path(__file__).with_name("faulty_tools.py"))
 FOLDER = model_folder(STUDENT)

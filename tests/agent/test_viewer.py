@@ -15,7 +15,6 @@ from tests.agent.talk import END, TOKENIZER, Tools, call, talk
 
 from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
-from opd.agent.viewer.__main__ import main
 from opd.agent.viewer.collect import load, pick
 from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
 from opd.html import policy
@@ -98,23 +97,19 @@ def test_a_page_takes_the_first_and_the_newest_files_of_each_partition():
     assert pick(keys[:2], 3) == keys[:2]
 
 
-def test_the_command_writes_the_page_of_a_run_directory(tmp_path, capsys):
+def test_the_page_of_a_run_directory_has_the_conversations_of_its_files(tmp_path):
     for step in (1, 2):
         path = tmp_path / "run" / file_key("train", step)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(to_lines([trajectory(step=step, text=f"静{step}")]))
-    assert main([str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 0
-    assert "2 conversations" in capsys.readouterr().out
-    html = (tmp_path / "page.html").read_text()
+    html = render("run", load(open_store(tmp_path / "run")))
     assert "静1" in html
     assert "静2" in html
 
 
-def test_a_run_without_conversations_is_said_so(tmp_path, capsys):
+def test_a_run_without_conversations_has_none(tmp_path):
     (tmp_path / "run").mkdir()
     assert load(open_store(tmp_path / "run")) == []
-    assert main([str(tmp_path / "run"), "-o", str(tmp_path / "page.html")]) == 1
-    assert "no conversations there" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 from opd.agent.dialogue import Dialogue, Sampled
 from opd.agent.environment import Environment
 from opd.envs.travel.data.generate import answer_text
-from opd.envs.travel.episode import PRICE_RANGES
+from opd.envs.travel.database import PRICE_RANGES
 from opd.envs.travel.task import Question, parse_task
 
 

@@ -16,8 +16,7 @@ from opd.agent.parsing import HermesParser
 from opd.agent.settings import FINAL_TEXT, AgentSettings
 from opd.envs.travel.reward import compute_score
 from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.script import ScriptConfig
-from opd.rollout.cpu.server import RolloutServer, ServerConfig
+from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from tests.processes import marked_program
 from verl.trainer.ppo.v1 import trainer_base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from opd.compat import vllm_servers
 from opd.compat.vllm_servers import begun_beside_models
 
 TIMEOUT_S = 600.0
@@ -87,25 +85,6 @@ def test_other_rollouts_start_as_they_did(name, is_disaggregated):
     before = (trainer_base.RayWorkerGroup, RolloutReplicaRegistry._registry["vllm"])
     with begun_beside_models(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})):
         assert (trainer_base.RayWorkerGroup, RolloutReplicaRegistry._registry["vllm"]) == before
-
-
-def test_the_first_rank_of_each_server_imports_its_class_s_module(monkeypatch):
-    imported = []
-    ranks = [
-        SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda call, rank=rank: imported.append((rank, call))))
-        for rank in range(4)
-    ]
-    sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
-    servers = vllm_servers._Servers(OmegaConf.create({"actor_rollout_ref": {"rollout": sizes}}), dict)
-    servers.have_ranks_import(ranks)
-    assert [rank for rank, _ in imported] == [0, 2]
-    monkeypatch.setattr(vllm_servers, "SERVER_MODULE", "string")
-    assert all(call(None) is True for _, call in imported)
-
-
-def test_verl_s_server_is_still_in_the_module_that_ranks_import():
-    _, *path = vllm_servers.SERVER_MODULE.split(".")
-    assert "class vLLMHttpServer" in Path(verl.__path__[0], *path).with_suffix(".py").read_text()
 
 
 def test_verl_still_makes_its_servers_after_the_models():

@@ -2,19 +2,19 @@
 
 import json
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.envs.deepplanning import shop
 from tests.envs.deepplanning.published import write_data
 from tests.envs.travel.tokenizers_under_test import byte_level_bpe
 
 from opd.data.prepare_agent_data import main
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.database import verify_database
-from opd.envs.deepplanning.parts import FOLDER, QUERY_FILES
+from opd.envs.deepplanning.parts import ARCHIVES, FOLDER, QUERY_FILES, SHOPPING_PARTS
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.make_database import write_database
 from opd.envs.travel.reward import compute_score
@@ -176,13 +176,25 @@ def published(tmp_path):
     shopping = data / FOLDER / "shoppingplanning"
     for level in (1, 2, 3):
         write_json(shopping / f"data/level_{level}_query_meta.json", [{"id": n, "query": f"{level} {n}"} for n in "12"])
-        truth = {"ground_truth_products": [{"product_id": "a1", "name": "x"}], "ground_truth_coupons": {"TEN": 1}}
-        write_json(shopping / f"database_level{level}/case_1/validation_cases.json", truth)
     return data
 
 
-def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published):
-    main(["--data-dir", str(published), "--sources", "deepplanning"])
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """The benchmark's database with ten travel cases a language, and the first shopping case of each level."""
+    data = write_data(tmp_path_factory.mktemp("imported"), cases=map(str, range(10)))
+    for level, part in SHOPPING_PARTS.items():
+        shop.write_tar(data / ARCHIVES[part], level, [("1", shop.files(level, "1"))])
+    assert import_main(["import", "--data-dir", str(data), "--out", str(data / "db")]) == 0
+    return data / "db"
+
+
+def prepare(published, imported, *options: str):
+    main(["--data-dir", str(published), "--sources", "deepplanning", "--database-dir", str(imported), *options])
+
+
+def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published, imported):
+    prepare(published, imported)
     out = published / "agent_processed"
     train = rows_of(out, "train")
     assert Counter(row["data_source"] for row in train) == {"deepplanning_travel_en": 8, "deepplanning_travel_zh": 8}
@@ -192,26 +204,19 @@ def test_published_travel_is_split_and_shopping_is_for_evaluation_only(published
         assert len(rows_of(out, f"val_travel_{language}")) == 2
     task = parse_task(train[0]["reward_model"]["ground_truth"])
     named = {"hotel_cheapest_star": ("Hotel A",), "restaurant_near": ("Diner",), "train_seat_status": ("G1",)}
-    assert task == BenchmarkTrip(num_days=2, required_names=named)
+    facts = BenchmarkFacts(origin="A", num_people=1, num_rooms=1)  # one room where the query says nothing
+    assert task == BenchmarkTrip(num_days=2, required_names=named, facts=facts)
     carts = rows_of(out, "val_shopping")
-    assert [parse_task(row["reward_model"]["ground_truth"]) for row in carts] == [
-        BenchmarkCart(product_ids=("a1",), coupons={"TEN": 1})
-    ] * 3
+    assert [row["extra_info"]["case_id"] for row in carts] == [f"shopping_{level}/1" for level in (1, 2, 3)]
+    assert all(isinstance(parse_task(row["reward_model"]["ground_truth"]), BenchmarkCart) for row in carts)
     summary = json.loads((out / "summary.json").read_text())["sets"]
-    assert summary["deepplanning_shopping_2"]["num_dropped"] == {"no_validation_cases": 1}
+    assert summary["deepplanning_shopping_2"]["num_dropped"] == {"no_case": 1}
     assert (
         "10 constraints are of no kind that is known and are not checked"
         in summary["deepplanning_travel_en"]["notes"][0]
     )
     every = [row["extra_info"]["index"] for path in out.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert len(set(every)) == len(every)
-
-
-def test_both_sources_share_files_and_schema(published, database_dir):
-    folders = ["--data-dir", str(published), "--database-dir", str(database_dir)]
-    main([*folders, "--num-tasks", "5", "--grades", "2", "--sources", "generated", "deepplanning"])
-    sources = Counter(row["data_source"] for row in rows_of(published / "agent_processed", "train"))
-    assert sources == {"travel_en": 4, "travel_zh": 4, "deepplanning_travel_en": 8, "deepplanning_travel_zh": 8}
 
 
 def edit(published, change):
@@ -236,34 +241,45 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("change", "message"), FAULTS, ids=range(len(FAULTS)))
-def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, capsys, change, message):
+def test_a_malformed_file_is_one_line_that_names_file_row_and_column(published, imported, capsys, change, message):
     edit(published, change)
     with pytest.raises(SystemExit) as caught:
-        main(["--data-dir", str(published), "--sources", "deepplanning"])
+        prepare(published, imported)
     assert caught.value.code == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert re.search(message, error)
     assert not (published / "agent_processed").exists()
 
 
-def test_dropped_queries_are_counted_by_reason(published):
+def test_dropped_queries_are_counted_by_reason(published, imported):
     def change(queries):
         queries[1]["query"] = queries[0]["query"]
         queries[2]["meta_info"]["hard_constraints"] = {"weather": {}}
         queries[3]["meta_info"]["hard_constraints"] = {"budget_constraint": {"max_budget": 900}}
 
     edit(published, change)
-    main(["--data-dir", str(published), "--sources", "deepplanning"])
+    prepare(published, imported)
     summary = json.loads((published / "agent_processed" / "summary.json").read_text())["sets"]
     report = summary["deepplanning_travel_en"]
     assert report["num_dropped"] == {"duplicate_query": 1, "nothing_to_check": 1}
     assert sum(report["num_written"].values()) == 8
 
 
-def test_a_missing_file_or_database_names_what_to_get(published, tmp_path, capsys, monkeypatch):
+def test_a_missing_file_or_database_names_what_to_get(published, imported, database_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DATABASE_DIR", raising=False)
     for arguments, message in (
-        (["--data-dir", str(tmp_path / "none"), "--sources", "deepplanning"], "no query file is there. Get them from"),
+        (
+            ["--data-dir", str(tmp_path / "none"), "--sources", "deepplanning", "--database-dir", str(imported)],
+            "no query file is there. Get them from",
+        ),
+        (
+            ["--data-dir", str(published), "--sources", "deepplanning"],
+            "--database-dir is not set: DeepPlanning's queries are answered from its own database; import it with",
+        ),
+        (
+            ["--data-dir", str(published), "--sources", "deepplanning", "--database-dir", str(database_dir)],
+            "DeepPlanning's queries are answered from its own database; import it with",
+        ),
         (["--data-dir", str(published)], "--database-dir is not set: make a database with opd.agent.make_database"),
         (["--database-dir", str(tmp_path)], "holds no manifest.json"),
     ):
@@ -273,12 +289,12 @@ def test_a_missing_file_or_database_names_what_to_get(published, tmp_path, capsy
         assert message in capsys.readouterr().err
 
 
-def test_what_is_there_is_prepared_and_what_is_not_is_said(published, capsys):
-    shutil.rmtree(published / FOLDER / "shoppingplanning" / "database_level1")
+def test_what_is_there_is_prepared_and_what_is_not_is_said(published, imported, capsys):
+    write_json(published / QUERY_FILES["shopping_1"], [{"id": "7", "query": "of no case"}])
     for level in (2, 3):
         (published / FOLDER / f"shoppingplanning/data/level_{level}_query_meta.json").unlink()
     (published / QUERY_FILES["zh"]).unlink()
-    main(["--data-dir", str(published), "--sources", "deepplanning"])
+    prepare(published, imported)
     out = published / "agent_processed"
     assert {path.name for path in out.glob("*.parquet")} == {"train.parquet", "val_travel_en.parquet"}
     left_out = json.loads((out / "summary.json").read_text())["options"]["left_out"]
@@ -292,8 +308,8 @@ def test_what_is_there_is_prepared_and_what_is_not_is_said(published, capsys):
     assert all(f"left out: {line}" in printed for line in left_out)
 
 
-def test_a_language_can_be_left_out(published):
-    main(["--data-dir", str(published), "--sources", "deepplanning", "--languages", "zh"])
+def test_a_language_can_be_left_out(published, imported):
+    prepare(published, imported, "--languages", "zh")
     train = rows_of(published / "agent_processed", "train")
     assert {row["data_source"] for row in train} == {"deepplanning_travel_zh"}
 
@@ -309,8 +325,6 @@ def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(pu
     assert {row["extra_info"]["database_id"] for row in rows} == {verify_database(tmp_path / "db").database_id}
     summary = json.loads((out / "summary.json").read_text())["sets"]
     assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1}
-    facts = {parse_task(row["reward_model"]["ground_truth"]).facts for row in rows}
-    assert facts == {BenchmarkFacts(origin="A", num_people=1, num_rooms=1)}  # one room where the query says nothing
     assert "Day 1:" in rows[0]["prompt"][0]["content"]
 
 

@@ -28,11 +28,10 @@ def student() -> Qwen3ForCausalLM:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Teachers and start of seed 1 as they are before their lessons."""
+    """Teacher and start of seed 1 as they are before their lessons."""
     out = tmp_path_factory.mktemp("models")
     shapes = (
         ("teacher", models.TEACHER_RECIPE, 0),
-        ("raw-1", models.TEACHER_RECIPE, 1),
         ("start-1", models.STUDENT_RECIPE, 1),
     )
     for name, recipe, seed in shapes:

@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
-from opd.rollout.cpu.philox import uniforms
-from opd.rollout.cpu.sampling import choose_tokens
+from opd.rollout.cpu.sampling import choose_tokens, uniforms
 
 
 class Answers(NamedTuple):

@@ -5,28 +5,21 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import yaml
 from peft import LoraConfig, get_peft_model
-from tests.evidence.alone import Trained, main_of
-from tests.evidence.cells import PRIMARY_FILE
-from tests.evidence.generate import generate
+from tests.evidence.additions import distil, prompt_ids, share_right, update_loss
 from tests.evidence.inference import Difference, paired
-from tests.evidence.opsd import MAX_TOKENS, prompt_ids, share_right, update_loss
+from tests.evidence.study import PRIMARY_FILE, Trained, main_of
 from transformers import Qwen3ForCausalLM
 
-from opd.batch import RolloutRows
 from opd.data.toy import STUDENT_DIR, TEACHER_DIR
-from opd.data.toy.task import split_problems
 from opd.data.toy.tokenizer import build_tokenizer
-from opd.importance.counter import step_seed
 
 
 class Claim(NamedTuple):
@@ -45,7 +38,6 @@ def primary() -> Claim:
 
 
 SEEDS = (*primary().first, *primary().added)
-NUM_UPDATES, BATCH_SIZE, NUM_WARMUP = 40, 64, 5
 FULL = "full"
 RANKS = {FULL: 0, "lora_8": 8, "lora_1": 1}
 RATES = {FULL: 3e-4, "lora_8": 3e-3, "lora_1": 1e-2}
@@ -72,30 +64,24 @@ def make_student(rank: int, *, seed: int) -> Qwen3ForCausalLM:
     return student
 
 
-def run(cell: str, *, seed: int, rate: float | None = None) -> Result:
+def run(cell: str, *, seed: int) -> Result:
     """Train one student by reverse KL from the toy's teacher on its own answers, and measure it before and after."""
     tokenizer = build_tokenizer()
     teacher = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32).eval()
     student = make_student(RANKS[cell], seed=seed)
     before = share_right(student, tokenizer, None, seed=seed)
-    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=RATES[cell] if rate is None else rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda made: min(1.0, (made + 1) / NUM_WARMUP))
-    draw, problems = random.Random(seed), split_problems().train
-    for step in range(NUM_UPDATES):
-        prompts = prompt_ids(tokenizer, draw.sample(problems, BATCH_SIZE))
-        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, BATCH_SIZE, dtype=np.uint64)
-        answers = generate(student, prompts, seeds, max_tokens=MAX_TOKENS).rows
-        rows = RolloutRows(**{name: value.clone() for name, value in vars(answers).items() if value is not None})
-        loss = update_loss(student, teacher, tokenizer, rows, prompts)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        schedule.step()
+    distil(
+        student,
+        lambda rows, asked, step: update_loss(student, teacher, tokenizer, rows, prompt_ids(tokenizer, asked)),
+        seed=seed, rate=RATES[cell], betas=(0.9, 0.999),
+    )  # fmt: skip
     after = share_right(student, tokenizer, None, seed=seed)
     return Result(
-        cell=cell, seed=seed, before=before, after=after, num_trained=sum(parameter.numel() for parameter in trained)
+        cell=cell,
+        seed=seed,
+        before=before,
+        after=after,
+        num_trained=sum(p.numel() for p in student.parameters() if p.requires_grad),
     )
 
 

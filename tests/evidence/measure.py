@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 from tests.evidence import models
 from tests.evidence.chains import LEVELS, MAX_RESPONSE_TOKENS, Chain, draw
 from tests.evidence.generate import Answers, generate, right_answers
-from tests.evidence.settings import Settings
 from transformers import Qwen3ForCausalLM
 
 from opd.evaluation.estimators import pass_at_every_k
@@ -19,7 +19,19 @@ HELDOUT_SEED = 0
 """All are judged on the same problems."""
 
 
-def measure(model: Qwen3ForCausalLM, settings: Settings, *, seed: int) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Numbers of problems and answers."""
+
+    num_heldout: int = 200
+    num_heldout_answers: int = 8
+    num_problems: int = 640
+    """Of a seed's training set."""
+    num_rate_answers: int = 8
+    """K of the pass rates."""
+
+
+def measure(model: Qwen3ForCausalLM, settings: Measured, *, seed: int) -> dict[str, Any]:
     """Held-out mean@n, pass@k, tokens an answer and nats a token, of answers sampled at temperature 1."""
     problems = draw(settings.num_heldout, heldout=True, seed=HELDOUT_SEED)
     right, answers = _answer(model, problems, settings.num_heldout_answers, seed=step_seed(seed, -1))
@@ -34,7 +46,7 @@ def measure(model: Qwen3ForCausalLM, settings: Settings, *, seed: int) -> dict[s
     }
 
 
-def pass_rates(model: Qwen3ForCausalLM, settings: Settings, *, seed: int) -> list[float]:
+def pass_rates(model: Qwen3ForCausalLM, settings: Measured, *, seed: int) -> list[float]:
     """The start's share of right answers to each problem of the seed's training set."""
     problems = draw(settings.num_problems, heldout=False, seed=seed)
     return _answer(model, problems, settings.num_rate_answers, seed=step_seed(seed, -2))[0].mean(axis=1).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ from tests.agent_evidence.models import Recipe, build_model, teach
 from tests.evidence.chains import STUDENT_WORD_WEIGHTS, TEACHER_WORD_WEIGHTS, Chain, draw
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from opd.batch import RolloutRows
 from opd.data.toy.tokenizer import build_tokenizer
 
 NUM_LESSONS = 12_000
-TEACHER = "teacher"
+TEACHER, TEACHER_SEED = "teacher", 0
 TEACHER_RECIPE = Recipe(num_layers=3, hidden_size=96, num_steps=800, batch_size=64)
 TEACHER_WRONG_SHARE = 0.05
 """Of its lessons drop every carry: a teacher that is better than the student and not perfect."""
@@ -29,17 +27,6 @@ TEACHER_WRONG_SHARE = 0.05
 STUDENT_RECIPE = Recipe(
     num_layers=3, hidden_size=64, num_steps=600, num_habit_steps=60, batch_size=64, habit_learning_rate=5e-4
 )
-
-RAW_TEACHER_RECIPE = Recipe(
-    num_layers=3,
-    hidden_size=96,
-    num_steps=0,
-    num_habit_steps=60,
-    batch_size=64,
-    habit_learning_rate=5e-4,
-    guess_fraction=0.6,
-)
-"""What makes the teacher raw, which GRPO is to mend: the student's habit, and weaker."""
 
 
 class Lesson(NamedTuple):
@@ -80,9 +67,9 @@ def path_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.safetensors"
 
 
-def learner_name(learner: str, seed: int) -> str:
-    """Who is trained: `start`, the student's, or `raw`, the teacher with a habit; of the seed's own lessons."""
-    return f"{learner}-{seed}"
+def start_name(seed: int) -> str:
+    """Return the name of the student's start, of the seed's own lessons."""
+    return f"start-{seed}"
 
 
 def make(folder: Path, name: str, *, seed: int, device: str) -> None:
@@ -94,20 +81,11 @@ def make(folder: Path, name: str, *, seed: int, device: str) -> None:
     if name == TEACHER:
         recipe, model = TEACHER_RECIPE, build_model(TEACHER_RECIPE, tokenizer(), seed=seed)
         right, wrong = lessons(problems, TEACHER_WORD_WEIGHTS, seed=seed, wrong_share=TEACHER_WRONG_SHARE), []
-    elif name == learner_name("raw", seed):
-        recipe, model = RAW_TEACHER_RECIPE, load(folder, TEACHER, torch.device("cpu"))
-        right, wrong = (lessons(problems, TEACHER_WORD_WEIGHTS, seed=seed, wrong_share=share) for share in (0.0, 1.0))
     else:
         recipe, model = STUDENT_RECIPE, build_model(STUDENT_RECIPE, tokenizer(), seed=seed)
         right, wrong = (lessons(problems, STUDENT_WORD_WEIGHTS, seed=seed, wrong_share=share) for share in (0.0, 1.0))
     model.to(device)
     teach(model, right, wrong, recipe, pad=tokenizer().pad_token_id, seed=seed, on_step=lambda step, loss: None)
-    save(model, folder, name)
-
-
-def save(model: Qwen3ForCausalLM, folder: Path, name: str) -> None:
-    """Write it, whole or not at all."""
-    path = path_of(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, temporary)
@@ -115,24 +93,9 @@ def save(model: Qwen3ForCausalLM, folder: Path, name: str) -> None:
 
 
 def load(folder: Path, name: str, device: torch.device) -> Qwen3ForCausalLM:
-    """A model of `make` or `save`, in fp32."""
+    """A model of `make`, in fp32."""
     state = load_file(path_of(folder, name))
     is_student = len(state["model.norm.weight"]) == STUDENT_RECIPE.hidden_size
     model = build_model(STUDENT_RECIPE if is_student else TEACHER_RECIPE, tokenizer(), seed=0)
     model.load_state_dict(state)
     return model.to(device).eval()
-
-
-def worked_rows(problems: Sequence[Chain], *, seed: int) -> RolloutRows:
-    """A right answer to each problem in the teacher's style."""
-    worked = lessons(problems, TEACHER_WORD_WEIGHTS, seed=seed, wrong_share=0.0)
-    return RolloutRows(
-        input_ids=torch.tensor([token for lesson in worked for token in lesson.ids]),
-        prompt_lens=torch.tensor([len(lesson.prompt_ids) for lesson in worked]),
-        response_lens=torch.tensor([len(lesson.mask) for lesson in worked]),
-        response_mask=torch.ones(sum(len(lesson.mask) for lesson in worked), dtype=torch.bool),
-    )
-
-
-def sha256(folder: Path, name: str) -> str:
-    return hashlib.sha256(path_of(folder, name).read_bytes()).hexdigest()

@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import yaml
-from tests.evidence import opsd
-from tests.evidence.alone import Trained, main_of
-from tests.evidence.cells import PRIMARY_FILE
-from tests.evidence.generate import generate
+from tests.evidence import additions
 from tests.evidence.inference import Difference, holm, paired
+from tests.evidence.study import PRIMARY_FILE, Trained, fit, main_of
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
@@ -29,13 +26,12 @@ from opd.data.toy import STUDENT_DIR, TEACHER_DIR
 from opd.data.toy.task import Problem, split_problems
 from opd.data.toy.tokenizer import build_tokenizer
 from opd.importance import Schedule
-from opd.importance.counter import step_seed
 from opd.importance.stages import Weights
 from opd.losses import DivergenceKind, PolicyTerm, chunked_divergence
 from opd.losses.policy import TokenLoss
 
 SEEDS = (1, 2, 3, 4, 5)
-NUM_UPDATES, NUM_PROBLEMS, NUM_ANSWERS, LEARNING_RATE, NUM_WARMUP = 40, 8, 8, 3e-4, 5
+NUM_UPDATES, NUM_PROBLEMS, NUM_ANSWERS, LEARNING_RATE = 40, 8, 8, 3e-4
 NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, DROPPED_SHARE = 60, 64, 5e-4, 0.4
 """Of the worn teacher: the toy's teacher after lessons of which so many drop every carry, drawn by the seed."""
 TOP_K = 2
@@ -91,7 +87,7 @@ def weights_at(cell: Cell, step: int) -> Weights:
     """Of an update, from 0, by the trainer's own schedule."""
     stage = Stage(divergence_weight=cell.last.divergence, policy_weight=cell.last.policy, weight_schedule="linear")
     schedule = Schedule(
-        stages=(stage,), ends=(NUM_UPDATES,), horizon=Horizon(), total_steps=NUM_UPDATES, response_length=opsd.MAX_TOKENS,
+        stages=(stage,), ends=(NUM_UPDATES,), horizon=Horizon(), total_steps=NUM_UPDATES, response_length=additions.MAX_TOKENS,
         weights=cell.first,
     )  # fmt: skip
     return schedule.weights_at(step + 1)
@@ -101,23 +97,14 @@ def make_worn_teacher(tokenizer: PreTrainedTokenizerBase, *, seed: int) -> Qwen3
     """The toy's teacher, which has taken to dropping carries."""
     model = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32)
     draw, problems = random.Random(seed), split_problems().train
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LESSON_RATE, weight_decay=0.0)
-    for _ in range(NUM_LESSON_STEPS):
+
+    def loss_at(step: int) -> torch.Tensor:
         asked = draw.sample(problems, LESSON_BATCH)
         said = [p.answer_without_carries if draw.random() < DROPPED_SHARE else p.answer for p in asked]
-        loss = opsd._lesson(model, tokenizer, opsd.prompt_ids(tokenizer, asked), said)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        return additions.lesson(model, tokenizer, additions.prompt_ids(tokenizer, asked), said)
+
+    fit(model, loss_at, num_steps=NUM_LESSON_STEPS, rate=LESSON_RATE)
     return model.eval()
-
-
-def scores(rows: RolloutRows, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    """[B] float32, 1 for a right answer."""
-    lens = zip(rows.input_ids.split(rows.lens.tolist()), rows.response_lens.tolist(), strict=True)
-    texts = tokenizer.batch_decode([row[-num:] for row, num in lens], skip_special_tokens=True)
-    return torch.tensor([float(text == p.answer) for text, p in zip(texts, problems, strict=True)])
 
 
 def update_loss(
@@ -134,9 +121,9 @@ def update_loss(
     Args:
         advantages: [B] of the rows.
     """
-    states, at = opsd._states(student, rows)
+    states, at = additions.states_of(student, rows)
     with torch.no_grad():
-        teacher_states, _ = opsd._states(teacher, rows)
+        teacher_states, _ = additions.states_of(teacher, rows)
     every = torch.ones(len(at.row))
     policy = PolicyTerm(
         token_loss=token_loss, advantages=advantages[at.row], token_weights=weights.policy * every
@@ -152,7 +139,7 @@ def update_loss(
 @cache
 def share_right(model: Qwen3ForCausalLM, *, seed: int) -> float:
     """Of one sampled answer to each held-out problem; of a model that stays what it is."""
-    return opsd.share_right(model, build_tokenizer(), None, seed=seed)
+    return additions.share_right(model, build_tokenizer(), None, seed=seed)
 
 
 def run(name: str, models: dict[str, Qwen3ForCausalLM], *, seed: int) -> Result:
@@ -164,25 +151,20 @@ def run(name: str, models: dict[str, Qwen3ForCausalLM], *, seed: int) -> Result:
     from opd.trainer.row_facts import group_advantages
     from opd.worker.student_task import policy_loss
 
-    cell, token_loss, tokenizer = CELLS[name], policy_loss(Policy()), build_tokenizer()
+    cell, token_loss = CELLS[name], policy_loss(Policy())
     start, teacher = models["start"], models["good" if cell.teacher == "none" else cell.teacher]
     student = deepcopy(start)
-    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / NUM_WARMUP))
-    draw, problems = random.Random(seed), split_problems().train
-    for step in range(NUM_UPDATES):
-        asked = [problem for problem in draw.sample(problems, NUM_PROBLEMS) for _ in range(NUM_ANSWERS)]
-        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, len(asked), dtype=np.uint64)
-        answers = generate(student, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
-        rows = RolloutRows(**{key: value.clone() for key, value in vars(answers).items() if value is not None})
-        uids = [f"{problem.a}+{problem.b}" for problem in asked]
-        advantages = group_advantages(scores(rows, asked, tokenizer), uids, by_std=True)
-        loss = update_loss(student, teacher, rows, cell.kind, weights_at(cell, step), advantages, token_loss)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+
+    def loss_of(rows: RolloutRows, asked: Sequence[Problem], step: int) -> torch.Tensor:
+        scores = torch.tensor([float(right) for right in additions.are_right(rows, asked)])
+        advantages = group_advantages(scores, [f"{problem.a}+{problem.b}" for problem in asked], by_std=True)
+        return update_loss(student, teacher, rows, cell.kind, weights_at(cell, step), advantages, token_loss)
+
+    def ask(draw: random.Random) -> list[Problem]:
+        drawn = draw.sample(split_problems().train, NUM_PROBLEMS)
+        return [problem for problem in drawn for _ in range(NUM_ANSWERS)]
+
+    additions.distil(student, loss_of, seed=seed, rate=LEARNING_RATE, ask=ask, num_updates=NUM_UPDATES)
     before, after, taught = (share_right(model, seed=seed) for model in (start, student, teacher))
     return Result(cell=name, seed=seed, before=before, after=after, taught=taught)
 

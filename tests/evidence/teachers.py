@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import yaml
-from tests.evidence import opsd
-from tests.evidence.alone import main_of
-from tests.evidence.cells import PRIMARY_FILE
+from tests.evidence import additions
 from tests.evidence.generate import generate
 from tests.evidence.inference import Difference, paired
+from tests.evidence.study import PRIMARY_FILE, fit, main_of
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.batch import RolloutRows
@@ -32,7 +31,7 @@ from opd.importance.counter import step_seed
 from opd.losses import chunked_divergence
 
 SEEDS = (1, 2, 3, 4, 5)
-NUM_UPDATES, BATCH_SIZE, LEARNING_RATE, NUM_WARMUP = 100, 64, 1e-3, 5
+NUM_UPDATES, BATCH_SIZE, LEARNING_RATE = 100, 64, 1e-3
 NUM_LESSON_STEPS, LESSON_BATCH, LESSON_RATE, TEACHER_SEED = 200, 64, 1e-3, 0
 KINDS = ("even", "odd")
 """A problem's, by its first operand: its `data_source`, and the name of the teacher that knows it."""
@@ -88,17 +87,13 @@ def make_teacher(tokenizer: PreTrainedTokenizerBase, knows: str, *, seed: int = 
     """The toy's teacher after lessons in which problems of the other kind drop every carry: one for all seeds."""
     model = Qwen3ForCausalLM.from_pretrained(TEACHER_DIR, dtype=torch.float32)
     draw = random.Random(f"{seed} {knows}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LESSON_RATE, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / NUM_LESSON_STEPS)
-    for _ in range(NUM_LESSON_STEPS):
+
+    def loss_at(step: int) -> torch.Tensor:
         asked = draw.sample(problems("train"), LESSON_BATCH)
         said = [p.answer if kind_of(p) == knows else p.answer_without_carries for p in asked]
-        loss = opsd._lesson(model, tokenizer, opsd.prompt_ids(tokenizer, asked), said)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        return additions.lesson(model, tokenizer, additions.prompt_ids(tokenizer, asked), said)
+
+    fit(model, loss_at, num_steps=NUM_LESSON_STEPS, rate=LESSON_RATE, factor=lambda step: 1 - step / NUM_LESSON_STEPS)
     return model.eval()
 
 
@@ -106,12 +101,10 @@ def shares_right(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, *,
     """Of one sampled answer to each held-out problem, by kind."""
     asked = problems("heldout")
     seeds = np.random.default_rng(step_seed(seed, -1)).integers(0, 2**63, len(asked), dtype=np.uint64)
-    rows = generate(model, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
-    spans = zip(rows.input_ids.split(rows.lens.tolist()), rows.response_lens.tolist(), strict=True)
-    texts = tokenizer.batch_decode([row[-num:] for row, num in spans], skip_special_tokens=True)
-    right = {kind: [] for kind in KINDS}
-    for text, problem in zip(texts, asked, strict=True):
-        right[kind_of(problem)].append(text == problem.answer)
+    rows = generate(model, additions.prompt_ids(tokenizer, asked), seeds, max_tokens=additions.MAX_TOKENS).rows
+    right: dict[str, list[bool]] = {kind: [] for kind in KINDS}
+    for is_right, problem in zip(additions.are_right(rows, asked), asked, strict=True):
+        right[kind_of(problem)].append(is_right)
     return {kind: sum(found) / len(found) for kind, found in right.items()}
 
 
@@ -127,19 +120,18 @@ def update_loss(
     Args:
         kinds: of the rows.
     """
-    states, at = opsd._states(student, rows)
+    states, at = additions.states_of(student, rows)
     names = [route.of(f"toy_{kind}") for kind in kinds]
     total = torch.zeros(())
-    for key, teacher in sorted(teachers.items()):
-        mine = torch.tensor([name == key for name in names])[at.row]
-        if mine.any():
-            with torch.no_grad():
-                read = opsd._states(teacher, rows)[0]
-            total = total + chunked_divergence(
-                states[mine], student.lm_head.weight, read[mine], teacher.lm_head.weight, "reverse_kl",
-                token_weights=torch.ones(int(mine.sum())), beta=0.0, temperature=1.0, chunk_size=4096,
-                valid_vocab=len(build_tokenizer()),
-            ).loss_sum  # fmt: skip
+    for name in sorted(set(names)):
+        mine = torch.tensor([name == other for other in names])[at.row]
+        with torch.no_grad():
+            read, _ = additions.states_of(teachers[name], rows)
+        total = total + chunked_divergence(
+            states[mine], student.lm_head.weight, read[mine], teachers[name].lm_head.weight, "reverse_kl",
+            token_weights=torch.ones(int(mine.sum())), beta=0.0, temperature=1.0, chunk_size=4096,
+            valid_vocab=len(build_tokenizer()),
+        ).loss_sum  # fmt: skip
     return total / len(at.row)
 
 
@@ -151,22 +143,12 @@ def run(cell: str, models: Mapping[str, Qwen3ForCausalLM], *, seed: int) -> Resu
     """
     tokenizer, start = build_tokenizer(), models["start"]
     teachers, student = {kind: models[kind] for kind in KINDS}, deepcopy(start)
-    optimizer = torch.optim.AdamW(student.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / NUM_WARMUP, 2 * (1 - step / NUM_UPDATES))
-    )
-    draw = random.Random(seed)
-    for step in range(NUM_UPDATES):
-        asked = draw.sample(problems("train"), BATCH_SIZE)
-        seeds = np.random.default_rng(step_seed(seed, step)).integers(0, 2**63, BATCH_SIZE, dtype=np.uint64)
-        answers = generate(student, opsd.prompt_ids(tokenizer, asked), seeds, max_tokens=opsd.MAX_TOKENS).rows
-        rows = RolloutRows(**{key: value.clone() for key, value in vars(answers).items() if value is not None})
-        loss = update_loss(student, teachers, rows, [kind_of(problem) for problem in asked], CELLS[cell])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+    additions.distil(
+        student,
+        lambda rows, asked, step: update_loss(student, teachers, rows, [kind_of(p) for p in asked], CELLS[cell]),
+        seed=seed, rate=LEARNING_RATE, ask=lambda draw: draw.sample(problems("train"), BATCH_SIZE),
+        num_updates=NUM_UPDATES, factor=lambda step: min(1.0, (step + 1) / 5, 2 * (1 - step / NUM_UPDATES)),
+    )  # fmt: skip
     before, after = (shares_right(model, tokenizer, seed=seed) for model in (start, student))
     return Result(cell=cell, seed=seed, before=sum(before.values()) / 2, even=after["even"], odd=after["odd"])
 

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.evidence import chains, models
-from tests.evidence.cells import (
-    ALL,
-    FAMILIES,
-    NUM_PRIMARY_SEEDS,
-    NUM_SEEDS,
-    STUDIES,
-    Cell,
-    primary,
-    seeds_of,
-    study_cells,
-)
+from tests.evidence import chains, importance, models
 from tests.evidence.generate import generate, texts_of
-from tests.evidence.harness import LOG_FILE
+from tests.evidence.importance import ALL, CELLS, Cell, Result, Run, primary, problem_weights, table
 from tests.evidence.inference import holm, paired, t_beyond
-from tests.evidence.problems import problem_weights
-from tests.evidence.small import CPU, SMALL, START, make_run, named, run_small
-from tests.evidence.table import table
+from tests.evidence.measure import Measured
 
 from opd.losses import chunked_divergence as _real
 
@@ -77,27 +60,22 @@ def test_holm_multiplies_by_what_is_left_and_never_falls() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-def test_primary_comparisons_are_of_cells_that_get_ten_seeds() -> None:
-    for studies, one in [(studies, one) for family, studies in FAMILIES.items() for one in primary(family)]:
-        assert one.study in studies
-        names = {cell.name for cell in study_cells(one.study)}
-        assert {one.cell, one.control} <= names
-        assert len(seeds_of(one.cell)) == len(seeds_of(one.control)) == NUM_PRIMARY_SEEDS
+def test_primary_comparisons_are_of_cells() -> None:
+    assert len(primary()) == 11
+    assert {name for one in primary() for name in (one.cell, one.control)} <= CELLS.keys()
 
 
-def test_the_studies_have_the_cells_that_were_asked_for() -> None:
-    cells = {study: {cell.name for cell in study_cells(study)} for study in STUDIES}
+def test_the_study_has_the_cells_that_were_asked_for() -> None:
     scores = ("soft_or", "entropy", "divergence", "random", "position", "bottom")
-    assert cells["tip"] == {ALL, "no_teacher", *(f"{score}_{ratio}" for score in scores for ratio in (50, 20, 10))}
+    chosen = {f"{score}_{percent}" for score in scores for percent in (50, 20, 10)}
     orders = {"forward_reverse", "forward_forward", "reverse_forward"}
-    assert cells["paced"] == {ALL, "no_teacher", "hard_filter", "competence", "random_problems", *orders}
-    ends = {f"{end}_{share}" for end in ("first", "last", "random") for share in (30, 10)}
-    assert cells["horizon"] == {ALL, "no_teacher", *ends}
-    assert all(len(seeds_of(cell)) >= NUM_SEEDS for its in cells.values() for cell in its)
+    ends = {"first_30", "first_10", "last_30", "last_10", "random_30"}
+    weighed = {"hard_filter", "competence", "random_problems"}
+    assert CELLS.keys() == {ALL, "no_teacher"} | chosen | orders | ends | weighed
 
 
 def test_an_answer_depends_on_its_own_seed_alone(folder: Path) -> None:
-    model = models.load(folder, "start-1", CPU)
+    model = models.load(folder, "start-1", torch.device("cpu"))
     prompts = models.prompts(chains.draw(5, heldout=False, seed=1))
     seeds = np.arange(5, dtype=np.uint64)
     whole = texts_of(generate(model, prompts, seeds, max_tokens=6).rows)
@@ -106,7 +84,7 @@ def test_an_answer_depends_on_its_own_seed_alone(folder: Path) -> None:
 
 
 def test_an_answer_ends_with_its_end_of_turn(folder: Path) -> None:
-    model = models.load(folder, "start-1", CPU)
+    model = models.load(folder, "start-1", torch.device("cpu"))
     with torch.no_grad():
         model.lm_head.weight[models.tokenizer().eos_token_id] *= 20.0  # now and then the next token
     rows = generate(
@@ -120,33 +98,52 @@ def test_an_answer_ends_with_its_end_of_turn(folder: Path) -> None:
         assert len(answer) - prompt == 9 or answer[-1] == eos
 
 
+START = {"pass_rates": [0.0, 0.5, 1.0, 0.25] * 5, "response_length": 40.0, "score": 0.25}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "NUM_UPDATES": 2,
+        "BATCH_SIZE": 6,
+        "MEASURED": Measured(num_heldout=5, num_heldout_answers=2),
+    }.items():
+        monkeypatch.setattr(importance, name, value)
+
+
+def make_run(name: str, folder: Path) -> Run:
+    student, teacher = (models.load(folder, model, torch.device("cpu")) for model in ("start-1", "teacher"))
+    return Run(CELLS[name], student, teacher, seed=1, start=START)
+
+
 @pytest.mark.parametrize("name", ["soft_or_20", "entropy_20", "divergence_20", "random_20", "position_20", "bottom_20"])
-def test_a_cell_trains_its_share_of_the_tokens(name: str, folder: Path) -> None:
-    run = make_run(named("tip", name), folder)
-    run.update(0)
+def test_a_cell_trains_its_share_of_the_tokens(name: str, folder: Path, small: None) -> None:
+    run = make_run(name, folder)
+    run.loss_at(0)
     assert 0.15 * run.num_generated < run.num_trained <= 0.2 * run.num_generated
 
 
-def test_a_short_horizon_generates_no_more_than_its_share(folder: Path) -> None:
-    run = make_run(named("horizon", "first_10"), folder)
-    run.update(0)
-    assert run.num_generated <= SMALL.batch_size * 4  # 10 % of 40 tokens
+def test_a_short_horizon_generates_no_more_than_its_share(folder: Path, small: None) -> None:
+    run = make_run("first_10", folder)
+    run.loss_at(0)
+    assert run.num_generated <= 6 * 4  # 10 % of 40 tokens
     assert run.num_trained == run.num_generated
 
 
-def test_without_a_teacher_what_was_drawn_becomes_less_likely(folder: Path) -> None:
-    run = make_run(named("tip", "no_teacher"), folder)
-    prompts = models.prompts([run.problems[index] for index in run.order[: SMALL.batch_size]])
-    rows = generate(run.student, prompts, np.arange(SMALL.batch_size, dtype=np.uint64), max_tokens=5).rows
+def test_without_a_teacher_what_was_drawn_becomes_less_likely(folder: Path, small: None) -> None:
+    run = make_run("no_teacher", folder)
+    prompts = models.prompts([run.problems[index] for index in run.order[:6]])
+    rows = generate(run.student, prompts, np.arange(6, dtype=np.uint64), max_tokens=5).rows
 
-    def log_prob() -> float:
-        loss, num = run._loss(rows, torch.ones(SMALL.batch_size), "reverse_kl", 0)
-        return loss.item() / num
+    def log_prob() -> torch.Tensor:
+        loss, num = run.loss(rows, torch.ones(6), "reverse_kl", 0)
+        return loss / num
 
     before = log_prob()
-    loss, num = run._loss(rows, torch.ones(SMALL.batch_size), "reverse_kl", 0)
-    (loss / num).backward()
-    run.optimizer.step()
+    before.backward()
+    with torch.no_grad():
+        for parameter in run.student.parameters():
+            parameter -= 1e-2 * parameter.grad
     assert log_prob() < before
 
 
@@ -154,7 +151,7 @@ def test_problems_are_weighed_and_left_out_as_the_cell_says() -> None:
     rates = START["pass_rates"]
     assert isinstance(rates, list)
     uniform, hard, competence, drawn = (
-        problem_weights(Cell(name="", problems=problems), rates, seed=1)
+        problem_weights(Cell(problems=problems), rates, seed=1)
         for problems in ("uniform", "hard_filter", "competence", "random")
     )
     assert uniform.tolist() == [1.0] * 20
@@ -164,97 +161,54 @@ def test_problems_are_weighed_and_left_out_as_the_cell_says() -> None:
     assert drawn.tolist() != hard.tolist()
 
 
-def test_stages_change_kind_and_who_answers_at_half(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(named("paced", "forward_reverse"), folder)
-    seen = []
+def test_stages_change_kind_and_who_answers_at_half(folder: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run("forward_reverse", folder)
+    seen: list[bool | str] = []
     monkeypatch.setattr(
-        "tests.evidence.train.chunked_divergence",
-        lambda *args, **kwargs: seen.append(args[4]) or _real(*args, **kwargs),
+        importance, "chunked_divergence", lambda *args, **kwargs: seen.append(args[4]) or _real(*args, **kwargs)
     )
     monkeypatch.setattr(
-        "tests.evidence.train.generate",
+        importance, "generate",
         lambda model, *args, **kwargs: seen.append(model is run.teacher) or generate(model, *args, **kwargs),
-    )
-    run.update(0)
-    run.update(1)
+    )  # fmt: skip
+    run.train()
     assert seen == [True, "forward_kl", False, "reverse_kl"]
 
 
-@pytest.mark.slow
-def test_what_ran_is_not_run_again_and_a_torn_line_is(folder: Path, tmp_path: Path) -> None:
-    cells = [(study, Cell(name=ALL), 1) for study in ("tip", "paced")]
-    first = run_small(tmp_path, folder, cells)
-    log = (tmp_path / LOG_FILE).read_text()
-    assert len(log.splitlines()) == 3  # start and teacher measured, and the one run that both studies have
-    assert run_small(tmp_path, folder, cells) == first
-    assert (tmp_path / LOG_FILE).read_text() == log
-    (tmp_path / LOG_FILE).write_text(log[:-20])
-    again = run_small(tmp_path, folder, cells)
-    timeless = [{key: value for key, value in one.items() if key != "seconds"} for one in (*first, *again)]
-    assert timeless[:2] == timeless[2:]
-    assert [one["study"] for one in first] == ["tip", "paced"]
-    asked = "study cell seed score_before score_after score_teacher updates trained_tokens generated_tokens seconds"
-    assert set(asked.split()) <= first[0].keys()
-    assert len(first[0]["after"]["pass_at_k"]) == SMALL.num_heldout_answers
-    assert json.loads(json.dumps(first)) == first
-
-
-@pytest.mark.slow
-def test_the_command_runs_its_cells_in_processes_of_its_own(folder: Path, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "tests.evidence",
-        "--study",
-        "paced",
-        "--cells",
-        ALL,
-        "--seeds",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    words += ["--workers", "1", "--out", str(tmp_path), "--models", str(folder)]
-    small = {
-        "num_updates": 1, "batch_size": 2, "num_problems": 5, "num_rate_answers": 1, "num_heldout": 5,
-        "num_heldout_answers": 2,
-    }  # fmt: skip
-    for key, value in small.items():
-        words += ["--set", f"{key}={value}"]
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": "src:tools:."}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads((tmp_path / "results.json").read_text())
-    assert (found["study"], found["cell"], found["seed"], found["updates"]) == ("paced", ALL, 1, 1)
-    page = (tmp_path / "RESULTS.md").read_text()
-    assert f"| {ALL} | 1 |" in page
-    assert "| pass@1 | pass@2 | tokens an answer |" in page, "as far as two answers a problem go"
+def test_what_ran_is_not_run_again(folder: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "FOLDER", folder)
+    monkeypatch.setattr(models, "make", lambda *args, **kwargs: None)
+    monkeypatch.setattr(importance, "pass_rates", lambda *args, **kwargs: START["pass_rates"])
+    trained = []
+    real = importance.run
+    monkeypatch.setattr(
+        importance, "run", lambda cell, *args, **kwargs: trained.append(cell) or real(cell, *args, **kwargs)
+    )
+    words = ["--seeds", "1", "--cells", ALL, "random_20", "--out", str(tmp_path / "lines.jsonl")]
+    for _ in range(2):
+        assert importance.main(words) == 0
+    assert trained == [ALL, "random_20"]
+    page = (tmp_path / "IMPORTANCE.md").read_text()
+    assert "| `random_20` | 1 |" in page
+    assert "soft_or_50 - all | 0 |" in page
 
 
 def test_the_table_says_what_contradicts_a_paper() -> None:
-    def row(cell: str, seed: int, score: float) -> dict[str, object]:
-        measured = {"score": score, "pass_at_k": [score] * 8, "response_length": 40.0, "entropy": 0.2}
-        counted = {"trained_tokens": 100, "generated_tokens": 200, "seconds": 1.0, "device": "cpu"}
-        return {
-            "study": "tip",
-            "cell": cell,
-            "seed": seed,
-            "score_after": score,
-            "before": measured,
-            "after": measured,
-            "teacher": measured,
-        } | counted
+    def row(cell: str, seed: int, score: float) -> Result:
+        return Result(
+            cell=cell, seed=seed, before=0.25, after=score, pass_at_k=[score] * 8, response_length=40.0, entropy=0.2,
+            trained_tokens=100, generated_tokens=200,
+        )  # fmt: skip
 
     noise = [0.001 * (seed % 3) for seed in range(1, 11)]
     rows = [row(ALL, seed, 0.6) for seed in range(1, 11)]
-    rows += [row("soft_or_50", seed, 0.5 + noise[seed - 1]) for seed in range(1, 11)]
+    rows += [row("soft_or_20", seed, 0.5 + noise[seed - 1]) for seed in range(1, 11)]
     rows += [row("entropy_50", seed, 0.7 + noise[seed - 1]) for seed in range(1, 11)]
-    page = table(rows)
-    assert (
-        "**Contradicts a paper:** TIP: Soft-OR at 50 % beats all tokens; here soft_or_50 - all is -9.9 ± 0.0 points."
-        in page
-    )
-    assert "9 of them have not run yet." in page
-    entropy = next(line for line in page.splitlines() if line.startswith("| tip: entropy_50 - all"))
-    assert entropy.endswith("| agrees |")
-    widths = {line.count("|") for line in page.partition("## tip")[2].splitlines() if line.startswith("|")}
-    assert len(widths) == 1
+    page = table(rows).splitlines()
+    found = {line.split(" | ")[0].removeprefix("| "): line for line in page}
+    assert found["soft_or_20 - all"].startswith("| soft_or_20 - all | 10 | -9.9 ± 0.0 |")
+    assert found["soft_or_20 - all"].endswith("| CONTRADICTED: lower |")
+    assert found["entropy_50 - all"].endswith("| agrees |")
+    assert found["competence - all"].endswith("| not run |")
+    for part in (page[: page.index("")], page[page.index("") + 1 :]):
+        assert len({line.count("|") for line in part}) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.evidence import lora
+from tests.evidence import additions, lora
 from tests.evidence.lora import Result
 from transformers import Qwen3ForCausalLM
 
@@ -24,7 +24,7 @@ def test_adapters_are_all_that_trains_and_begin_as_the_student():
 
 
 def test_a_run_trains_as_many_weights_as_its_cell_says(monkeypatch):
-    monkeypatch.setattr(lora, "NUM_UPDATES", 3)
+    monkeypatch.setattr(additions, "NUM_UPDATES", 3)
     monkeypatch.setattr(lora, "share_right", lambda *_, seed: 0.25)
     found = lora.run("lora_8", seed=3)
     assert (found.before, found.after, found.gain, found.num_trained) == (0.25, 0.25, 0.0, 30720)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tests.evidence import opsd
+from tests.evidence import additions, opsd
 
 from opd.batch import RolloutRows
 from opd.data.toy.task import Problem, split_problems
@@ -15,7 +15,7 @@ PROBLEMS = [Problem(48, 75), Problem(7, 34), Problem(99, 1)]
 
 
 def _rows(tokenizer) -> RolloutRows:
-    prompts = opsd.prompt_ids(tokenizer, PROBLEMS)
+    prompts = additions.prompt_ids(tokenizer, PROBLEMS)
     said = tokenizer(["113" + tokenizer.eos_token] * 3, return_tensors="pt")["input_ids"]
     return RolloutRows(
         input_ids=torch.cat([prompts, said], dim=1).flatten(),
@@ -26,10 +26,10 @@ def _rows(tokenizer) -> RolloutRows:
 
 
 def test_the_teacher_reads_the_hint_behind_the_question(tokenizer):
-    hinted = opsd.prompt_ids(tokenizer, PROBLEMS, ["123", "041", "100"])
+    hinted = additions.prompt_ids(tokenizer, PROBLEMS, ["123", "041", "100"])
     assert "48+75=(123)" in tokenizer.decode(hinted[0])
-    assert "48+75=" in tokenizer.decode(opsd.prompt_ids(tokenizer, PROBLEMS)[0])
-    assert "(" not in tokenizer.decode(opsd.prompt_ids(tokenizer, PROBLEMS)[0])
+    assert "48+75=" in tokenizer.decode(additions.prompt_ids(tokenizer, PROBLEMS)[0])
+    assert "(" not in tokenizer.decode(additions.prompt_ids(tokenizer, PROBLEMS)[0])
 
 
 @pytest.mark.parametrize(
@@ -47,28 +47,29 @@ def test_each_cells_teacher_reads_what_its_name_says(cell, expected):
 
 
 def test_a_start_that_reads_the_students_prompt_is_no_other_and_one_with_the_answer_is(tokenizer, student):
-    rows, prompts = _rows(tokenizer), opsd.prompt_ids(tokenizer, PROBLEMS)
-    alike = opsd.update_loss(student, student, tokenizer, rows, prompts)
+    rows, prompts = _rows(tokenizer), additions.prompt_ids(tokenizer, PROBLEMS)
+    alike = additions.update_loss(student, student, tokenizer, rows, prompts)
     assert abs(alike.item()) < 1e-6
     alike.backward()
     assert all(parameter.grad.abs().max() < 1e-5 for parameter in student.parameters())
     student.zero_grad()
-    hinted = opsd.prompt_ids(tokenizer, PROBLEMS, [problem.answer for problem in PROBLEMS])
-    assert opsd.update_loss(student, student, tokenizer, rows, hinted).item() > 1e-3
+    hinted = additions.prompt_ids(tokenizer, PROBLEMS, [problem.answer for problem in PROBLEMS])
+    assert additions.update_loss(student, student, tokenizer, rows, hinted).item() > 1e-3
 
 
 @pytest.mark.slow
 def test_lessons_and_updates_never_see_a_held_out_problem(tokenizer, monkeypatch):
     seen: list[Problem] = []
-    write = opsd.prompt_ids
+    write = additions.prompt_ids
 
     def noting(tokenizer, problems, hints=None):
         seen.extend(problems)
         return write(tokenizer, problems, hints)
 
-    monkeypatch.setattr(opsd, "prompt_ids", noting)
+    for module in (additions, opsd):
+        monkeypatch.setattr(module, "prompt_ids", noting)
     monkeypatch.setattr(opsd, "NUM_LESSON_STEPS", 2)
-    monkeypatch.setattr(opsd, "NUM_UPDATES", 2)
+    monkeypatch.setattr(additions, "NUM_UPDATES", 2)
     start = opsd.make_start(tokenizer, seed=1)
     taught = {tuple(sorted(problem)) for problem in seen}
     monkeypatch.setattr(opsd, "share_right", lambda *args, **how: 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.evidence import opsd, reward
+from tests.evidence import additions, reward
 
 from opd.batch import RolloutRows
 from opd.config.algorithm import Policy
@@ -16,7 +16,7 @@ PROBLEMS = [Problem(48, 75), Problem(7, 34), Problem(99, 1)]
 
 
 def _rows(tokenizer, answers=("123", "041", "001")) -> RolloutRows:
-    prompts = opsd.prompt_ids(tokenizer, PROBLEMS)
+    prompts = additions.prompt_ids(tokenizer, PROBLEMS)
     said = tokenizer([answer + tokenizer.eos_token for answer in answers], return_tensors="pt")["input_ids"]
     return RolloutRows(
         input_ids=torch.cat([prompts, said], dim=1).flatten(),
@@ -27,7 +27,7 @@ def _rows(tokenizer, answers=("123", "041", "001")) -> RolloutRows:
 
 
 def test_only_a_right_answer_scores(tokenizer):
-    assert reward.scores(_rows(tokenizer), PROBLEMS, tokenizer).tolist() == [1.0, 1.0, 0.0]
+    assert additions.are_right(_rows(tokenizer), PROBLEMS) == [True, True, False]
 
 
 def test_each_cell_has_the_weights_that_its_name_says():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.evidence import opsd, teachers
+from tests.evidence import additions, teachers
 
 from opd.batch import RolloutRows
 from opd.data.toy.task import Problem, split_problems
@@ -13,7 +13,7 @@ PROBLEMS = [Problem(48, 75), Problem(47, 34), Problem(99, 11)]
 
 
 def _rows(tokenizer) -> RolloutRows:
-    prompts = opsd.prompt_ids(tokenizer, PROBLEMS)
+    prompts = additions.prompt_ids(tokenizer, PROBLEMS)
     said = tokenizer(["113" + tokenizer.eos_token] * 3, return_tensors="pt")["input_ids"]
     return RolloutRows(
         input_ids=torch.cat([prompts, said], dim=1).flatten(),
@@ -43,8 +43,8 @@ def test_a_teacher_is_taught_one_kind_and_to_drop_the_carries_of_the_other(token
     monkeypatch.setattr(teachers, "problems", lambda split: PROBLEMS)
     monkeypatch.setattr(teachers, "LESSON_BATCH", 3)
     monkeypatch.setattr(teachers, "NUM_LESSON_STEPS", 1)
-    monkeypatch.setattr(opsd, "prompt_ids", lambda tokenizer, problems: asked.extend(problems))
-    monkeypatch.setattr(opsd, "_lesson", lesson)
+    monkeypatch.setattr(additions, "prompt_ids", lambda tokenizer, problems: asked.extend(problems))
+    monkeypatch.setattr(additions, "lesson", lesson)
     teachers.make_teacher(tokenizer, knows)
     assert [taught[problem] for problem in PROBLEMS] == said
 
@@ -71,13 +71,13 @@ def test_a_rows_loss_is_that_of_its_own_teacher(tokenizer, student, cell, own):
 
 def test_updates_never_see_a_held_out_problem(tokenizer, student, monkeypatch):
     seen: list[Problem] = []
-    write = opsd.prompt_ids
+    write = additions.prompt_ids
 
     def noting(tokenizer, problems):
         seen.extend(problems)
         return write(tokenizer, problems)
 
-    monkeypatch.setattr(opsd, "prompt_ids", noting)
+    monkeypatch.setattr(additions, "prompt_ids", noting)
     monkeypatch.setattr(teachers, "NUM_UPDATES", 2)
     monkeypatch.setattr(teachers, "shares_right", lambda *args, **how: {"even": 0.25, "odd": 0.5})
     found = teachers.run("routed", dict.fromkeys(("start", "even", "odd"), student), seed=1)

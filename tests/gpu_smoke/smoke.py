@@ -23,10 +23,11 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
-from tests.gpu.facts import machine
+from tests.gpu.facts import machine, write_record
 from tests.gpu.processes import end
 from tests.gpu_smoke import planner
 from tests.gpu_smoke.promises import (
+    PEARSON,
     Promise,
     agent_promises,
     choice_promises,
@@ -37,6 +38,7 @@ from tests.gpu_smoke.promises import (
     start_parts,
     step_parts,
     teacher_promises,
+    training_rows,
     weight_promises,
 )
 from tests.remainders import write_remainders
@@ -66,7 +68,7 @@ SPECS = {
     "weighted": HERE / "specs/weighted.yaml",
     "pipeline": HERE / "specs/pipeline.yaml",
 }
-# The first run on chosen tokens: chosen among all of a step, within micro-batches, and by the student alone.
+# Tokens chosen among all of a step, by both models and by the student alone.
 CHOICES = {
     "soft-or": ("score=soft_or", "ratio=0.2"),
     "entropy": ("score=entropy", "ratio=0.5"),
@@ -88,6 +90,8 @@ ON_A_GPU = (
 PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray", "tensordict")
 
 
+ALLOCATED = "perf/max_memory_allocated_gb"
+BROKEN = "BROKEN"
 PLANNER, PLANNER_ASSETS = "deepplanning", "planner_assets"
 
 
@@ -117,15 +121,20 @@ class Outcome:
         return self.returncode == 0 and all(promise.kept for promise in self.promises)
 
     def as_dict(self) -> dict[str, Any]:
+        steps = training_rows(self.rows)
+        correlations = [row[PEARSON] for row in steps if PEARSON in row]
         return {
             "ok": self.ok,
-            "returncode": self.returncode,
+            "exit": self.returncode,
             "seconds": self.seconds,
             "first_step_s": self.first_step_s,
-            "start_parts_s": start_parts(self.rows),
-            "promises": [promise._asdict() for promise in self.promises],
+            "start_s": start_parts(self.rows),
+            "steps": len(steps),
             "step_parts_s": self.parts,
-            "rows": self.rows,
+            "divergence": [row["opd/divergence"] for row in steps if "opd/divergence" in row],
+            "pearson_min": min(correlations, default=None),
+            "allocated_gib": max((row[ALLOCATED] for row in steps if ALLOCATED in row), default=None),
+            "promises": {one.name: one.observed if one.kept else f"{BROKEN}: {one.observed}" for one in self.promises},
         }
 
 
@@ -233,7 +242,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
     rows = metrics_of(run_dir)
     if spec.kind == "pipeline":  # its own rows are its stages' ends
         rows = [row for stage in stages_of(spec) for row in metrics_of(run_dir / STAGES / stage.spec.name)]
-    steps = [row for row in rows if "training/global_step" in row]
+    steps = training_rows(rows)
     kept = [*lost, *_kept(name, spec, rows, run_dir, log)]
     return Outcome(
         name=name,
@@ -268,7 +277,7 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
             if of_stage and stage.spec.kind != "convert":
                 yield from _kept(name, stage.spec, of_stage, run_dir / STAGES / run, log)
         return
-    if not any("training/global_step" in row for row in rows):
+    if not training_rows(rows):
         yield Promise("at least one step", "none", False)
         return
     if spec.kind == "sft":
@@ -294,7 +303,7 @@ def show(outcome: Outcome, log: Path) -> None:
     for part, seconds in start_parts(outcome.rows).items():
         print(f"  start: {part:24s} {seconds:8.1f} s")
     for promise in outcome.promises:
-        print(f"  {'kept  ' if promise.kept else 'BROKEN'}  {promise.name:48s} {promise.observed}")
+        print(f"  {'kept  ' if promise.kept else BROKEN}  {promise.name:48s} {promise.observed}")
     whole = outcome.parts.get("step", 0.0)
     for part, seconds in sorted(outcome.parts.items(), key=lambda item: -item[1]):
         print(f"  {part:14s} {seconds:8.3f} s  {seconds / whole:6.1%}")
@@ -307,7 +316,7 @@ def keep(path: Path, outcome: Outcome, facts: dict[str, str | None]) -> None:
     """Add the run, and what it ran on, to the results of those made before, or put it in the place of its own last one."""
     runs = json.loads(path.read_text())["runs"] if path.exists() else {}
     runs[outcome.name] = {"environment": facts, **outcome.as_dict()}
-    path.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    write_record(path, {"runs": runs})
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from opd.config import parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.envs.travel.answers import right_answer
-from opd.envs.travel.manifest import verify_folder
+from opd.envs.travel.database import verify_folder
 from opd.envs.travel.task import parse_task
 from opd.envs.travel.toy import STUDENT, model_folder
 from opd.envs.travel.toy.task import open_world

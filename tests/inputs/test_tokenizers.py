@@ -5,15 +5,39 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.evidence.cross import build_foreign_tokenizer
 from tests.worker.families import QWEN2_5, QWEN3, QWEN_TEMPLATE, R1_QWEN, num_pieces, save_tokenizer
-from transformers import AutoTokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from opd.data.toy.tokenizer import CHARACTERS
 from opd.errors import Unfit
 from opd.inputs.tokenizers import SharedTokens, shared_tokens
 
 N = num_pieces()
 SHARED = N + len(QWEN2_5)
+
+
+def build_foreign_tokenizer() -> PreTrainedTokenizerFast:
+    """Two digits before a third are one token, so that `041` is `04`, `1`; other ids, other special tokens, another template."""
+    stop, turn, unknown = "<|stop|>", "<|turn|>", "<|other|>"
+    pairs = [f"{number:02d}" for number in range(100)]
+    pieces = [*reversed(CHARACTERS), *pairs, unknown, turn, stop]
+    backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\d\d(?=\d)|[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (unknown, turn, stop)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=stop,
+        pad_token=stop,
+        unk_token=unknown,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|turn|>{{ m.role }}: {{ m.content }}<|stop|>{% endfor %}"
+        "{% if add_generation_prompt %}<|turn|>{% endif %}"
+    )
+    return tokenizer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opd.isolation.child_process import ChildProcess
+from opd.isolation.pool import ChildProcess
 
 
 @pytest.fixture

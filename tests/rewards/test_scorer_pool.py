@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from tests.processes import is_running
 
-from opd.rewards import BUILTIN_FUNCTIONS, compute_score, compute_score_async
-from opd.rewards.pool import ScorerPool
-from opd.rewards.process import payload
+from opd.rewards import BUILTIN_FUNCTIONS, Score, compute_score, compute_score_async
+from opd.rewards.pool import ScorerPool, payload
 from opd.rewards.protocol import Failure, ScoreTask
 
 PATIENCE_S = 60.0
@@ -33,6 +32,10 @@ def score(name: str, *, timeout_s: float = PATIENCE_S, solution: str = "7", trut
 
 def task(name: str, truth: str = "7") -> ScoreTask:
     return ScoreTask(f"scorers_under_test:{name}", "toy", "7", truth, {"index": 3}, {})
+
+
+def score_in(pool: ScorerPool, asked: ScoreTask, *, timeout_s: float) -> Score | Failure:
+    return asyncio.run(pool.score(asked, timeout_s=timeout_s))
 
 
 @pytest.fixture
@@ -114,34 +117,34 @@ def test_a_failure_is_logged_with_what_reproduces_it(caplog):
 
 
 def test_a_hanging_scorer_ends_at_its_deadline_and_its_process_is_reaped(pool, tmp_path):
-    pid = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)  # the idle one is taken up again
+    pid = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)  # the idle one is taken up again
     started = time.monotonic()
-    result = pool.score(task("sleeps", truth=str(tmp_path / "pid")), timeout_s=0.5)
+    result = score_in(pool, task("sleeps", truth=str(tmp_path / "pid")), timeout_s=0.5)
     assert result == Failure("had not scored after 0.5 s and was killed")
     assert time.monotonic() - started < PATIENCE_S
     assert not Path(f"/proc/{pid}").exists()  # not even a zombie
 
 
 def test_a_scorer_that_hangs_inside_c_code_is_killed_too(pool):
-    assert pool.score(task("regex_hang"), timeout_s=0.5) == Failure("had not scored after 0.5 s and was killed")
+    assert score_in(pool, task("regex_hang"), timeout_s=0.5) == Failure("had not scored after 0.5 s and was killed")
 
 
 def test_the_next_answer_after_a_failure_is_scored(pool):
-    assert isinstance(pool.score(task("exits"), timeout_s=PATIENCE_S), Failure)
-    assert isinstance(pool.score(task("regex_hang"), timeout_s=0.2), Failure)
-    assert pool.score(task("process_id"), timeout_s=PATIENCE_S).score == 1.0
+    assert isinstance(score_in(pool, task("exits"), timeout_s=PATIENCE_S), Failure)
+    assert isinstance(score_in(pool, task("regex_hang"), timeout_s=0.2), Failure)
+    assert score_in(pool, task("process_id"), timeout_s=PATIENCE_S).score == 1.0
 
 
 def test_a_process_that_died_while_idle_costs_no_answer(pool):
-    first = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    first = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: not is_running(first))
-    second = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    second = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     assert second != first
 
 
 def test_answers_one_after_another_share_one_process(pool):
-    assert len({pool.score(task("process_id"), timeout_s=PATIENCE_S).pred for _ in range(5)}) == 1
+    assert len({score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred for _ in range(5)}) == 1
 
 
 def test_who_hears_an_answer_finds_its_process_free(pool):
@@ -153,24 +156,24 @@ def test_who_hears_an_answer_finds_its_process_free(pool):
 
 def test_many_threads_never_use_more_processes_than_the_pool_has(pool):
     with ThreadPoolExecutor(max_workers=8) as threads:
-        results = list(threads.map(lambda _: pool.score(task("slow_process_id"), timeout_s=PATIENCE_S), range(40)))
+        results = list(threads.map(lambda _: score_in(pool, task("slow_process_id"), timeout_s=PATIENCE_S), range(40)))
     assert {result.score for result in results} == {1.0}
     assert len({result.pred for result in results}) <= 2
 
 
 def test_close_ends_every_process_and_refuses_further_work(pool):
-    pid = int(pool.score(task("process_id"), timeout_s=PATIENCE_S).pred)
+    pid = int(score_in(pool, task("process_id"), timeout_s=PATIENCE_S).pred)
     pool.close()
     assert not is_running(pid)
     with pytest.raises(RuntimeError, match="closed"):
-        pool.score(task("process_id"), timeout_s=PATIENCE_S)
+        score_in(pool, task("process_id"), timeout_s=PATIENCE_S)
 
 
 def test_close_ends_a_call_under_way(pool, tmp_path):
     pid_file = tmp_path / "pid"
     results = []
     thread = threading.Thread(
-        target=lambda: results.append(pool.score(task("sleeps", truth=str(pid_file)), timeout_s=PATIENCE_S))
+        target=lambda: results.append(score_in(pool, task("sleeps", truth=str(pid_file)), timeout_s=PATIENCE_S))
     )
     thread.start()
     assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
@@ -238,7 +241,7 @@ RUN_AND_DIE = """
     from opd.rewards.protocol import ScoreTask
 
     pool = ScorerPool(num_workers=2)
-    idle = pool.score(ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60).pred
+    idle = score_in(pool, ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60).pred
     busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
     threads = [threading.Thread(target=pool.score, args=(busy,), kwargs={"timeout_s": 5.0})]
     threads[0].start()

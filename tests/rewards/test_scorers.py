@@ -5,8 +5,7 @@ import math
 import pytest
 
 from opd.rewards import NO_ANSWER_PREDICTIONS, compute_score
-from opd.rewards.boxed import last_boxed
-from opd.rewards.verl_scorers import load_verl_scorer
+from opd.rewards.scorers import last_boxed, load_verl_scorer
 
 
 def score(function: str, text: str, truth: str = "42", **options) -> dict:

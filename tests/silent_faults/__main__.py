@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,6 @@ NUM_SOUND_RUNS = 25
 NUM_SOUND_STEPS = 20
 SOUND_SEED = 21
 RECORDED = Path(__file__).parent / "recorded"
-_UNJUDGED = (PREFIX, "timing", "perf/", "global_seqlen/", "val-")
 TIMEOUT_S = 3600.0
 Rows = list[dict[str, Any]]
 
@@ -216,13 +216,18 @@ def main() -> int:
     return 1 if missed or any(accused(rows)[1] for rows in sound.values()) else 0
 
 
+def judged_names() -> set[str]:
+    """Return the metrics that the monitor names in its sources."""
+    sources = [*(ROOT / "src/opd/monitor").glob("*.py"), ROOT / "src/opd/runs/headline.py"]
+    found = {name for source in sources for name in re.findall(r'"([\w/]+/[\w/]+)"', source.read_text())}
+    return found | {TRAINING, "data/duplicate_prompts", "data/repeated_prompts"}
+
+
 def record(rows: Rows, path: Path) -> None:
-    """Keep what a test judges again: a list a metric, four digits a value, null where a row lacks it; no times."""
-    names = sorted({name for row in rows for name in row} - {"time"})
+    """Keep what the monitor judges: a list a metric, four digits a value, null where a row lacks it."""
+    names = sorted({name for row in rows for name in row} & judged_names())
     columns = {
-        name: [None if (value := row.get(name)) is None else float(f"{value:.4g}") for row in rows]
-        for name in names
-        if not name.startswith(_UNJUDGED)
+        name: [None if (value := row.get(name)) is None else float(f"{value:.4g}") for row in rows] for name in names
     }
     path.parent.mkdir(exist_ok=True)
     path.write_text(

@@ -9,10 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opd.agent.protocol import Ready, ToolCall, ToolReply, WorkerReply, error_text
-from opd.agent.toolset import DEFAULT_TOOLSET, load_toolset
-from opd.isolation.child_process import ChildProcess
-from opd.isolation.pool import ProcessPool
+from opd.agent.toolset import DEFAULT_TOOLSET, Ready, ToolCall, ToolReply, WorkerReply, error_text, load_toolset
+from opd.isolation.pool import ChildProcess, ProcessPool
 
 logger = logging.getLogger(__name__)
 

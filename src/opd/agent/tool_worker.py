@@ -7,13 +7,16 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from opd.agent.protocol import Ready, ToolCall, WorkerReply, error_text
 from opd.agent.toolset import (
     MAX_STATE_CHARS,
     BadArguments,
     BadJson,
     Changed,
+    Ready,
+    ToolCall,
     Toolset,
+    WorkerReply,
+    error_text,
     load_toolset,
     parse_arguments,
     render,

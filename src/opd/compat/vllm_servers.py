@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +22,9 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.device import get_resource_name
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from opd.compat import vllm_engine, vllm_outputs, vllm_prefixes
+from opd.compat import vllm_outputs, vllm_prefixes
 
 ROLLOUT_NAME = "vllm"
-SERVER_MODULE = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
 
 @contextlib.contextmanager
@@ -43,7 +41,7 @@ def begun_beside_models(config: DictConfig, *, keeps_prefixes: bool = False) -> 
         yield
         return
     load, make_group = RolloutReplicaRegistry._registry[ROLLOUT_NAME], trainer_base.RayWorkerGroup
-    changes = [vllm_engine.server_of, vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
+    changes = [vllm_outputs.server_of, *([vllm_prefixes.server_of] if keeps_prefixes else [])]
     servers = _Servers(config, lambda: _with_servers(load(), changes))
     RolloutReplicaRegistry.register(ROLLOUT_NAME, servers.replica_class)
     trainer_base.RayWorkerGroup = functools.partial(_beginning, make_group, servers)
@@ -93,7 +91,6 @@ def _init_model(group: Any, method: str, servers: _Servers) -> None:
     loading = group.execute_all_async(method)
     servers.begin(placed)
     ray.get(loading)
-    servers.have_ranks_import(group.workers)
 
 
 class _Placed:
@@ -123,11 +120,12 @@ class _Servers:
         """Returns when Ray knows of the servers; they come up, or fail, by themselves."""
         replica_class = self._load()  # imports vLLM, in this process too
         rollout = self._role.rollout
+        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
         replicas = [
             replica_class(
                 replica_rank=rank, config=rollout, model_config=self._role.model, gpus_per_node=rollout.n_gpus_per_node
             )
-            for rank in range(len(ranks) // self._ranks_of_each())
+            for rank in range(len(ranks) // size)
         ]
 
         async def begin_all() -> None:
@@ -139,18 +137,6 @@ class _Servers:
                 await replica.init_hybrid(SimpleNamespace(workers=ranks))
 
         asyncio.run(begin_all())
-
-    def have_ranks_import(self, ranks: Sequence[Any]) -> None:
-        """The first rank of each server looks it up in the first weight sync, and imports its class's module then: now instead, unawaited."""
-        for rank in ranks[:: self._ranks_of_each()]:
-            rank.__ray_call__.remote(lambda _: bool(importlib.import_module(SERVER_MODULE)))
-
-    def _ranks_of_each(self) -> int:
-        rollout = self._role.rollout
-        size: int = (
-            rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-        )
-        return size
 
     def _make(self, server_class: Any, options: dict[str, Any], arguments: dict[str, Any]) -> _Begun:
         arguments |= {"workers": [rank.worker for rank in arguments["workers"]]}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from opd.data.instructions import strip_dapo_instruction
 from opd.data.raw_files import RawFile, RawFileError, read_raw, require_columns
-from opd.rewards.boxed import last_boxed
+from opd.rewards.scorers import last_boxed
 
 # What a boxed AIME answer may be wrapped in; the group keeps the content.
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textrm|mathbf|mathrm|bf|rm)\s*\{([^{}]*)\}")

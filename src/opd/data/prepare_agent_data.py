@@ -14,7 +14,7 @@ from opd.data import command_line
 from opd.data.command_line import SetReport
 from opd.data.raw_files import RawFileError
 from opd.data.rows import Row, write_files
-from opd.envs.database_folder import kind_of, read_manifest
+from opd.envs.database_folder import MANIFEST_FILE, ManifestError, kind_of, read_manifest
 from opd.envs.deepplanning import database as benchmark_database
 from opd.envs.deepplanning.parts import FOLDER, PUBLISHED_AT
 from opd.envs.deepplanning.shopping.rows import shopping
@@ -24,7 +24,6 @@ from opd.envs.travel.data.generate import GRADES, GeneratedTask, generate_task
 from opd.envs.travel.data.rows import AGENT_SCHEMA, generated_row
 from opd.envs.travel.database import Database, open_database
 from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError
 
 SOURCES = ("generated", "deepplanning")
 TRAIN_FILE = "train.parquet"
@@ -39,9 +38,9 @@ EXAMPLE = """\
     writes  data/agent_processed/{train,val_travel_en,val_travel_zh}.parquet: five grades, 500 tasks each and language
   python -m opd.data.prepare_agent_data --database-dir databases/travel --grades 0 --languages en --num-cities 8
     the simplest grade alone: one price of one place, another in every episode
-  python -m opd.data.prepare_agent_data --sources deepplanning
+  python -m opd.data.prepare_agent_data --sources deepplanning --database-dir databases/deepplanning
     reads   data/DeepPlanning/{travelplanning,shoppingplanning}/data/*.json; writes val_shopping.parquet as well
-    with --database-dir databases/deepplanning: only queries whose case is in it (python -m opd.envs.deepplanning import)"""
+    only queries whose case is in the database (python -m opd.envs.deepplanning import)"""
 
 Tables = dict[str, list[Row]]
 
@@ -59,9 +58,9 @@ def prepare(arguments: argparse.Namespace) -> None:
     reports: list[SetReport] = []
     left_out: list[str] = []
     solutions: list[dict[str, object]] = []
-    if "generated" in arguments.sources:
+    if arguments.sources == "generated":
         reports += _generated(arguments, console, tables, solutions)
-    if "deepplanning" in arguments.sources:
+    else:
         reports += _published(arguments, tables, left_out)
     if not tables:
         raise RawFileError(f"{output_dir}: no row is left; {'; '.join(left_out)}")
@@ -194,11 +193,14 @@ def _published(arguments: argparse.Namespace, tables: Tables, left_out: list[str
     return reports
 
 
-def _cases(arguments: argparse.Namespace) -> deepplanning.Cases | None:
-    """The benchmark's database that --database-dir names; None where it names another, or nothing."""
+def _cases(arguments: argparse.Namespace) -> deepplanning.Cases:
+    """The benchmark's database that --database-dir names."""
     folder = arguments.database_dir
     if folder is None or kind_of(folder) != benchmark_database.Manifest.KIND:
-        return None
+        raise RawFileError(
+            f"--database-dir {folder or 'is not set'}: DeepPlanning's queries are answered from its own database; import it "
+            "with `python -m opd.envs.deepplanning import --out DIR` and name it here"
+        )
     try:
         manifest = read_manifest(folder, benchmark_database.Manifest)
     except ManifestError as error:
@@ -233,7 +235,7 @@ def main(argv: list[str] | None = None) -> None:
         help="the tool database that tasks are generated from, or that the benchmark was imported to (default: $DATABASE_DIR)",
     )
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: DATA_DIR/agent_processed")
-    parser.add_argument("--sources", nargs="+", choices=SOURCES, default=["generated"], help="default: generated")
+    parser.add_argument("--sources", choices=SOURCES, default=SOURCES[0], help=f"default: {SOURCES[0]}")
     grades = "; ".join(f"{grade}: {what}" for grade, what in GRADES.items())
     parser.add_argument("--grades", nargs="+", type=int, choices=GRADES, default=list(GRADES), metavar="G", help=grades)
     parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=list(LANGUAGES), help="default: both")

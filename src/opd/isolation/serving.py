@@ -1,11 +1,33 @@
 """The child's side of a pool: its requests, what ends it where its parent cannot, and the kernel's limits on it."""
 
+from __future__ import annotations
+
+import importlib.util
 import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+
+
+def load_file(path: Path, name: str) -> ModuleType:
+    """Import a Python file as the module `name`.
+
+    Raises:
+        ImportError: there is no such file; or whatever the file raises.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up here
+    spec.loader.exec_module(module)
+    return module
+
 
 PARENT_POLL_S = 5.0
 ORPHAN_GRACE_S = 2.0

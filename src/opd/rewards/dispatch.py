@@ -1,12 +1,12 @@
 """From verl's call to a reward row: picks the scorer, runs it here or in the pool, keeps and counts every failure."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from opd.rewards.pool import ScorerPool, scorer_pool
-from opd.rewards.process import ScorerProcess
+from opd.rewards.pool import ScorerProcess, scorer_pool
 from opd.rewards.protocol import Failure, ScoreTask
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, NO_ANSWER, Score, builtin_call
 from opd.text import storable
@@ -27,7 +27,7 @@ _lowest_seen: dict[str, float] = {}
 """Of each custom function in this process; nothing above 0."""
 
 
-def compute_score(
+async def compute_score_async(
     data_source: str,
     solution_str: str,
     ground_truth: Any,
@@ -38,7 +38,7 @@ def compute_score(
     num_workers: int = DEFAULT_NUM_WORKERS,
     **function_kwargs: Any,
 ) -> RewardRow:
-    """Scores one answer; safe in any thread. Blocks for at most the wait for a free pool worker + `timeout_s`.
+    """Score one answer: built-in string work at once, everything else in the pool, by its deadline.
 
     Args:
         data_source: the row's data set, handed to custom functions.
@@ -62,27 +62,12 @@ def compute_score(
     _check(task, timeout_s, num_workers)
     if not task.isolated:
         return _row(task, _run_here(task))
-    return _row(task, scorer_pool(num_workers).score(task, timeout_s=timeout_s))
+    return _row(task, await scorer_pool(num_workers).score(task, timeout_s=timeout_s))
 
 
-async def compute_score_async(
-    data_source: str,
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: Mapping[str, Any] | None = None,
-    *,
-    function: str,
-    timeout_s: float,
-    num_workers: int = DEFAULT_NUM_WORKERS,
-    **function_kwargs: Any,
-) -> RewardRow:
-    """`compute_score` for an event loop: cheap scorers run at once, pooled ones in the pool's own threads."""
-    task = ScoreTask(function, data_source, solution_str, ground_truth, dict(extra_info or {}), function_kwargs)
-    _check(task, timeout_s, num_workers)
-    if not task.isolated:
-        return _row(task, _run_here(task))
-    pool: ScorerPool = scorer_pool(num_workers)
-    return _row(task, await pool.score_async(task, timeout_s=timeout_s))
+def compute_score(*arguments: Any, **options: Any) -> RewardRow:
+    """Score one answer as `compute_score_async`, and wait for it; in a thread without an event loop."""
+    return asyncio.run(compute_score_async(*arguments, **options))
 
 
 def check_function(function: str, **function_kwargs: Any) -> None:

@@ -1,12 +1,81 @@
 """The scorers themselves: pure functions from an answer and its ground truth to a score."""
 
+from __future__ import annotations
+
+import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from opd.rewards.boxed import last_boxed
-from opd.rewards.verl_scorers import load_verl_scorer
+from opd.isolation.serving import load_file
+
+# One token at a time: an escaped character (`\{` is no group in TeX) or a brace.
+_BRACE_TOKEN = re.compile(r"\\.|[{}]", re.DOTALL)
+_BOX_COMMANDS = ("\\boxed", "\\fbox")  # the second counts only where the first never occurs, as in verl's scorer
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}` (else the last `\fbox{...}`), or None.
+
+    Braces are balanced and escaped braces are no group. `\boxed 42$` without braces gives the text up to the next
+    `$`. A last box that never closes gives None: an answer cut off in mid-box is no answer, even after an earlier
+    box. Linear in the text's length.
+    """
+    for command in _BOX_COMMANDS:
+        start = text.rfind(command)
+        if start >= 0:
+            return _box_content(text, start + len(command))
+    return None
+
+
+def _box_content(text: str, start: int) -> str | None:
+    """What follows a box command that ends at `start`."""
+    content_start = start
+    while content_start < len(text) and text[content_start] in " \t\n":
+        content_start += 1
+    if content_start < len(text) and text[content_start] == "{":
+        return _balanced(text, content_start)
+    if content_start == start:  # `\boxedx`: another command
+        return None
+    return text[content_start:].split("$", 1)[0].strip() or None
+
+
+def _balanced(text: str, opening: int) -> str | None:
+    """The content of the group whose `{` is at `opening`, or None where it never closes."""
+    depth = 0
+    for token in _BRACE_TOKEN.finditer(text, opening):
+        if token.group() == "{":
+            depth += 1
+        elif token.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return text[opening + 1 : token.start()]
+    return None
+
+
+@lru_cache(maxsize=8)
+def load_verl_scorer(name: str) -> ModuleType:
+    """verl's `utils/reward_score/<name>.py` as a module, without executing `verl/__init__.py`.
+
+    Raises:
+        ImportError: verl is not installed, or has no such scorer.
+    """
+    package = importlib.util.find_spec("verl")  # a top-level look-up finds the package and runs nothing of it
+    if package is None or package.origin is None:
+        raise ImportError(
+            f"reward function {name!r} is built on verl's scorer and verl is not installed: install the `train` extra"
+        )
+    path = Path(package.origin).parent / "utils" / "reward_score" / f"{name}.py"
+    if not path.is_file():
+        raise ImportError(
+            f"verl at {path.parents[2]} has no scorer {path.name}: install verl 0.9.1 (the `train` extra)"
+        )
+    return load_file(path, f"_opd_verl_scorer_{name}")
+
 
 NO_ANSWER = ""
 """`pred` of an answer in which no answer was found."""

@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from opd.isolation.modules import load_file
-from opd.isolation.serving import limit, orphan_alarm, requests
+from opd.isolation.serving import limit, load_file, orphan_alarm, requests
 from opd.rewards.protocol import ConfigurationFault, Failure, ScoreTask, Started, WrongConfiguration
 from opd.rewards.scorers import BUILTIN_FUNCTIONS, MAX_ANSWER_CHARS, NO_ANSWER, Score, builtin_call
 

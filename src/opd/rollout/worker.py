@@ -41,9 +41,8 @@ from opd.evaluation.samples import Sample, further_numbers
 from opd.rewards import worst_score
 from opd.rollout.carry import CarriedRow, Growth
 from opd.rollout.dialogues import DialogueKeeper, num_kept
-from opd.rollout.end_tokens import end_tokens
 from opd.rollout.log_probs import asks_log_probs
-from opd.rollout.pieces import PieceClient, advance
+from opd.rollout.pieces import PieceClient, advance, end_tokens
 from opd.rollout.reward_function import reward_function
 from opd.rollout.seeds import PASS_RATES, TRAIN, VALIDATION, SeededClient
 

@@ -37,7 +37,7 @@ def start_cpu_servers(config: DictConfig) -> list[Any]:
 
     def start(rank: int) -> Any:
         node = NodeAffinitySchedulingStrategy(nodes[rank % len(nodes)], soft=False)
-        return start_server(role.rollout, role.model, server_name(rank), rank, scheduling_strategy=node)
+        return start_server(role.rollout, role.model, server_name(rank), scheduling_strategy=node)
 
     return [start(rank) for rank in range(replicas)]
 

@@ -5,7 +5,6 @@ Memory: peak beyond both gradients, heads and hidden states. Error: of both grad
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from tests.benchmarks.gpu.candidates import BASELINES, LIGER_CHUNKED, Batch, Ours, exact_gradients
 from tests.benchmarks.gpu.measure import Floor, Step, peak_gib, products_flop, relative_errors, round_robin
-from tests.gpu.facts import machine
+from tests.gpu.facts import machine, write_record
 
 from opd.losses.divergence import DIVERGENCE_KINDS
 
@@ -194,8 +193,7 @@ def main() -> None:
         tokens_section(report, floor, arguments.rounds, "baselines" in chosen)
     if "shapes" in chosen:
         shapes_section(report, floor, arguments.rounds, "baselines" in chosen)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"environment": facts, "rows": report.rows}, indent=1) + "\n")
+    write_record(arguments.json, {"environment": facts, "rows": report.rows})
 
 
 if __name__ == "__main__":

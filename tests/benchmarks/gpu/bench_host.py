@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -22,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.facts import ROOT, machine
+from tests.gpu.facts import ROOT, machine, write_record
 from tests.gpu.processes import END_S as LAUNCHERS_S
 from tests.gpu.processes import end
-from tests.gpu_smoke.promises import PEARSON
+from tests.gpu_smoke.smoke import BROKEN
 
 from opd.inputs.fetch import CACHE_VARIABLE
 
@@ -41,13 +40,8 @@ SHARED = (
 )  # fmt: skip
 """vLLM else measures what is free while others take and give back, and fails: as it starts, and as it goes to sleep."""
 ONE, KILLED = "one GPU", "a rank killed"
+SPEED = "trained_tokens_per_s"
 PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray")
-ROW = (
-    "step", "opd/num_tokens", "opd/divergence", PEARSON, "timing/step_s", "timing_s/gen", "timing_s/rollout_generate",
-    "timing_s/rollout_store", "timing/teacher_s", "timing/student_s", "timing_s/update_weights", "gpu_busy", "perf/max_memory_allocated_gb",
-    "rollout/age_mean", "rollout/age_max", "rollout/rounds", "rollout/rounds_waited",
-)  # fmt: skip
-"""What is kept of a step."""
 POLL_S = 1.0
 END_S = LAUNCHERS_S + 15.0
 """A run's own, for the launcher that it has started."""
@@ -171,22 +165,12 @@ def _start(run: Run, folder: Path, limit_s: float, place: int) -> subprocess.Pop
 
 
 def found(run: Run, folder: Path) -> dict[str, Any] | None:
-    """What the run has written: its steps, the seconds of its start, and what gpu_smoke says of its promises; None: no step."""
+    """Return what the run has written; None means that it made no step."""
     path = run.folder(folder) / RESULTS
     if not path.exists():
         return None
     [told] = json.loads(path.read_text())["runs"].values()
-    rows = [
-        {key: row[key] for key in ROW if row.get(key) is not None} for row in told["rows"] if "opd/divergence" in row
-    ]
-    out = {"rows": rows, "start_s": told.get("start_s") or told.get("start_parts_s")}
-    return out | {key: told[key] for key in ("promises",) if key in told} if rows else None
-
-
-def tokens_per_second(rows: Sequence[Mapping[str, float]]) -> float:
-    """Trained tokens a second over the steps after the first, which compiles or fills."""
-    later = rows[1:]
-    return sum(row["opd/num_tokens"] for row in later) / sum(row["timing/step_s"] for row in later)
+    return told if told["steps"] else None
 
 
 def report(runs: Mapping[str, Any], num_gpus: int) -> Iterator[str]:
@@ -194,26 +178,21 @@ def report(runs: Mapping[str, Any], num_gpus: int) -> Iterator[str]:
     for schedule in ("strict", "carry"):
         alone, all_gpus = (runs.get(f"{schedule}, {name}") for name in (ONE, f"{num_gpus} GPUs"))
         for name, of in ((ONE, alone), (f"{num_gpus} GPUs", all_gpus)):
-            if of and len(of["rows"]) > 1:
-                speed = tokens_per_second(of["rows"]) / (1 if name == ONE else num_gpus)
-                step = statistics.median(row["timing/step_s"] for row in of["rows"][1:])
-                has_both = alone and len(alone["rows"]) > 1 and name != ONE
-                apart = f", {speed / tokens_per_second(alone['rows']):.2f} of one GPU's" if has_both else ""
-                yield f"{schedule}, {name}: {speed:,.0f} trained tokens a second and GPU{apart}; a step {step:.1f} s"
+            if of and SPEED in of:
+                speed = of[SPEED] / (1 if name == ONE else num_gpus)
+                has_both = alone and SPEED in alone and name != ONE
+                apart = f", {speed / alone[SPEED]:.2f} of one GPU's" if has_both else ""
+                yield f"{schedule}, {name}: {speed:,.0f} trained tokens a second and GPU{apart}; a step {of['step_s']:.1f} s"
     for kind in ("divergence", "two teachers"):
         alone = runs.get(f"{kind}, {ONE}")
         for name, of in runs.items():
             if alone and name.startswith(f"{kind}, ") and of is not alone:
-                apart = [
-                    abs(a["opd/divergence"] - b["opd/divergence"])
-                    for a, b in zip(alone["rows"], of["rows"], strict=False)
-                ]
-                pearson = min(row[PEARSON] for row in of["rows"] if PEARSON in row)
-                yield f"{name}: {len(of['rows'])} steps, apart at most {max(apart):.1e} (first {apart[0]:.1e}), Pearson at least {pearson:.5f}"
+                apart = [abs(a - b) for a, b in zip(alone["divergence"], of["divergence"], strict=False)]
+                yield f"{name}: {of['steps']} steps, apart at most {max(apart):.1e} (first {apart[0]:.1e}), Pearson at least {of['pearson_min']:.5f}"
     for name, of in runs.items():
-        for promise in of.get("promises", ()):
-            if not promise["kept"] or name == KILLED:
-                yield f"{name}: {'kept' if promise['kept'] else 'BROKEN'}: {promise['name']}: {promise['observed']}"
+        for promise, observed in of.get("promises", {}).items():
+            if observed.startswith(BROKEN) or name == KILLED:
+                yield f"{name}: {promise}: {observed}"
 
 
 def arguments_of(about: str | None, *, name: str, least_gpus: int, limit_s: float) -> argparse.Namespace:
@@ -264,10 +243,10 @@ def main() -> None:
         at_once = num_gpus if wave[0].num_gpus == 1 else max(1, int(memory_gib // ROOM_GIB)) if len(wave) > 1 else 1
         for run, code in play(wanted, folder, arguments.limit_s, at_once):
             seen = found(run, folder)
-            print(f"{run.name}: exit {code}, {len(seen['rows']) if seen else 0} steps", flush=True)
+            print(f"{run.name}: exit {code}, {seen['steps'] if seen else 0} steps", flush=True)
             if seen:
                 known["runs"][run.name] = seen | {"exit": code}
-                arguments.json.write_text(json.dumps(known, indent=1) + "\n")
+                write_record(arguments.json, known)
     print(*report(known["runs"], num_gpus), sep="\n")
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.bench_host import PHASE, RESULTS, ROW, STEP, Run, arguments_of, play, prepared, wanting
+from tests.benchmarks.gpu.bench_host import PHASE, RESULTS, STEP, Run, arguments_of, play, prepared, wanting
+from tests.gpu.facts import write_record
 
 from opd.rollout.carry import ROUNDS_OF_LONGEST
 
@@ -56,8 +57,7 @@ def found(run: Run, folder: Path) -> dict[str, Any] | None:
     [told] = json.loads(path.read_text())["runs"].values()
     if PHASE not in told["phases"]:
         return None
-    rows = [{key: row[key] for key in ROW if row.get(key) is not None} for row in told["rows"]]
-    return {"arguments": list(run.arguments), "start_s": told["start_s"], "phases": told["phases"], "rows": rows}
+    return {"arguments": " ".join(run.arguments), **told}
 
 
 def report(known: Mapping[str, Any]) -> Iterator[str]:
@@ -92,10 +92,10 @@ def main() -> None:
     wanted = wanting(runs(), known["runs"], arguments.only)
     for run, code in play(wanted, folder, arguments.limit_s, arguments.gpus):
         seen = found(run, folder)
-        print(f"{run.name}: exit {code}, {len(seen['rows']) if seen else 0} steps", flush=True)
+        print(f"{run.name}: exit {code}, {seen['steps'] if seen else 0} steps", flush=True)
         if seen:
             known["runs"][run.name] = seen | {"exit": code}
-            arguments.json.write_text(json.dumps(known, indent=1) + "\n")
+            write_record(arguments.json, known)
     print(*report(known["runs"]), sep="\n")
 
 

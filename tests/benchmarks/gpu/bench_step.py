@@ -5,7 +5,7 @@ log-probabilities (`rollout.logprobs_every: 2`), as every step once did, so both
 as a user starts it, passes through all phases (batches of different sizes and lengths); the first step, which compiles, is
 left out. With `--schedule carry` unfinished responses go on over the updates; the responses to the prompts of the data have the lengths
 that they have under strict, and the first step is the warm fill's. Times are those of its metrics rows, how busy the GPU was is sampled by nvidia-smi, where the start's seconds went is
-told by run and vLLM. The JSON file is written after every step, so that a run that is cut short counts as far as it came.
+told by run and vLLM. The JSON file holds medians, no steps. It is written after every step, so that a run that is cut short counts as far as it came.
 A second call in the same folder finds what the first one compiled: its start is the warm one.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.gpu.phases import PHASES, Phase, as_text, phase_of
-from tests.gpu.facts import ROOT, machine
+from tests.gpu.facts import ROOT, machine, write_record
 from tests.gpu.processes import end
 from tests.gpu_smoke.promises import PARTS, PEARSON, start_parts, training_rows
 from tests.gpu_smoke.smoke import environment
@@ -126,9 +126,9 @@ def run(
     phases: Sequence[Phase],
     sets: Sequence[str],
     limit_s: float,
-    keep: Callable[[dict[str, Any]], None],
+    keep: Callable[[dict[str, Any], list[dict[str, Any]]], None],
 ) -> None:
-    """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step.
+    """One run through the phases, ended at the latest after `limit_s`; `keep` gets what is known after every step, and the steps.
 
     Args:
         spec: whose `name` is also that of its files in the folder.
@@ -157,7 +157,7 @@ def run(
                 rows = _rows(folder / "out" / name, busy)
                 if len(rows) > num_seen or code is not None:
                     num_seen = len(rows)
-                    keep(found(rows, phases, started, log_path.read_text(errors="replace")) | {"exit": code})
+                    keep(found(rows, phases, started, log_path.read_text(errors="replace")) | {"exit": code}, rows)
         finally:
             end(process)
 
@@ -175,8 +175,8 @@ def _rows(run_dir: Path, busy: Busy) -> list[dict[str, Any]]:
 
 
 def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, log: str) -> dict[str, Any]:
-    """Start, medians of each phase, and the rows themselves."""
-    out: dict[str, Any] = {"start_s": {}, "phases": {}, "rows": rows}
+    """Start, medians of each phase, and the tokens a second of all steps after the first."""
+    out: dict[str, Any] = {"steps": len(rows), "start_s": {}, "phases": {}}
     if rows:
         first, parts = rows[0], start_parts(rows)
         vllm = {
@@ -193,8 +193,15 @@ def found(rows: list[dict[str, Any]], phases: Sequence[Phase], started: float, l
             row for row in rows if row["step"] > WARM_STEPS and phase_of(phases, int(row["step"])).name == phase.name
         ]
         if measured:
+            out["trained_tokens_per_s"] = tokens_per_second(rows[WARM_STEPS:])
+            out["step_s"] = statistics.median(row["timing/step_s"] for row in rows[WARM_STEPS:])
             out["phases"][phase.name] = halves(measured)
     return out
+
+
+def tokens_per_second(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the trained tokens a second of all these steps together."""
+    return sum(row["opd/num_tokens"] for row in rows) / sum(row["timing/step_s"] for row in rows)
 
 
 def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -215,8 +222,7 @@ def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             "step": whole,
             "trained_tokens": statistics.median(row["opd/num_tokens"] for row in steps),
             "trained_tokens_per_s": statistics.median(row["opd/num_tokens"] / row["timing/step_s"] for row in steps),
-            "trained_tokens_per_s_in_all": sum(row["opd/num_tokens"] for row in steps)
-            / sum(row["timing/step_s"] for row in steps),
+            "trained_tokens_per_s_in_all": tokens_per_second(steps),
             **{name: statistics.mean(row[name] for row in steps) for name in CARRIED if name in steps[0]},
             "allocated_gib": max(row["perf/max_memory_allocated_gb"] for row in steps),
             "gpu_busy": statistics.median(busy) if busy else float("nan"),
@@ -224,9 +230,9 @@ def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return out
 
 
-def show(name: str, result: dict[str, Any]) -> None:
-    """What is known so far, shortly."""
-    start, rows = result["start_s"], result["rows"]
+def show(name: str, result: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Print the last step, and at the end the medians."""
+    start = result["start_s"]
     if len(rows) == 1:
         print(
             f"{name}: first step starts after {start['first_step_starts_after']:.0f} s, takes {start['first_step']:.0f} s"
@@ -307,7 +313,6 @@ def main() -> None:
         subprocess.run(words, cwd=ROOT, check=True)
     facts = machine("torch", "triton", "transformers", "verl", "vllm", "ray")
     print(facts, flush=True)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else {}
     number = len(list(folder.glob("step*.log")))
     # vLLM finds what it compiled for a model at the same path.
@@ -319,10 +324,10 @@ def main() -> None:
     if arguments.steps:
         phases = [Phase(**vars(phase) | {"steps": arguments.steps}) for phase in phases]
 
-    def keep(result: dict[str, Any]) -> None:
+    def keep(result: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         runs[name] = result
-        arguments.json.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
-        show(name, result)
+        write_record(arguments.json, {"environment": facts, "runs": runs})
+        show(name, result, rows)
 
     spec = spec_of(arguments, f"step{number}", folder)
     phases = [Phase(**vars(phase) | {"rows": phase.rows * arguments.gpus}) for phase in phases]

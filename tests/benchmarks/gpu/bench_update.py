@@ -9,7 +9,6 @@ of their gradients) at loss tokens, causal attention by each row's length; no re
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -30,7 +29,7 @@ from tests.benchmarks.gpu.worker_alone import (
     prepare,
     random_rows,
 )
-from tests.gpu.facts import machine
+from tests.gpu.facts import machine, write_record
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
@@ -151,7 +150,6 @@ def measure_ours(name: str, folder: Path, arguments: argparse.Namespace, floor: 
     return {
         "name": f"ours, {name}", "rows": arguments.rows, "micro_batch": variant.micro_batch, "settings": list(variant.settings), "tokens": tokens,
         **{key: times[key] for key in ("teacher_s", "student_s", "update_s")},
-        "update_s_each": [run[1]["update_s"] for run in runs],
         "tokens_per_s": tokens / times["update_s"], "ms_per_1k_tokens": times["update_s"] / tokens * 1e6,
         "mfu_teacher": flop["teacher"] / times["teacher_s"] / rate, "mfu_student": flop["student"] / times["student_s"] / rate,
         "product_tflops": rate / 1e12, "peak_beyond_gib": beyond / 2**30, "state_gib": state_bytes(worker) / 2**30,
@@ -236,7 +234,7 @@ def measure_original(name: str, worker: TimedWorker, arguments: argparse.Namespa
     beyond = torch.cuda.max_memory_allocated() - state_bytes(worker)
     return {
         "name": f"the original, {name}", "micro_batch": ORIGINAL_MICRO_BATCH, "rows": arguments.slice, "tokens": tokens,
-        "update_s": seconds, "update_s_each": times, "tokens_per_s": tokens / seconds, "ms_per_1k_tokens": seconds / tokens * 1e6,
+        "update_s": seconds, "tokens_per_s": tokens / seconds, "ms_per_1k_tokens": seconds / tokens * 1e6,
         "peak_beyond_gib": beyond / 2**30, "pcie_gib": 2 * logits_gib,
     }  # fmt: skip
 
@@ -284,9 +282,7 @@ def main() -> None:
                 show(rows[-1])
             del worker
             torch.cuda.empty_cache()
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            results = {"environment": facts, "rows": rows, "comparisons": comparisons(rows)}
-            arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+            write_record(arguments.json, {"environment": facts, "rows": rows, "comparisons": comparisons(rows)})
     for comparison in comparisons(rows):
         print("{ours} against {other}: {speed:.2f}x as fast, {peak:.2f} of its peak; {verdict}".format(**comparison))
 

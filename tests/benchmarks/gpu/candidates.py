@@ -13,7 +13,6 @@ from torch import Tensor
 from opd.losses.chunked import chunked_divergence
 from opd.losses.divergence import DivergenceKind, divergence
 from opd.losses.fused import StorageMemory, head_divergence
-from opd.losses.output import DivergenceOutput
 
 ORIGINAL_CHUNK = 512  # opd.chunk_size of the original
 COMPILED_CHUNK = 2048
@@ -154,20 +153,17 @@ class Ours:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         self.batch.student_weight.grad_dtype = torch.float32
-        output = self.output(self.precision or self.memory.precision)
-        self.memory.learn(output.precision)
-        self.facts = {"logits": output.precision, "expected_error": output.expected_error}
-        return self.batch.gradients(output.loss_sum)
-
-    def output(self, precision: str) -> DivergenceOutput:
-        return head_divergence(
+        output = head_divergence(
             *self.batch.tensors,
             token_weights=self.weights,
             token_ids=self.ids,
             backend="fused",
-            precision=precision,
+            precision=self.precision or self.memory.precision,
             **self.options,
         )
+        self.memory.learn(output.precision)
+        self.facts = {"logits": output.precision, "expected_error": output.expected_error}
+        return self.batch.gradients(output.loss_sum)
 
 
 def plain(batch: Batch, kind: DivergenceKind) -> Step:

@@ -1,6 +1,7 @@
 """What a run of `bench_step` is made of, and what is read from its rows."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from tensordict import NonTensorData, TensorDict
 from tests.benchmarks.gpu.bench_step import ALL_PHASES, NUM_PROMPTS, SPEC, found
 from tests.benchmarks.gpu.phases import PHASES as VARIABLE
 from tests.benchmarks.gpu.phases import Phase, _bound, as_text, phase_of
+from tests.gpu.facts import write_record
 from tests.gpu_smoke.promises import PEARSON
 
 from opd.config.load import parse_tree
@@ -122,7 +124,17 @@ def test_steps_are_counted_by_phase_and_by_what_was_asked_for_without_the_first(
     assert result["phases"]["a"]["without"]["step"] == 4.0
     assert result["phases"]["b"]["with log-probabilities"]["rest"] == 8.0 - 4.0 - 2.0
     assert result["phases"]["b"]["without"]["trained_tokens_per_s"] == pytest.approx(100 / 6)
+    assert (result["steps"], result["step_s"]) == (4, 6.0)
+    assert result["trained_tokens_per_s"] == pytest.approx(300 / 18)
     start = result["start_s"]
     assert (start["first_step_starts_after"], start["first_step"]) == (101.0 - 50.0 - 30.0, 50.0)
     assert start["parts"] == {"all": 9.0}
     assert start["vllm"] == {"model loading": [2.5], "graph capture": [], "compilation": [31.2], "engine": [40.25]}
+
+
+def test_a_record_has_six_digits_and_a_line_for_each_entry(tmp_path):
+    record = {"environment": {"device": "one"}, "runs": {"a": {"step_s": 1.23456789, "all": [1.0, 2.0]}, "b": {}}}
+    write_record(tmp_path / "new/record.json", record)
+    text = (tmp_path / "new/record.json").read_text()
+    assert text.splitlines()[3] == ' "a": {"step_s": 1.23457, "all": [1.0, 2.0]},'
+    assert json.loads(text) == record | {"runs": {"a": {"step_s": 1.23457, "all": [1.0, 2.0]}, "b": {}}}

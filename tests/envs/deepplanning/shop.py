@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opd.envs.deepplanning.shopping.coupons import NAMES, WORTH
+from opd.envs.deepplanning.shopping.tables import NAMES, WORTH
 
 Json = dict[str, Any]
 Call = tuple[str, Json]

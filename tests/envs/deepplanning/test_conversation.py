@@ -14,15 +14,16 @@ from opd.agent.environment import CASE_ID
 from opd.agent.metrics import AgentCounts
 from opd.envs.deepplanning.parts import TOOLSETS
 from opd.envs.travel.data.rows import agent_row
-from opd.envs.travel.task import BenchmarkTrip
+from opd.envs.travel.task import BenchmarkFacts, BenchmarkTrip
 from opd.envs.travel.toy import STUDENT, model_folder
-from opd.rollout.cpu.script import ScriptConfig
+from opd.rollout.cpu.server import ScriptConfig
 
 FOLDER = model_folder(STUDENT)
 
 
 def row(language: str, case: str):
-    task = BenchmarkTrip(num_days=1, required_names={"hotel": (WORDS[language]["inn"],)})
+    facts = BenchmarkFacts(origin="A", num_people=1, num_rooms=1)
+    task = BenchmarkTrip(num_days=1, required_names={"hotel": (WORDS[language]["inn"],)}, facts=facts)
     return agent_row(
         task, [{"role": "user", "content": "plan"}], data_source=f"deepplanning_travel_{language}", split="val", index=0,
         problem_id="x", language=language, case_id=f"{language}/{case}", tool_selection=("query_hotel_info",),

@@ -10,13 +10,11 @@ from tests.envs.deepplanning.published import csv_text, files, write_data, write
 from opd.envs.database_folder import ManifestError
 from opd.envs.deepplanning import archive as archives
 from opd.envs.deepplanning.__main__ import main
-from opd.envs.deepplanning.archive import Archive, ArchiveError
-from opd.envs.deepplanning.cases import TRAVEL
+from opd.envs.deepplanning.archive import TRAVEL, Archive, ArchiveError
 from opd.envs.deepplanning.database import open_database, verify_database
 from opd.envs.deepplanning.importer import checked_cases
-from opd.envs.deepplanning.layout import TABLES
+from opd.envs.deepplanning.layout import TABLES, Surprises
 from opd.envs.deepplanning.parts import PARTS
-from opd.envs.deepplanning.surprises import Surprises
 from opd.envs.travel import database as travel
 from opd.envs.travel.make_database import write_database
 from opd.pods.fetch import main as fetch_main

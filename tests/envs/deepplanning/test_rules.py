@@ -6,11 +6,9 @@ import pytest
 
 from opd.envs.deepplanning.database import Case, create_statements, insert_statement
 from opd.envs.deepplanning.layout import ATTRACTIONS, DISTANCES, HOTELS, LOCATIONS, RESTAURANTS, TABLES, TRAINS
-from opd.envs.deepplanning.scoring import cost, diversity, route, sandbox, structure, times
-from opd.envs.deepplanning.scoring.clock import Slot, minute_of, slot_of, stated_minutes
-from opd.envs.deepplanning.scoring.entries import Entries
-from opd.envs.deepplanning.scoring.plan import Plan
-from opd.envs.deepplanning.scoring.trip import PlannedTrip
+from opd.envs.deepplanning.scoring import rules, times
+from opd.envs.deepplanning.scoring.plan import Plan, Slot, minute_of, slot_of, stated_minutes
+from opd.envs.deepplanning.scoring.trip import Entries, PlannedTrip
 from opd.envs.travel.task import BenchmarkFacts
 
 RIDE = "travel_intercity_public"
@@ -57,7 +55,7 @@ LUNCH, DINNER = act("meal", "11:00-12:00"), act("meal", "17:00-18:00")
 )  # fmt: skip
 def test_meals_after_an_arrival(slot, num_meals, expected):
     arrives = day(OUT, act(RIDE, slot), *(LUNCH, DINNER)[:num_meals])
-    assert holds(structure.essential_meal_coverage, arrives) is expected
+    assert holds(rules.essential_meal_coverage, arrives) is expected
 
 
 @pytest.mark.parametrize(
@@ -71,18 +69,18 @@ def test_meals_after_an_arrival(slot, num_meals, expected):
 def test_meals_before_a_departure(slot, num_meals, expected):
     leaves = day(BACK, act(RIDE, slot), *(LUNCH, DINNER)[:num_meals])
     full = day(STAY, LUNCH, DINNER)
-    assert holds(structure.essential_meal_coverage, day(OUT), full, leaves) is expected
+    assert holds(rules.essential_meal_coverage, day(OUT), full, leaves) is expected
 
 
 @pytest.mark.parametrize(("second", "expected"), [("13:59-15:00", False), ("14:00-15:00", True), ("24:00-24:00", True)])
 def test_two_meals_of_a_day_lie_two_hours_apart(second, expected):
-    assert holds(structure.essential_meal_coverage, day(STAY, act("meal", second), LUNCH)) is expected
+    assert holds(rules.essential_meal_coverage, day(STAY, act("meal", second), LUNCH)) is expected
 
 
 def test_a_day_in_one_city_has_two_meals_with_times():
-    assert not holds(structure.essential_meal_coverage, day(STAY, LUNCH))
-    assert not holds(structure.essential_meal_coverage, day(STAY, LUNCH, act("meal", "at noon")))
-    assert holds(structure.essential_meal_coverage, day(OUT), day(BACK))  # trips without a time say nothing
+    assert not holds(rules.essential_meal_coverage, day(STAY, LUNCH))
+    assert not holds(rules.essential_meal_coverage, day(STAY, LUNCH, act("meal", "at noon")))
+    assert holds(rules.essential_meal_coverage, day(OUT), day(BACK))  # trips without a time say nothing
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_a_day_in_one_city_has_two_meals_with_times():
     ],
 )  # fmt: skip
 def test_a_day_in_one_city_has_two_attractions_or_four_hours_of_one(activities, expected):
-    assert holds(structure.essential_attraction_coverage, day(STAY, *activities)) is expected
+    assert holds(rules.essential_attraction_coverage, day(STAY, *activities)) is expected
 
 
 @pytest.mark.parametrize(
@@ -110,9 +108,9 @@ def test_a_day_in_one_city_has_two_attractions_or_four_hours_of_one(activities, 
 )
 def test_a_day_with_a_trip_leaves_time_for_an_attraction_or_has_one(city, slot, expected):
     before = () if city == OUT else (day(OUT),)
-    assert holds(structure.essential_attraction_coverage, *before, day(city, act(RIDE, slot))) is expected
+    assert holds(rules.essential_attraction_coverage, *before, day(city, act(RIDE, slot))) is expected
     visited = day(city, act(RIDE, slot), act("attraction"))
-    assert holds(structure.essential_attraction_coverage, *before, visited)
+    assert holds(rules.essential_attraction_coverage, *before, visited)
 
 
 INN = {"accommodation": {"name": "Inn", "price_per_night": 1}}
@@ -131,13 +129,13 @@ INN = {"accommodation": {"name": "Inn", "price_per_night": 1}}
     ],
 )
 def test_every_night_but_the_last_is_stated_and_gone_to(first, last, expected):
-    assert holds(structure.traceable_accommodation, first, last) is expected
+    assert holds(rules.traceable_accommodation, first, last) is expected
 
 
 def test_the_last_activity_of_a_day_is_its_hotel():
-    assert holds(structure.ends_with_accommodation, day(STAY, act("meal"), act("hotel")), day())
-    assert not holds(structure.ends_with_accommodation, day(STAY, act("hotel"), act("meal")), day())
-    assert not holds(structure.ends_with_accommodation, day(STAY), day())
+    assert holds(rules.ends_with_accommodation, day(STAY, act("meal"), act("hotel")), day())
+    assert not holds(rules.ends_with_accommodation, day(STAY, act("hotel"), act("meal")), day())
+    assert not holds(rules.ends_with_accommodation, day(STAY), day())
 
 
 PLACES = [{"poi_name": name, "latitude": f"{n}.0", "longitude": "1.0"} for n, name in enumerate("ABS")]
@@ -280,18 +278,18 @@ COSTS = (
     ("total", "expected"), [(1112, True), (1011, True), (1010, False), (1235, True), (1236, False), ("1112", True), (0, False), (None, False)]
 )  # fmt: skip
 def test_the_total_is_within_a_tenth_of_itself_from_the_sum(total, expected):
-    assert holds(cost.cost_calculation_correctness, *COSTS, total=total, **PARTY) is expected
+    assert holds(rules.cost_calculation_correctness, *COSTS, total=total, **PARTY) is expected
 
 
 def test_a_cost_below_zero_lowers_no_sum():
     dear, credit = act("meal", cost=100), act("travel_city", cost=-90)
-    assert holds(cost.cost_calculation_correctness, day(STAY, dear, credit), total=100)
-    assert not holds(cost.cost_calculation_correctness, day(STAY, dear, credit), total=10)
+    assert holds(rules.cost_calculation_correctness, day(STAY, dear, credit), total=100)
+    assert not holds(rules.cost_calculation_correctness, day(STAY, dear, credit), total=10)
 
 
 def test_a_total_below_zero_is_none():
-    assert holds(cost.cost_calculation_correctness, day(), total=0)
-    assert not holds(cost.cost_calculation_correctness, day(), total=-1)
+    assert holds(rules.cost_calculation_correctness, day(), total=0)
+    assert not holds(rules.cost_calculation_correctness, day(), total=-1)
 
 
 TICKET = {
@@ -305,7 +303,7 @@ TICKET = {
 )  # fmt: skip
 def test_an_attraction_exists_and_costs_what_is_stated(name, stated, expected):
     plan = day(STAY, act("attraction", name=name, cost=stated))
-    assert holds(sandbox.validated_attractions, plan, found=entries(**TICKET)) is expected
+    assert holds(rules.validated_attractions, plan, found=entries(**TICKET)) is expected
 
 
 @pytest.mark.parametrize(
@@ -322,18 +320,18 @@ def test_an_attraction_exists_and_costs_what_is_stated(name, stated, expected):
 )
 def test_a_trip_is_in_a_timetable_at_one_of_its_prices(ride, expected):
     found = entries(trains=[{"train_no": "G1", "price": "99.0"}, {"train_no": "G1", "price": "150"}])
-    assert holds(sandbox.validated_transportation, day(OUT, act(RIDE, **ride)), found=found) is expected
+    assert holds(rules.validated_transportation, day(OUT, act(RIDE, **ride)), found=found) is expected
 
 
 def test_hotels_of_the_last_day_are_not_looked_up_but_its_accommodation_is():
     found = entries(hotels=[{"name": "Inn", "price": "1.2"}])
     nowhere = act("hotel", name="Nowhere")
     assert holds(
-        sandbox.validated_accommodation, day(STAY, act("hotel", name="Inn"), **INN), day(STAY, nowhere), found=found
+        rules.validated_accommodation, day(STAY, act("hotel", name="Inn"), **INN), day(STAY, nowhere), found=found
     )
-    assert not holds(sandbox.validated_accommodation, day(STAY, nowhere), day(), found=found)
-    assert not holds(sandbox.validated_accommodation, day(), day(accommodation={"name": "Nowhere"}), found=found)
-    assert not holds(sandbox.validated_accommodation, day(), day())  # a case without hotels
+    assert not holds(rules.validated_accommodation, day(STAY, nowhere), day(), found=found)
+    assert not holds(rules.validated_accommodation, day(), day(accommodation={"name": "Nowhere"}), found=found)
+    assert not holds(rules.validated_accommodation, day(), day())  # a case without hotels
 
 
 STATIONS = {
@@ -358,7 +356,7 @@ THERE, HOME_AGAIN = act(RIDE, **{"from": "H", "to": "G"}), act(RIDE, **{"from": 
     ],
 )
 def test_each_day_begins_where_the_travellers_are(days, expected):
-    assert holds(route.seamless_intercity_transfers, *days, found=entries(**STATIONS)) is expected
+    assert holds(rules.seamless_intercity_transfers, *days, found=entries(**STATIONS)) is expected
 
 
 def test_a_station_that_no_timetable_has_lies_in_the_city_of_its_first_two_characters():
@@ -371,14 +369,14 @@ def test_a_station_that_no_timetable_has_lies_in_the_city_of_its_first_two_chara
     [(OUT, BACK, True), (STAY, STAY, True), ("from Goal to Home", BACK, False), (OUT, "from Goal to Other", False), ("from Home (a) to Goal", BACK, True)],
 )  # fmt: skip
 def test_the_route_begins_and_ends_at_home(first, last, expected):
-    assert holds(route.closed_loop_route_structure, day(first), day(last)) is expected
+    assert holds(rules.closed_loop_route_structure, day(first), day(last)) is expected
 
 
 def test_nothing_comes_twice_over_all_days():
     twice = (day(STAY, act("meal", name="A"), act("attraction", name="A")), day(STAY, act("meal", name="A")))
-    assert not holds(diversity.diverse_meal_options, *twice)
-    assert holds(diversity.diverse_attraction_options, *twice)
-    assert holds(diversity.diverse_meal_options, day(STAY, act("meal"), act("meal")))
+    assert not holds(rules.diverse_meal_options, *twice)
+    assert holds(rules.diverse_attraction_options, *twice)
+    assert holds(rules.diverse_meal_options, day(STAY, act("meal"), act("meal")))
 
 
 def test_24_00_is_the_last_minute_or_the_next_day_by_rule():

@@ -7,8 +7,8 @@ from tests.envs.deepplanning.planned import FAULTS, RULES, World, as_json, as_re
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.scoring.judge import DIMENSIONS
+from opd.envs.travel.database import ManifestError
 from opd.envs.travel.make_database import write_database
-from opd.envs.travel.manifest import ManifestError
 from opd.envs.travel.reward import compute_score
 from opd.rewards import compute_score as compute_score_in_pool
 

@@ -14,11 +14,10 @@ from opd.envs.deepplanning.__main__ import main
 from opd.envs.deepplanning.archive import Archive, ArchiveError
 from opd.envs.deepplanning.database import open_database, verify_database
 from opd.envs.deepplanning.importer import checked_cases
-from opd.envs.deepplanning.layout import DOCUMENT
+from opd.envs.deepplanning.layout import DOCUMENT, Surprises
 from opd.envs.deepplanning.shopping.catalog import first_cart
 from opd.envs.deepplanning.shopping.checks import SHOPPING
 from opd.envs.deepplanning.shopping.tables import TABLES
-from opd.envs.deepplanning.surprises import Surprises
 
 
 def test_every_document_is_stored_as_it_stands_under_its_case(imported):

@@ -14,12 +14,12 @@ from opd.agent.settings import ENDING, TOOL_STATE
 from opd.agent.toolset import tool_schemas
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
-from opd.envs.deepplanning.parts import ARCHIVES, LEVELS, SHOPPING_PARTS
+from opd.envs.deepplanning.parts import ARCHIVES, LEVELS, QUERY_FILES, SHOPPING_PARTS
 from opd.envs.deepplanning.shopping.catalog import open_database
-from opd.envs.deepplanning.shopping.coupons import NAMES
 from opd.envs.deepplanning.shopping.score import judge_filled_cart
+from opd.envs.deepplanning.shopping.tables import NAMES
 from opd.envs.travel.data.filters import length_rule
-from opd.envs.travel.manifest import ManifestError
+from opd.envs.travel.database import ManifestError
 from opd.envs.travel.reward import compute_score
 from opd.envs.travel.task import BenchmarkCart, parse_task
 from opd.envs.travel.toy import STUDENT, model_folder
@@ -128,7 +128,7 @@ def cart(*items: tuple[str, int], **coupons: int):
     return {"items": [{"product_id": number, "quantity": n} for number, n in items], "used_coupons": used}
 
 
-TASK = BenchmarkCart(product_ids=("a", "b", "b"), coupons={NAMES[0]: 2}, filled_by="tools")
+TASK = BenchmarkCart(product_ids=("a", "b", "b"), coupons={NAMES[0]: 2})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_reward_is_the_matched_share_of_what_was_expected_and_what_is_too_mu
 
 
 def test_a_query_that_expects_nothing_scores_as_in_the_benchmark_and_earns_nothing():
-    found = judge_filled_cart(cart(), BenchmarkCart(product_ids=(), filled_by="tools"))
+    found = judge_filled_cart(cart(), BenchmarkCart(product_ids=()))
     assert (found.scores["case_score"], found.scores["match_score"], found.reward) == (1.0, 0.0, 0.0)
 
 
@@ -178,7 +178,7 @@ def test_rows_name_case_and_database_and_ask_for_the_level(shops, rows, folder):
     row = rows[case_of(one)]
     assert row["prompt"][1]["content"] == shop.query(one.level, one.case)["query"]
     assert parse_task(row["reward_model"]["ground_truth"]) == BenchmarkCart(
-        product_ids=tuple(one.wanted), coupons=one.used, filled_by="tools"
+        product_ids=tuple(one.wanted), coupons=one.used
     )
 
 
@@ -218,15 +218,17 @@ def test_what_the_database_lacks_is_dropped_and_counted_and_an_empty_set_is_left
     summary = json.loads((data / "agent_processed" / "summary.json").read_text())
     assert summary["sets"]["deepplanning_shopping_1"]["num_dropped"] == {"nothing_to_check": 1, "no_case": 1}
     printed = capsys.readouterr().out
-    for name, reason in (("travel_en", "no_case 3"), ("shopping_2", "no_validation_cases 3")):
+    for name, reason in (("travel_en", "no_case 3"), ("shopping_2", "no_case 3")):
         assert f"left out: deepplanning_{name}: none of its queries can be used ({reason})" in printed
     assert [path.name for path in (data / "agent_processed").glob("*.parquet")] == ["val_shopping.parquet"]
 
 
 def test_where_nothing_can_be_prepared_the_reasons_are_told(tmp_path, capsys):
-    data = write_data(tmp_path, languages=[], levels=[1])
+    data = write_data(tmp_path, languages=[], levels=[1, 2])
+    assert import_main(["import", "--data-dir", str(data), "--out", str(data / "db"), "--levels", "2"]) == 0
+    (data / QUERY_FILES["shopping_2"]).unlink()
     with pytest.raises(SystemExit) as caught:
-        prepare(["--data-dir", str(data), "--sources", "deepplanning"])
+        prepare(["--data-dir", str(data), "--sources", "deepplanning", "--database-dir", str(data / "db")])
     assert caught.value.code == 2
     assert "no row is left" in (error := capsys.readouterr().err)
-    assert "deepplanning_shopping_1: none of its queries can be used (no_validation_cases 2)" in error
+    assert "deepplanning_shopping_1: none of its queries can be used (no_case 2)" in error

@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from opd.envs.travel.commonsense import COMMONSENSE
-from opd.envs.travel.constraints import judge
+from opd.envs.travel.constraints import COMMONSENSE, HARD, judge
 from opd.envs.travel.data.generate import GRADES, generate_task
 from opd.envs.travel.entries import clock, minutes_of
-from opd.envs.travel.hard_constraints import HARD
 from opd.envs.travel.itinerary import cost, follow
 from opd.envs.travel.plan import last_block, parse_plan
 from opd.envs.travel.task import HardConstraints

@@ -10,13 +10,17 @@ import sys
 import pytest
 from tests.envs.travel.worlds import NUM_CITIES, SEED
 
-from opd.envs.database_folder import write_archive
-from opd.envs.travel import tables
-from opd.envs.travel.database import open_database
+from opd.envs.database_folder import MANIFEST_FILE, ManifestError, write_archive
+from opd.envs.travel.database import (
+    DATABASE_FILES,
+    PRICE_RANGES,
+    episode_price,
+    open_database,
+    read_manifest,
+    verify_folder,
+)
 from opd.envs.travel.entries import clock, minutes_of
-from opd.envs.travel.episode import PRICE_RANGES, episode_price
 from opd.envs.travel.make_database import DEFAULT_NUM_CITIES, main, write_database
-from opd.envs.travel.manifest import MANIFEST_FILE, ManifestError, read_manifest, verify_folder
 from opd.envs.travel.world import make_world
 from opd.pods.fetch import FetchError, fetch
 from opd.pods.fetch import main as fetch_main
@@ -137,7 +141,7 @@ def test_a_folder_without_a_manifest_is_refused_with_the_way_to_make_one(tmp_pat
 
 def test_a_missing_file_a_wrong_size_and_a_wrong_hash_are_named(database_dir, tmp_path):
     folder = copy_of(database_dir, tmp_path)
-    victim = folder / tables.DATABASE_FILES["zh"]
+    victim = folder / DATABASE_FILES["zh"]
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
@@ -209,7 +213,7 @@ def test_the_archive_is_what_the_pods_init_container_verifies_and_unpacks(databa
 
 def test_the_init_container_fails_on_an_archive_that_its_own_manifest_does_not_describe(database_dir, tmp_path, capsys):
     folder = copy_of(database_dir, tmp_path)
-    with (folder / tables.DATABASE_FILES["en"]).open("ab") as file:
+    with (folder / DATABASE_FILES["en"]).open("ab") as file:
         file.write(b"more")
     sha256 = write_archive(folder, tmp_path / "travel.tar.gz")
     command = [(tmp_path / "travel.tar.gz").as_uri(), "--sha256", sha256, "--to"]

@@ -13,10 +13,9 @@ from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Answered, Tools, 
 
 from opd.agent.dialogue import ENDINGS, Sampled
 from opd.agent.parsing import HermesParser
-from opd.agent.protocol import ToolCall
 from opd.agent.tool_pool import ToolPool
 from opd.agent.tool_worker import _answer
-from opd.agent.toolset import load_toolset, tool_schemas
+from opd.agent.toolset import ToolCall, load_toolset, tool_schemas
 from opd.agent.trajectories import from_lines, to_lines
 from opd.agent.verl_tools import call_parser
 from opd.agent.viewer.page import render as page

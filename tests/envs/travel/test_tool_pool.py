@@ -15,7 +15,7 @@ from tests.processes import is_running
 
 from opd.agent.tool_pool import ToolPool, ToolPoolError
 from opd.agent.tool_worker import MAX_REPLY_CHARS
-from opd.envs.travel.manifest import ManifestError
+from opd.envs.travel.database import ManifestError
 
 TOOLSET = str(Path(__file__).with_name("misbehaving_tools.py"))
 PATIENCE_S = 60.0

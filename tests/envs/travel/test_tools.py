@@ -10,7 +10,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from opd.agent.tools import TOOLS, load_toolset, tool_schemas
 from opd.agent.toolset import BadArguments, BadJson, parse_arguments, render
 from opd.envs.travel.entries import clock
-from opd.envs.travel.tools.common import MAX_RESULTS
+from opd.envs.travel.tools import MAX_RESULTS
 
 MONDAY = datetime.date(2026, 1, 5)
 
@@ -199,7 +199,7 @@ def test_a_toolset_of_ones_own_is_a_module_or_file_with_tools(tmp_path):
     )
     assert [schema["function"]["name"] for schema in tool_schemas(str(path))] == ["get_price", "add_costs"]
     (tmp_path / "empty.py").write_text("TOOLS = {'a': 1}\n")
-    for toolset in (str(tmp_path / "empty.py"), str(tmp_path / "absent.py"), "opd.envs.travel.geography"):
+    for toolset in (str(tmp_path / "empty.py"), str(tmp_path / "absent.py"), "opd.envs.travel.entries"):
         with pytest.raises(ImportError, match="toolset = "):
             load_toolset(toolset)
 

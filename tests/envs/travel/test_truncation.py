@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.envs.travel.tokenizers_under_test import byte_level_bpe
 
-from opd.agent.truncation import TRUNCATION_MARK, truncate_reply
+from opd.agent.environment import TRUNCATION_MARK, truncate_reply
 
 TOKENIZER = byte_level_bpe()
 TEXTS = st.text(alphabet=st.sampled_from('ab{}":, 酒店火锅🏯é\n'), max_size=200)

@@ -114,28 +114,6 @@ def test_padded_embedding_rows_are_never_sampled_and_carry_no_probability():
     assert max(max(answer.token_ids) for answer in answer_all(engine).values()) < VOCAB
 
 
-def test_samples_without_a_seed_differ_and_are_reproducible_as_a_set():
-    def samples():
-        engine = make_engine(tiny_model(), seed=9)
-        for i in range(8):
-            engine.submit([5, 6], {"max_tokens": 12}, f"random-id-{i}")
-            engine.submit([7], {"max_tokens": 12}, f"other-{i}")
-        answers = answer_all(engine)
-        return [answers[f"random-id-{i}"].token_ids for i in range(8)]
-
-    first = samples()
-    assert len({tuple(tokens) for tokens in first}) == 8
-    assert samples() == first
-
-
-def test_new_weights_start_the_count_of_equal_prompts_afresh():
-    engine = make_engine(tiny_model())
-    first = answer_one(engine, [5, 6], max_tokens=12)
-    assert answer_one(engine, [5, 6], max_tokens=12) != first
-    engine.weights_changed()
-    assert answer_one(engine, [5, 6], max_tokens=12) == first
-
-
 def test_a_script_prescribes_the_tokens_and_the_model_their_probability():
     engine = make_engine(tiny_model())
     free = answer_one(engine, [5, 6], max_tokens=10, seed=1)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from opd.rollout.cpu.philox import philox4x32, uniforms
+from opd.rollout.cpu.sampling import philox4x32, uniforms
 
 # Random123's kat_vectors for philox4x32 with 10 rounds: counter, key, result.
 KNOWN_ANSWERS = [

@@ -16,7 +16,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from opd.compat.ray_start import patient_start
 from opd.rollout.cpu.replica import CPURolloutReplica, CPUServerAdapter, server_config, server_name
-from opd.rollout.cpu.script import ScriptConfig
+from opd.rollout.cpu.server import ScriptConfig
 
 NUM_TOKENS = 11
 """Length of the toy tokenizer."""
@@ -65,26 +65,23 @@ def test_verls_configs_become_ours(model_folder):
     config = server_config(
         rollout_config(
             max_model_len=100,
-            seed=5,
             max_num_seqs=77,
             ignore_eos=True,
             engine_kwargs={"cpu": {"num_slots": 128}},
         ),
         HFModelConfig(path=model_folder),
-        seed_offset=3,
     )
     engine = config.engine
     assert engine.vocab_size == NUM_TOKENS
     assert engine.eos_token_ids == (2, 3)
     assert (engine.max_model_len, engine.prompt_length, engine.response_length) == (100, 16, 8)
-    assert (engine.seed, engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (8, 77, True, 128)
-    assert engine.logprobs_mode == "processed_logprobs"
+    assert (engine.max_num_seqs, engine.ignore_eos, engine.num_slots) == (77, True, 128)
     assert config.load_weights is False  # load_format=dummy, verl's default: the trainer sends them
     assert config.script is None
 
 
 def test_the_context_defaults_to_the_models(model_folder):
-    config = server_config(rollout_config(load_format="auto"), HFModelConfig(path=model_folder), 0)
+    config = server_config(rollout_config(load_format="auto"), HFModelConfig(path=model_folder))
     assert config.engine.max_model_len == tiny_config().max_position_embeddings
     assert config.load_weights is True
 
@@ -92,7 +89,7 @@ def test_the_context_defaults_to_the_models(model_folder):
 @pytest.mark.parametrize("script", [["a", "b"], {"": ["a", "b"]}])
 def test_a_script_is_a_list_or_a_mapping(model_folder, script):
     kwargs = {"cpu": {"script": script, "script_end": "<end>"}}
-    config = server_config(rollout_config(engine_kwargs=kwargs), HFModelConfig(path=model_folder), 0)
+    config = server_config(rollout_config(engine_kwargs=kwargs), HFModelConfig(path=model_folder))
     assert config.script == ScriptConfig(replies={"": ["a", "b"]}, tokenizer_path=model_folder, end="<end>")
 
 
@@ -104,12 +101,12 @@ def test_a_script_is_a_list_or_a_mapping(model_folder, script):
         ({"engine_kwargs": {"cpu": {"num_slots": 100}}}, "num_slots=100 must be a multiple of 32"),
         ({"max_model_len": 10**6}, "rollout.max_model_len=1000000 is above"),
         ({"quantization": "fp8"}, "rollout.quantization=fp8"),
-        ({"logprobs_mode": "raw_logits"}, "logprobs_mode='raw_logits' must be one of"),
+        ({"logprobs_mode": "raw_logits"}, "rollout.logprobs_mode=raw_logits: the CPU rollout gives"),
     ],
 )
 def test_what_the_rollout_cannot_honour_is_refused_by_name(model_folder, changes, message):
     with pytest.raises(ValueError, match=message):
-        server_config(rollout_config(**changes), HFModelConfig(path=model_folder), 0)
+        server_config(rollout_config(**changes), HFModelConfig(path=model_folder))
 
 
 @pytest.fixture(scope="module")

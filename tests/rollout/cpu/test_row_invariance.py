@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.rollout.cpu.tiny import VOCAB, answer_all, answer_one, make_engine, tiny_model
 
-from opd.rollout.cpu.batch import DecodeBatch
+from opd.rollout.cpu.engine import DecodeBatch
 
 
 def random_requests(num_requests: int, seed: int):

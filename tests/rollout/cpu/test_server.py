@@ -11,8 +11,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
 from opd.rollout.cpu.engine import RolloutEngine
-from opd.rollout.cpu.script import Script, ScriptConfig
-from opd.rollout.cpu.server import RolloutServer
+from opd.rollout.cpu.server import RolloutServer, Script, ScriptConfig
 
 
 def with_server(scenario: Callable[[RolloutServer], Awaitable[None]], *, load: bool = True, **changes) -> None:

@@ -1,1 +1,1 @@
-"""A run's kept conversations as one self-contained HTML page (torch-free)."""
+"""A page of the conversations that a run kept (torch-free)."""

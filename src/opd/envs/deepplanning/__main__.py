@@ -16,6 +16,7 @@ from opd.envs.deepplanning.importer import (
     import_archives,
     read_asked,
 )
+from opd.envs.deepplanning.layout import NUM_EXAMPLES, Surprises
 from opd.envs.deepplanning.parts import (
     ARCHIVES,
     LAYOUTS,
@@ -26,7 +27,6 @@ from opd.envs.deepplanning.parts import (
     SHOPPING_PARTS,
     Part,
 )
-from opd.envs.deepplanning.surprises import NUM_EXAMPLES, Surprises
 from opd.envs.travel.entries import LANGUAGES
 
 EXIT_SURPRISED = 1

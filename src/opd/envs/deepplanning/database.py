@@ -9,10 +9,9 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from opd.envs import database_folder
-from opd.envs.database_folder import FolderManifest, ManifestError
+from opd.envs.database_folder import FolderManifest, ManifestError, open_read_only
 from opd.envs.deepplanning.layout import Table, case_name
 from opd.envs.deepplanning.parts import PARTS, Part, part_of
-from opd.envs.sqlite_file import open_read_only
 from opd.envs.travel.entries import Language
 
 FORMAT_VERSION = 1

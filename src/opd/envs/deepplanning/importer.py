@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from opd.envs.database_folder import new_folder, record_of, write_manifest
-from opd.envs.deepplanning.archive import Archive
-from opd.envs.deepplanning.cases import read_cases
+from opd.envs.database_folder import new_folder, record_of, write_manifest, written
+from opd.envs.deepplanning.archive import Archive, read_cases
 from opd.envs.deepplanning.database import (
     DATABASE_FILES,
     FORMAT_VERSION,
@@ -14,11 +13,10 @@ from opd.envs.deepplanning.database import (
     create_statements,
     insert_statement,
 )
+from opd.envs.deepplanning.layout import Surprises
 from opd.envs.deepplanning.parts import LAYOUTS, Part
 from opd.envs.deepplanning.readers import Rows
 from opd.envs.deepplanning.shopping.checks import ASKED_QUERY
-from opd.envs.deepplanning.surprises import Surprises
-from opd.envs.sqlite_file import written
 from opd.envs.travel.data.deepplanning import named_entries, read_json, text_of
 from opd.envs.travel.entries import LANGUAGES
 from opd.store.durable import hash_file

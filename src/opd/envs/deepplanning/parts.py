@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from opd.envs.deepplanning.cases import TRAVEL
+from opd.envs.deepplanning.archive import TRAVEL
 from opd.envs.deepplanning.layout import Layout
 from opd.envs.deepplanning.shopping.checks import SHOPPING
 from opd.envs.travel.entries import LANGUAGES
@@ -40,8 +40,3 @@ def part_of(case_id: str) -> Part:
     """The part that a case is of, by its name in a row (`opd.envs.deepplanning.layout.case_name`)."""
     part = case_id.partition("/")[0]
     return part  # type: ignore[return-value]
-
-
-def unpacked_answer(level: int, case: str) -> Path:
-    """Where the right cart of a shopping case lies once its archive is unpacked as the benchmark says."""
-    return _SHOPPING / f"database_level{level}" / f"case_{case}" / "validation_cases.json"

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
-from opd.envs.deepplanning.layout import DOCUMENT, Table
-from opd.envs.deepplanning.surprises import Surprises
+from opd.envs.deepplanning.layout import DOCUMENT, Surprises, Table
 
 Rows = list[tuple[int, dict[str, str]]]
 """Line in the file, and the row by column."""

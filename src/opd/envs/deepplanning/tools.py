@@ -12,7 +12,6 @@ from pydantic import Field
 
 from opd.agent.toolset import Arguments, BadArguments, Reply, Tool, shown
 from opd.envs.deepplanning.database import Case
-from opd.envs.deepplanning.described import described_tool
 from opd.envs.deepplanning.layout import (
     ATTRACTIONS,
     DISTANCES,
@@ -24,7 +23,7 @@ from opd.envs.deepplanning.layout import (
     Table,
     point,
 )
-from opd.envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels
+from opd.envs.deepplanning.words import DESCRIPTIONS, LABELS, Labels, described_tool
 from opd.envs.travel.entries import Language
 
 Text = Annotated[str, Field(max_length=200)]

@@ -1,5 +1,8 @@
 """What the database holds: the records of every table, as the generator makes them and tools and constraints read them."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -93,3 +96,25 @@ def minutes_of(text: str) -> int:
         if int(minutes) < 60 and total <= MINUTES_PER_DAY:
             return total
     raise ValueError(f"{text[:20]!r} is not a time of day: write HH:MM, for example 09:30")
+
+
+_TAXI_M_PER_MINUTE = 500
+"""30 km/h: a taxi in city traffic."""
+_TRANSFER_OVERHEAD_MINUTES = 5
+
+
+def city_distance_km(origin: City, destination: City) -> int:
+    """The straight line between two cities in whole kilometres."""
+    return round(math.hypot(origin.x_km - destination.x_km, origin.y_km - destination.y_km))
+
+
+def place_distance_m(origin: Place, destination: Place) -> int:
+    """The straight line between two places of one city in whole metres."""
+    return round(math.hypot(origin.x_m - destination.x_m, origin.y_m - destination.y_m))
+
+
+def transfer_minutes(origin: Place, destination: Place) -> int:
+    """Minutes from one place of a city to another by taxi, waiting included; 0 within the same place."""
+    if (origin.kind, origin.id) == (destination.kind, destination.id):
+        return 0
+    return _TRANSFER_OVERHEAD_MINUTES + math.ceil(place_distance_m(origin, destination) / _TAXI_M_PER_MINUTE)

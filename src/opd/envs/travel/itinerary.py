@@ -1,7 +1,9 @@
 """A plan followed through the database: where the travellers are at each stop, what it is and what it costs."""
 
+from __future__ import annotations
+
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from opd.envs.travel.database import Database
@@ -109,3 +111,35 @@ def _city(database: Database, name: str) -> City:
             f"the task names the city {name!r}, which the database does not have: it was made for another one"
         )
     return city
+
+
+class Case(NamedTuple):
+    """One plan to judge."""
+
+    task: TripTask
+    plan: Plan
+    itinerary: Itinerary
+
+    def places(self) -> Iterator[Stop]:
+        """The stops at sights and restaurants that exist."""
+        return (stop for stop in self.itinerary.stops if stop.place is not None)
+
+    def trips(self) -> Iterator[Stop]:
+        """The stops that are trips that exist."""
+        return (stop for stop in self.itinerary.stops if stop.trip is not None)
+
+
+Check = Callable[[Case], Iterator[str]]
+"""Yields one sentence a violation; nothing: satisfied."""
+
+
+class Verdict(NamedTuple):
+    """What became of one constraint."""
+
+    name: str
+    violations: tuple[str, ...]
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether there is no violation."""
+        return not self.violations

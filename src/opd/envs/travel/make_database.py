@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from opd.envs.database_folder import new_folder, record_of, write_archive, write_manifest
-from opd.envs.sqlite_file import written
-from opd.envs.travel import tables
+from opd.envs.database_folder import new_folder, record_of, write_archive, write_manifest, written
+from opd.envs.travel import database
+from opd.envs.travel.database import FORMAT_VERSION, Manifest
 from opd.envs.travel.entries import LANGUAGES, Language
-from opd.envs.travel.manifest import FORMAT_VERSION, Manifest
 from opd.envs.travel.world import MAX_CITIES, World, make_world
 
 DEFAULT_NUM_CITIES = 240
@@ -29,31 +28,31 @@ def write_database(folder: Path, *, seed: int, num_cities: int, replace: bool = 
     """
     with new_folder(folder, replace=replace) as scratch:
         world = make_world(seed=seed, num_cities=num_cities)
-        for language, name in tables.DATABASE_FILES.items():
+        for language, name in database.DATABASE_FILES.items():
             _write_file(scratch / name, world, language)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             seed=seed,
             num_cities=num_cities,
             num_rows={"cities": len(world.cities), "places": len(world.places), "trips": len(world.trips)},
-            files={name: record_of(scratch / name) for name in tables.DATABASE_FILES.values()},
+            files={name: record_of(scratch / name) for name in database.DATABASE_FILES.values()},
         )
         write_manifest(scratch, manifest)
     return manifest
 
 
 def _write_file(path: Path, world: World, language: Language) -> None:
-    with written(path, tables.CREATE) as connection:
+    with written(path, database.CREATE) as connection:
         connection.executemany(
-            tables.INSERT_CITY, ((city.id, city.name, city.x_km, city.y_km) for city in world.cities_in(language))
+            database.INSERT_CITY, ((city.id, city.name, city.x_km, city.y_km) for city in world.cities_in(language))
         )
         places = sorted(world.places_in(language), key=lambda place: (place.city_id, place.kind, place.id))
         connection.executemany(
-            tables.INSERT_PLACE,
-            (tuple(place._replace(features=tables.FEATURE_SEPARATOR.join(place.features))) for place in places),  # type: ignore[arg-type]
+            database.INSERT_PLACE,
+            (tuple(place._replace(features=database.FEATURE_SEPARATOR.join(place.features))) for place in places),  # type: ignore[arg-type]
         )
         trips = sorted(world.trips, key=lambda trip: (trip.from_city_id, trip.to_city_id, trip.mode, trip.id))
-        connection.executemany(tables.INSERT_TRIP, trips)
+        connection.executemany(database.INSERT_TRIP, trips)
 
 
 def main(argv: list[str] | None = None) -> None:

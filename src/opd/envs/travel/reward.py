@@ -17,11 +17,9 @@ from opd.envs.deepplanning.shopping.cart import from_state
 from opd.envs.deepplanning.shopping.catalog import first_cart
 from opd.envs.deepplanning.shopping.score import judge_filled_cart
 from opd.envs.travel.answers import right_answer, says
-from opd.envs.travel.benchmark import judge_cart, judge_trip, personalized_score
-from opd.envs.travel.case import Verdict
 from opd.envs.travel.constraints import judge, no_plan, satisfied_share
-from opd.envs.travel.database import Database, open_database
-from opd.envs.travel.manifest import ManifestError
+from opd.envs.travel.database import Database, ManifestError, open_database
+from opd.envs.travel.itinerary import Verdict
 from opd.envs.travel.plan import PlanError, find_answer, parse_plan
 from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, Question, Task, Trip, parse_task
 
@@ -102,19 +100,13 @@ def score(
     if isinstance(task, Trip):
         return _trip(text, task, _database(extra_info, database_dir))
     if isinstance(task, BenchmarkTrip):
-        if task.facts is not None:
-            convert = None
-            if converter is not None:
-                convert = partial(converter.convert, report_of(text, extra_info.get(FINAL_TEXT)))
-            case = _benchmark_case(extra_info, database_dir)
-            return _benchmark_plan(judge_plan(text, task, task.facts, case, convert=convert))
-        verdicts = judge_trip(text, task)
-        judged = _benchmark(verdicts)
-        return judged._replace(shares=judged.shares | {"personalized_score": personalized_score(verdicts)})
+        convert = None
+        if converter is not None:
+            convert = partial(converter.convert, report_of(text, extra_info.get(FINAL_TEXT)))
+        case = _benchmark_case(extra_info, database_dir)
+        return _benchmark_plan(judge_plan(text, task, task.facts, case, convert=convert))
     if isinstance(task, BenchmarkCart):
-        if task.filled_by == "tools":
-            return _benchmark_cart(task, extra_info, database_dir)
-        return _benchmark(judge_cart(text, task))
+        return _benchmark_cart(task, extra_info, database_dir)
     assert_never(task)
 
 
@@ -146,12 +138,6 @@ def _trip(text: str, task: Trip, database: Database) -> Result:
         shares["hard"] = satisfied_share(judgement.hard)
     # No maj@k over plans: two plans are never the same text.
     return Result(judgement.score, judgement.passed, "", tuple(verdicts), shares)
-
-
-def _benchmark(verdicts: tuple[Verdict, ...]) -> Result:
-    share = satisfied_share(verdicts)
-    named = tuple((f"hard_{verdict.name}", verdict) for verdict in verdicts)
-    return Result(share, share == 1.0, "", named, {"hard": share})
 
 
 def _benchmark_plan(judgement: Judgement) -> Result:

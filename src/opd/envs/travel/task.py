@@ -89,8 +89,7 @@ class BenchmarkTrip(_Record):
     max_budget: float | None = None
     required_names: dict[str, tuple[str, ...]] = {}
     """By the name of the published constraint: entries of which every one must be in the plan."""
-    facts: BenchmarkFacts | None = None
-    """Set where the row's database is the benchmark's: the plan is judged by all of its rules."""
+    facts: BenchmarkFacts
 
 
 class BenchmarkCart(_Record):
@@ -100,8 +99,6 @@ class BenchmarkCart(_Record):
     product_ids: tuple[str, ...]
     coupons: dict[str, int] = {}
     """Number by name."""
-    filled_by: Literal["tools"] | None = None
-    """Set where the row's database is the benchmark's: the answer is the cart that the tools filled, not a text."""
 
 
 Task = Question | Trip | BenchmarkTrip | BenchmarkCart

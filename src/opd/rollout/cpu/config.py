@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-LOGPROBS_MODES = ("processed_logprobs", "raw_logprobs")
-
 ROW_UNIT = 32
 """Every batch holds a multiple of this many tokens, so that where a row stands cannot change its bits.
 
@@ -35,12 +33,6 @@ class EngineConfig:
     ignore_eos: bool = False
     """Default of a request's `ignore_eos`."""
 
-    seed: int = 0
-    """Enters the seeds of requests that bring none."""
-
-    logprobs_mode: str = "processed_logprobs"
-    """`processed_logprobs`: under temperature, top-k and top-p as sampled; `raw_logprobs`: of the model's own logits."""
-
     max_num_seqs: int = 1024
     """Requests that run at the same time; more wait in order of arrival."""
 
@@ -62,8 +54,6 @@ class EngineConfig:
             raise ValueError(
                 f"num_slots={self.num_slots} must be a multiple of {ROW_UNIT}: see opd.rollout.cpu.config.ROW_UNIT"
             )
-        if self.logprobs_mode not in LOGPROBS_MODES:
-            raise ValueError(f"logprobs_mode={self.logprobs_mode!r} must be one of {', '.join(LOGPROBS_MODES)}")
         outside = [token for token in self.eos_token_ids if not 0 <= token < self.vocab_size]
         if outside:
             raise ValueError(

@@ -3,23 +3,114 @@
 A request's bits depend on the weights, its prompt, its sampling parameters and its seed only. What that takes:
 every forward has a shape that follows from the request's own length (rows are padded with idle ones, never fewer);
 where a row stands in its batch does not enter its arithmetic (`ROW_UNIT`, and `check_rows` asks this machine); each
-random number is a pure function of the request's seed and the position (`philox`); requests share nothing, so there is
+random number is a pure function of the request's seed and the position; requests share nothing, so there is
 no prefix cache.
 """
 
+from __future__ import annotations
+
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from opd.rollout.cpu.batch import DecodeBatch, prefill
-from opd.rollout.cpu.cache import kv_bucket, prompt_bucket
+from opd.rollout.cpu.cache import PromptCache, RowCache, kv_bucket, prompt_bucket
 from opd.rollout.cpu.config import ROW_UNIT, EngineConfig
 from opd.rollout.cpu.model import layer_shapes
-from opd.rollout.cpu.request import Answer, Request, derive_seed
-from opd.rollout.cpu.sampling import parse_sampling_params
+from opd.rollout.cpu.request import Answer, Request
+from opd.rollout.cpu.sampling import choose_tokens, parse_sampling_params, uniforms
+
+
+def prefill(model: torch.nn.Module, prompts: Sequence[Sequence[int]], num_rows: int, length: int) -> PromptCache:
+    """Keys and values of up to `num_rows` prompts, each padded on the right to `length`.
+
+    The shape is [num_rows, length] however few prompts there are. Padding stands right of a prompt, where causal
+    attention hides it; the logits are not used.
+    """
+    tokens = torch.zeros(num_rows, length, dtype=torch.int64)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = torch.tensor(prompt)
+    positions = torch.arange(length).expand(num_rows, length)
+    cache = PromptCache()
+    model(input_ids=tokens, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache
+
+
+class DecodeBatch:
+    """Requests of one length bucket, one a row, and their cache; rows without a request idle along."""
+
+    def __init__(self, num_rows: int, length: int, layer_shapes: list[tuple[int, int]]) -> None:
+        self.cache = RowCache(num_rows, length, layer_shapes)
+        self.rows: list[Request | None] = [None] * num_rows
+
+    @property
+    def running(self) -> list[tuple[int, Request]]:
+        """(row, request) of every occupied row."""
+        return [(row, request) for row, request in enumerate(self.rows) if request is not None]
+
+    @property
+    def free_row(self) -> int | None:
+        """The first row without a request."""
+        return next((row for row, request in enumerate(self.rows) if request is None), None)
+
+    def next_logits(
+        self, model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor, num_used: int
+    ) -> torch.Tensor:
+        """Read one token a row ([num_rows] int64, at its position) and return the logits that follow, [num_rows, V].
+
+        Rows from `num_used` on are idle: what comes back for them means nothing.
+        """
+        logits: torch.Tensor = model(
+            input_ids=tokens[:, None],
+            position_ids=positions[:, None],
+            attention_mask=self.cache.set_positions(positions, num_used),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).logits
+        return logits[:, -1]
+
+    def decode(self, model: torch.nn.Module, config: EngineConfig) -> list[Request]:
+        """Give every request (there is at least one) its next token; returns those that are complete, their rows freed.
+
+        Raises:
+            RuntimeError: logits that are not finite.
+        """
+        running = self.running
+        num_rows = len(self.rows)
+        tokens, positions, seeds = (
+            np.zeros(num_rows, np.int64),
+            np.zeros(num_rows, np.int64),
+            np.zeros(num_rows, np.uint64),
+        )
+        temperature, top_p = np.zeros(num_rows, np.float32), np.ones(num_rows, np.float64)
+        top_k, forced = np.zeros(num_rows, np.int64), np.full(num_rows, -1, np.int64)
+        for row, request in running:
+            tokens[row], positions[row], seeds[row] = request.next_input, request.position, request.sampling.seed
+            temperature[row], top_p[row] = request.sampling.temperature, request.sampling.top_p
+            top_k[row], forced[row] = request.sampling.top_k, request.forced_token
+        num_used = running[-1][0] + 1
+        logits = self.next_logits(model, torch.from_numpy(tokens), torch.from_numpy(positions), num_used)
+        chosen, logprobs = choose_tokens(
+            logits[:, : config.vocab_size],
+            temperature=torch.from_numpy(temperature),
+            top_k=torch.from_numpy(top_k),
+            top_p=torch.from_numpy(top_p),
+            uniform=torch.from_numpy(uniforms(seeds, positions.astype(np.uint64))),
+            forced=torch.from_numpy(forced),
+        )
+        if bool(logprobs.isnan().any()):
+            raise RuntimeError("the rollout's model gives logits that are not finite: are its weights sound?")
+        chosen_list, logprob_list = chosen.tolist(), logprobs.tolist()
+        complete = []
+        for row, request in running:
+            if request.append(chosen_list[row], logprob_list[row]):
+                self.rows[row] = None
+                complete.append(request)
+        return complete
+
 
 PREFILL_TOKENS = 1024
 """Rows x length of a prefill batch, about; a longer prompt is a batch of its own. Part of an answer's arithmetic."""
@@ -50,7 +141,6 @@ class RolloutEngine:
         self._layer_shapes = layer_shapes(model.config)
         self._waiting: deque[Request] = deque()
         self._batches: dict[int, list[DecodeBatch]] = {}
-        self._num_seen: Counter[int] = Counter()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -62,9 +152,6 @@ class RolloutEngine:
         script: Callable[[list[int]], list[int] | None] | None = None,
     ) -> Request:
         """Queue a request; a `script` may prescribe the answer to a prompt.
-
-        A request without a seed gets one from the engine's seed, its prompt, and how many equal prompts came before it
-        since the weights were loaded: samples of one prompt differ, and as a set they are reproducible.
 
         Raises:
             ValueError: an empty prompt, a token outside the vocabulary, a prompt that leaves no room for an answer, or
@@ -83,16 +170,10 @@ class RolloutEngine:
         if outside is not None:
             raise ValueError(f"request {request_id}: prompt token {outside} is outside [0, {config.vocab_size})")
         sampling = parse_sampling_params(sampling_params, len(prompt), config)
-        seed = self._seed_for(prompt) if sampling.seed is None else sampling.seed
         reply = script(prompt) if script is not None else None
-        request = Request(request_id=request_id, prompt_ids=prompt, sampling=sampling, seed=seed, script=reply)
+        request = Request(request_id=request_id, prompt_ids=prompt, sampling=sampling, script=reply)
         self._waiting.append(request)
         return request
-
-    def _seed_for(self, prompt: list[int]) -> int:
-        key = derive_seed(prompt)
-        self._num_seen[key] += 1
-        return derive_seed(self.config.seed, prompt, self._num_seen[key])
 
     def abort(self, request_id: str | None = None) -> list[tuple[Request, Answer]]:
         """Stop the requests of that id (all for None); their answers keep what was generated."""
@@ -114,10 +195,6 @@ class RolloutEngine:
         return len(self._waiting) + self.num_running
 
     # -- weights and memory -------------------------------------------------------------------------------------------
-
-    def weights_changed(self) -> None:
-        """Count prompts afresh for the seeds of requests that bring none."""
-        self._num_seen.clear()
 
     def release_memory(self) -> None:
         """Free the key-value memory of batches without a request."""

@@ -18,9 +18,8 @@ from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutRepl
 
 from opd.compat.cpu import ROLLOUT_NAME
 from opd.rollout.cpu.config import EngineConfig
-from opd.rollout.cpu.script import ScriptConfig
-from opd.rollout.cpu.server import RolloutServer, ServerConfig
-from opd.rollout.end_tokens import end_tokens
+from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd.rollout.pieces import end_tokens
 
 _KEYS = ("num_slots", "script", "script_end")
 _WEIGHT_PIECE_BYTES = 64 << 20
@@ -31,7 +30,7 @@ def server_name(replica_rank: int, kind: str = "", suffix: str = "") -> str:
     return f"{ROLLOUT_NAME}_server_{kind}{replica_rank}_0{suffix}"
 
 
-def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int) -> ServerConfig:
+def server_config(rollout: RolloutConfig, model: HFModelConfig) -> ServerConfig:
     """Translate verl's rollout and model configs.
 
     `rollout.engine_kwargs.cpu` takes `num_slots` (see `EngineConfig`) and, for tests of tools, `script` (a list of replies
@@ -47,6 +46,10 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
     if rollout.dtype not in ("float32", "fp32", "float"):
         raise ValueError(
             f"rollout.dtype={rollout.dtype}: the CPU rollout computes in fp32 only; set rollout.dtype=float32"
+        )
+    if rollout.logprobs_mode != "processed_logprobs":
+        raise ValueError(
+            f"rollout.logprobs_mode={rollout.logprobs_mode}: the CPU rollout gives processed_logprobs only; set it so"
         )
     if rollout.quantization is not None:
         raise ValueError(f"rollout.quantization={rollout.quantization}: the CPU rollout has none; set it to null")
@@ -67,8 +70,6 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
             prompt_length=rollout.prompt_length,
             response_length=rollout.response_length,
             ignore_eos=rollout.ignore_eos,
-            seed=rollout.seed + seed_offset,
-            logprobs_mode=rollout.logprobs_mode or "raw_logprobs",  # vLLM's own default
             max_num_seqs=rollout.max_num_seqs,
             num_slots=int(kwargs.get("num_slots", EngineConfig.num_slots)),
         ),
@@ -86,13 +87,12 @@ def server_config(rollout: RolloutConfig, model: HFModelConfig, seed_offset: int
     )
 
 
-def start_server(rollout: Any, model: Any, name: str, seed_offset: int = 0, **options: Any) -> Any:
+def start_server(rollout: Any, model: Any, name: str, **options: Any) -> Any:
     """Start a replica's server, or find the one already started under that name; returns its Ray handle at once.
 
     Args:
         rollout: `actor_rollout_ref.rollout`. model: `actor_rollout_ref.model`, both as verl hands them out.
         name: see `server_name`.
-        seed_offset: told apart from other replicas by it.
         options: further options of the Ray actor.
     """
     rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout, dataclass_type=RolloutConfig)
@@ -101,7 +101,7 @@ def start_server(rollout: Any, model: Any, name: str, seed_offset: int = 0, **op
     concurrency = max(1000, rollout_config.max_num_seqs + CONTROL_METHOD_CONCURRENCY)
     actor: Any = ray.remote(RolloutServer)
     actor = actor.options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=concurrency, **options)
-    return actor.remote(server_config(rollout_config, model_config, seed_offset))
+    return actor.remote(server_config(rollout_config, model_config))
 
 
 class CPURolloutReplica(RolloutReplica):
@@ -116,7 +116,6 @@ class CPURolloutReplica(RolloutReplica):
             self.config,
             self.model_config,
             name,
-            self.replica_rank,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         )
         self.servers = [server]

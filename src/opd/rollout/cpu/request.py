@@ -1,7 +1,5 @@
 """A request of the rollout engine while it runs, and the answer it ends with."""
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from opd.rollout.cpu.sampling import SamplingParams
@@ -14,7 +12,7 @@ class Answer:
     token_ids: list[int]
     """Answer tokens, an end token included."""
     logprobs: list[float]
-    """Log-probability of each answer token, by the engine's `logprobs_mode`."""
+    """Log-probability of each answer token, under temperature, top-k and top-p as sampled."""
     stop_reason: str
     """`completed` (end token or length, as verl's vLLM server reports both) or `aborted`."""
 
@@ -26,7 +24,6 @@ class Request:
     request_id: str
     prompt_ids: list[int]
     sampling: SamplingParams
-    seed: int
     script: list[int] | None = None
     """Tokens to answer with instead of sampled ones; log-probabilities are still the model's."""
     token_ids: list[int] = field(default_factory=list)
@@ -58,12 +55,3 @@ class Request:
 
     def answer(self, stop_reason: str = "completed") -> Answer:
         return Answer(token_ids=self.token_ids, logprobs=self.logprobs, stop_reason=stop_reason)
-
-
-def derive_seed(*parts: int | str | Sequence[int]) -> int:
-    """A 64-bit seed from a tuple of integers, strings and token lists: the first 8 bytes of its BLAKE2b hash."""
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        text = part if isinstance(part, str) else ",".join(map(str, part)) if isinstance(part, Sequence) else str(part)
-        digest.update(f"{len(text)}:{text};".encode())
-    return int.from_bytes(digest.digest(), "little")

@@ -1,12 +1,65 @@
 """Sampling parameters of a request, and the choice of each row's next token from its logits."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from opd.rollout.cpu.config import EngineConfig
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+_LOW = np.uint64(0xFFFFFFFF)
+_WORD = np.uint64(32)
+_ROUNDS = 10
+
+
+def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The block function.
+
+    Args:
+        counter: [4, N] uint64 holding 32-bit words.
+        key: [2, N] uint64 holding 32-bit words.
+
+    Returns:
+        [4, N] uint64 holding 32-bit words.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]  # 32 x 32 bits fit in 64
+        c0, c1, c2, c3 = (
+            (product1 >> _WORD) ^ c1 ^ k0,
+            product1 & _LOW,
+            (product0 >> _WORD) ^ c3 ^ k1,
+            product0 & _LOW,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
+    return np.stack([c0, c1, c2, c3])
+
+
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """One number in [0, 1) for each (seed, position), 53 random bits each.
+
+    Args:
+        seeds: [N] uint64, the key.
+        positions: [N] uint64, the counter.
+
+    Returns:
+        [N] float64.
+    """
+    zeros = np.zeros_like(positions)
+    words = philox4x32(
+        np.stack([positions & _LOW, positions >> _WORD, zeros, zeros]), np.stack([seeds & _LOW, seeds >> _WORD])
+    )
+    bits: NDArray[np.uint64] = (words[0] << _WORD | words[1]) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
+
 
 GREEDY_TEMPERATURE = 1e-5
 """Temperatures below this are greedy, as in vLLM (`_SAMPLING_EPS`)."""
@@ -37,8 +90,8 @@ class SamplingParams:
     """Smallest set of most probable tokens that holds this mass; 1 keeps all."""
     top_k: int = 0
     """Keep this many most probable tokens (and those that tie with the last); 0 keeps all."""
-    seed: int | None = None
-    """64-bit key of the request's random numbers; None lets the engine choose one."""
+    seed: int = 0
+    """64-bit key of the request's random numbers."""
     logprobs: bool = False
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     """Tokens that end the answer; they are part of it."""
@@ -79,7 +132,6 @@ def parse_sampling_params(params: Mapping[str, Any], num_prompt_tokens: int, con
         raise ValueError(f"sampling_params.top_p={top_p} must be in (0, 1]")
     if top_k < -1:
         raise ValueError(f"sampling_params.top_k={top_k} must be -1 or 0 (all tokens) or positive")
-    seed = params.get("seed")
     stops = frozenset(params.get("stop_token_ids") or ())
     if not params.get("ignore_eos", config.ignore_eos):
         stops |= frozenset(config.eos_token_ids)
@@ -89,7 +141,7 @@ def parse_sampling_params(params: Mapping[str, Any], num_prompt_tokens: int, con
         temperature=temperature,
         top_p=top_p,
         top_k=max(0, top_k),
-        seed=None if seed is None else int(seed) & 0xFFFF_FFFF_FFFF_FFFF,
+        seed=int(params.get("seed") or 0) & 0xFFFF_FFFF_FFFF_FFFF,
         logprobs=logprobs is not None and logprobs is not False,
         stop_token_ids=stops,
     )
@@ -103,7 +155,6 @@ def choose_tokens(
     top_p: torch.Tensor,
     uniform: torch.Tensor,
     forced: torch.Tensor | None = None,
-    logprobs_mode: str = "processed_logprobs",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pick each row's token by inverting its cumulative distribution at `uniform`; greedy rows take the maximum.
 
@@ -116,7 +167,6 @@ def choose_tokens(
         top_p: [N] fp64; 1 keeps all.
         uniform: [N] fp64 in [0, 1).
         forced: [N] int64, the row's token if it is prescribed, else -1.
-        logprobs_mode: see `EngineConfig.logprobs_mode`.
 
     Returns:
         tokens [N] int64 and their log-probabilities [N] fp32.
@@ -135,8 +185,6 @@ def choose_tokens(
     if forced is not None:
         tokens = torch.where(forced >= 0, forced, tokens)
     tokens = tokens.clamp(max=logits.shape[1] - 1)  # rows of NaN, which the caller refuses
-    if logprobs_mode == "raw_logprobs":
-        logprobs = torch.log_softmax(logits, dim=-1)
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
 

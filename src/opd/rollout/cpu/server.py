@@ -3,11 +3,15 @@
 A plain class, so that it can be tested without Ray; `opd.rollout.cpu.replica` makes a Ray actor of it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -16,9 +20,194 @@ from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.engine import RolloutEngine
 from opd.rollout.cpu.model import WeightLoader, build_model
 from opd.rollout.cpu.request import Answer, Request
-from opd.rollout.cpu.script import Script, ScriptConfig
-from opd.rollout.cpu.thread import EngineThread
-from opd.rollout.cpu.wire import VerlTokenOutput
+
+
+@dataclass(kw_only=True)
+class VerlTokenOutput:
+    """The fields of `verl.workers.rollout.replica.TokenOutput` (0.9.1) that the CPU rollout fills."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    stop_reason: str
+    num_preempted: int
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _token_output, (asdict(self),)
+
+
+def _token_output(fields: dict[str, Any]) -> Any:
+    from verl.workers.rollout.replica import TokenOutput
+
+    return TokenOutput(**fields)
+
+
+Result = TypeVar("Result")
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]
+
+
+class EngineThread:
+    """Builds an engine in a thread of its own and steps it while it has requests.
+
+    If building or a step raises, the thread ends and every waiting and every later call fails with that error.
+    """
+
+    def __init__(self, build: Callable[[], RolloutEngine]) -> None:
+        """Start the thread and wait until `build` is done.
+
+        Raises:
+            RuntimeError: `build` failed; the cause is attached.
+        """
+        self._wake = threading.Condition()
+        self._calls: list[tuple[Callable[[RolloutEngine], Any], _Waiter]] = []
+        self._waiters: dict[Request, _Waiter] = {}
+        self._failure: BaseException | None = None
+        self._built = threading.Event()
+        threading.Thread(target=self._run, args=(build,), name="rollout-engine", daemon=True).start()
+        self._built.wait()
+        if self._failure is not None:
+            raise self._broken()
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    async def call(self, function: Callable[[RolloutEngine], Result]) -> Result:
+        """Run `function(engine)` in the thread and return its result or raise its ValueError or RuntimeError."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        with self._wake:
+            if self._failure is not None:
+                raise self._broken()
+            self._calls.append((function, (asyncio.get_running_loop(), future)))
+            self._wake.notify()
+        return await future
+
+    async def generate(self, submit: Callable[[RolloutEngine], Request]) -> tuple[Request, Answer]:
+        """Run `submit(engine)` in the thread and wait for the answer to the request that it returns."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiter = (asyncio.get_running_loop(), future)
+
+        def submit_and_wait(engine: RolloutEngine) -> Request:
+            request = submit(engine)
+            self._waiters[request] = waiter
+            return request
+
+        request = await self.call(submit_and_wait)
+        return request, await future
+
+    def abort(self, engine: RolloutEngine, request_id: str | None) -> list[str]:
+        """In the thread (by `call`): stop requests and settle their callers; returns their ids."""
+        stopped = engine.abort(request_id)
+        for request, answer in stopped:
+            _settle(self._waiters.pop(request), result=answer)
+        return [request.request_id for request, _ in stopped]
+
+    # -- inside the thread --------------------------------------------------------------------------------------------
+
+    def _run(self, build: Callable[[], RolloutEngine]) -> None:
+        try:
+            engine = build()
+            self._built.set()
+            while True:
+                self._run_calls(engine)
+                for request, answer in engine.step():
+                    _settle(self._waiters.pop(request), result=answer)
+        except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach those who wait for it
+            self._fail(error)
+        finally:
+            self._built.set()
+
+    def _run_calls(self, engine: RolloutEngine) -> None:
+        """Run what was posted; sleep while there is neither a call nor a request."""
+        with self._wake:
+            while not self._calls and not engine.num_unfinished:
+                self._wake.wait()
+            calls, self._calls = self._calls, []
+        for function, waiter in calls:
+            try:
+                result = function(engine)
+            except (ValueError, RuntimeError) as error:
+                _settle(waiter, error=error)
+            else:
+                _settle(waiter, result=result)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._wake:
+            self._failure = error
+            waiting = [waiter for _, waiter in self._calls] + list(self._waiters.values())
+            self._calls = []
+        for waiter in waiting:
+            _settle(waiter, error=self._broken())
+
+    def _broken(self) -> RuntimeError:
+        error = RuntimeError(f"the rollout engine stopped: {type(self._failure).__name__}: {self._failure}")
+        error.__cause__ = self._failure
+        return error
+
+
+def _settle(waiter: _Waiter, *, result: Any = None, error: BaseException | None = None) -> None:
+    """Settle a future of another thread's loop; a caller that gave up meanwhile is not an error."""
+    loop, future = waiter
+
+    def settle() -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    loop.call_soon_threadsafe(settle)
+
+
+ASSISTANT_HEADER = "<|im_start|>assistant"
+"""Opens an assistant turn in the chat template; the prompt of turn k contains it k times (from 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptConfig:
+    """Whose answers, and how a turn is told from the prompt (a request carries nothing else that tells it)."""
+
+    replies: Mapping[str, Sequence[str | None]]
+    """Text -> one reply per assistant turn, the last repeating; the first text that the prompt contains counts.
+    None leaves a turn to the model."""
+    tokenizer_path: str
+    end: str = "<|im_end|>"
+    """Appended to each reply."""
+
+
+class Script:
+    """Encodes the replies once and finds the one for a prompt."""
+
+    def __init__(self, config: ScriptConfig) -> None:
+        from tokenizers import Tokenizer
+
+        empty = [key for key, replies in config.replies.items() if not replies]
+        if empty or not config.replies:
+            raise ValueError(f"script: needs at least one reply for each text; none for {empty or 'any'}")
+        self._tokenizer = Tokenizer.from_file(str(Path(config.tokenizer_path) / "tokenizer.json"))
+        self._replies = {
+            key: [None if reply is None else self._encode(reply + config.end) for reply in replies]
+            for key, replies in config.replies.items()
+        }
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def reply(self, prompt_ids: Sequence[int]) -> list[int] | None:
+        """Tokens to answer this prompt with, None to let the model answer.
+
+        Raises:
+            ValueError: no text of the script occurs in the prompt.
+        """
+        prompt: str = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False)
+        for key, replies in self._replies.items():
+            if key in prompt:
+                turn = max(prompt.count(ASSISTANT_HEADER) - 1, 0)
+                return replies[min(turn, len(replies) - 1)]
+        raise ValueError(f"script: none of {', '.join(map(repr, self._replies))} occurs in the prompt {prompt[:200]!r}")
+
 
 _DRAIN_POLL_S = 0.01
 
@@ -164,7 +353,6 @@ class RolloutServer:
             return loader.num_received
         num_tensors = loader.finish()
         self._check_once(engine)
-        engine.weights_changed()
         self._has_weights = True
         self._global_steps = global_steps
         return num_tensors

@@ -1,38 +1,35 @@
 """Every rule's verdict on a plan, and the benchmark's scores of them."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, get_args
 
 from opd.envs.deepplanning.database import Case
-from opd.envs.deepplanning.scoring import diversity, route, sandbox, structure, times
+from opd.envs.deepplanning.scoring import rules, times
 from opd.envs.deepplanning.scoring.converter import NotAsked
-from opd.envs.deepplanning.scoring.cost import cost_calculation_correctness, stated_cost
-from opd.envs.deepplanning.scoring.entries import Entries
 from opd.envs.deepplanning.scoring.plan import ATTRACTION, INTERCITY, MEAL, Plan
 from opd.envs.deepplanning.scoring.report import parse_plan
-from opd.envs.deepplanning.scoring.trip import PlannedTrip, Rule
-from opd.envs.travel.benchmark import named_verdicts
-from opd.envs.travel.case import Verdict
+from opd.envs.deepplanning.scoring.trip import Entries, PlannedTrip, Rule
+from opd.envs.travel.itinerary import Verdict
 from opd.envs.travel.plan import PlanError
-from opd.envs.travel.task import BenchmarkFacts, BenchmarkTrip, EntryKind
+from opd.envs.travel.task import BenchmarkFacts, BenchmarkTrip, EntryKind, TaskError, entry_kind
 
 DIMENSIONS: Mapping[str, tuple[Rule, ...]] = {
     "route_consistency": (
-        route.valid_trip_duration,
-        route.closed_loop_route_structure,
-        route.seamless_intercity_transfers,
+        rules.valid_trip_duration,
+        rules.closed_loop_route_structure,
+        rules.seamless_intercity_transfers,
     ),
     "sandbox_compliance": (
-        sandbox.validated_accommodation,
-        sandbox.validated_attractions,
-        sandbox.validated_meals,
-        sandbox.validated_transportation,
+        rules.validated_accommodation,
+        rules.validated_attractions,
+        rules.validated_meals,
+        rules.validated_transportation,
     ),
     "itinerary_structure": (
-        structure.traceable_accommodation,
-        structure.ends_with_accommodation,
-        structure.essential_meal_coverage,
-        structure.essential_attraction_coverage,
+        rules.traceable_accommodation,
+        rules.ends_with_accommodation,
+        rules.essential_meal_coverage,
+        rules.essential_attraction_coverage,
     ),
     "time_feasibility": (times.no_time_overlaps, times.reasonable_transfer_time),
     "business_hours": (
@@ -41,8 +38,8 @@ DIMENSIONS: Mapping[str, tuple[Rule, ...]] = {
         times.avoidance_of_closure_days,
     ),
     "duration_rationality": (times.reasonable_duration_at_attractions, times.reasonable_meal_duration),
-    "cost_calculation_accuracy": (cost_calculation_correctness,),
-    "activity_diversity": (diversity.diverse_meal_options, diversity.diverse_attraction_options),
+    "cost_calculation_accuracy": (rules.cost_calculation_correctness,),
+    "activity_diversity": (rules.diverse_meal_options, rules.diverse_attraction_options),
 }
 """The eight commonsense dimensions with their rules, by the benchmark's names. A dimension is 1 where all of its rules hold."""
 _MODES: Mapping[str, EntryKind] = {
@@ -124,7 +121,7 @@ def judge_plan(
     rules = [rule for rules in DIMENSIONS.values() for rule in rules]
     return Judgement(
         tuple(Verdict(rule.__name__, tuple(rule(trip))) for rule in rules),
-        (*named_verdicts(task, _held(plan)), *_budget(trip, task)),
+        (*_named_verdicts(task, _held(plan)), *_budget(trip, task)),
         delivered=True,
         grounded=_is_grounded(trip),
         by_endpoint=made_by,
@@ -156,7 +153,7 @@ def _held(plan: Plan) -> dict[EntryKind, set[str]]:
 def _budget(trip: PlannedTrip, task: BenchmarkTrip) -> tuple[Verdict, ...]:
     if task.max_budget is None:
         return ()
-    spent = stated_cost(trip)
+    spent = rules.stated_cost(trip)
     return (Verdict("budget", () if spent <= task.max_budget else (f"{spent:g} is more than {task.max_budget:g}",)),)
 
 
@@ -171,3 +168,26 @@ def _is_grounded(trip: PlannedTrip) -> bool:
         )
         for day in trip.plan.days[:-1] or trip.plan.days
     )
+
+
+def _named_verdicts(task: BenchmarkTrip, held: Mapping[EntryKind, Collection[str]]) -> list[Verdict]:
+    """One verdict for each constraint that names entries.
+
+    Args:
+        task: the query.
+        held: the names in the plan by what they are in it.
+
+    Raises:
+        TaskError: a constraint of no kind that is known.
+    """
+    return [
+        Verdict(name, tuple(f"{entry} is not in the plan" for entry in entries if entry not in held[_kind(name)]))
+        for name, entries in task.required_names.items()
+    ]
+
+
+def _kind(constraint: str) -> EntryKind:
+    kind = entry_kind(constraint)
+    if kind is None:
+        raise TaskError(f"required_names.{constraint}: must begin with {', '.join(get_args(EntryKind))}")
+    return kind

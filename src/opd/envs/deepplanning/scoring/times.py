@@ -4,8 +4,18 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from opd.envs.deepplanning.scoring.clock import Slot, minute_of, within
-from opd.envs.deepplanning.scoring.plan import ATTRACTION, BUFFER, HOTEL, INTERCITY, MEAL, Activity, amount
+from opd.envs.deepplanning.scoring.plan import (
+    ATTRACTION,
+    BUFFER,
+    HOTEL,
+    INTERCITY,
+    MEAL,
+    Activity,
+    Slot,
+    amount,
+    minute_of,
+    within,
+)
 from opd.envs.deepplanning.scoring.trip import PlannedTrip
 from opd.envs.travel.entries import MINUTES_PER_DAY
 

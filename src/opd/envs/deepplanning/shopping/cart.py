@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from opd.agent.toolset import BadArguments, shown
-from opd.envs.deepplanning.shopping.coupons import WORTH, is_for_vips
+from opd.envs.deepplanning.shopping.tables import WORTH, is_for_vips
 from opd.envs.deepplanning.shopping.words import Labels
 
 

@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from opd.envs.deepplanning.layout import DOCUMENT, CaseRows, Layout
+from opd.envs.deepplanning.layout import DOCUMENT, CaseRows, Layout, Surprises
 from opd.envs.deepplanning.readers import parsed
-from opd.envs.deepplanning.shopping.coupons import NAMES
 from opd.envs.deepplanning.shopping.search import FIELDS
-from opd.envs.deepplanning.shopping.tables import ANSWERS, CARTS, PRODUCT_ID, PRODUCTS, TABLES, USERS
+from opd.envs.deepplanning.shopping.tables import ANSWERS, CARTS, NAMES, PRODUCT_ID, PRODUCTS, TABLES, USERS
 from opd.envs.deepplanning.shopping.transport import CARRIERS, province
-from opd.envs.deepplanning.surprises import Surprises
 
 ASKED_QUERY = "query"
 _MAX_SHOWN_CHARS = 60

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from opd.envs.deepplanning.shopping.cart import Cart
-from opd.envs.travel.case import Verdict
+from opd.envs.travel.itinerary import Verdict
 from opd.envs.travel.task import BenchmarkCart
 
 

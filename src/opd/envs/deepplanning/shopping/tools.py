@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opd.agent.toolset import Arguments, BadArguments, Changed, Reply, Tool, shown
-from opd.envs.deepplanning.described import described_tool
-from opd.envs.deepplanning.shopping import cart, coupons
+from opd.envs.deepplanning.shopping import cart
 from opd.envs.deepplanning.shopping.catalog import Catalog, Product, Visit
-from opd.envs.deepplanning.shopping.tables import PRODUCT_ID
+from opd.envs.deepplanning.shopping.tables import PRODUCT_ID, WORTH
 from opd.envs.deepplanning.shopping.transport import delivery_days, province
 from opd.envs.deepplanning.shopping.words import DESCRIPTIONS, LABELS, Labels
+from opd.envs.deepplanning.words import described_tool
 from opd.envs.travel.entries import Language
 
 Text = Annotated[str, Field(max_length=200)]
@@ -285,7 +285,7 @@ def _product(catalog: Catalog, number: str, argument: str, labels: Labels) -> Pr
 
 
 def _check_coupon(name: str, argument: str, labels: Labels) -> None:
-    if name not in coupons.WORTH:
+    if name not in WORTH:
         raise BadArguments(labels.no_coupon.format(argument, shown(name)))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from opd.envs.deepplanning.described import Description
-from opd.envs.deepplanning.shopping.coupons import NAMES
+from opd.envs.deepplanning.shopping.tables import NAMES
+from opd.envs.deepplanning.words import Description
 from opd.envs.travel.entries import Language
 
 

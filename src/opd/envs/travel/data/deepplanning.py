@@ -1,4 +1,4 @@
-"""DeepPlanning's published travel queries as tasks: what of their constraints can be checked on a plan's text, and what cannot."""
+"""DeepPlanning's published travel queries as tasks over the imported database."""
 
 import json
 import random
@@ -15,8 +15,7 @@ from opd.data.rows import Row
 from opd.envs.database_folder import FolderManifest
 from opd.envs.deepplanning.layout import case_name
 from opd.envs.deepplanning.parts import PUBLISHED_AT, QUERY_FILES, SHOPPING_PARTS, Part
-from opd.envs.travel.data.rows import agent_row
-from opd.envs.travel.data.wording import benchmark_rules
+from opd.envs.travel.data.rows import agent_row, benchmark_rules
 from opd.envs.travel.entries import Language
 from opd.envs.travel.task import BenchmarkFacts, BenchmarkTrip, EntryKind, entry_kind
 
@@ -96,7 +95,7 @@ def travel(
     train_ratio: float,
     seed: int,
     first_index: int,
-    cases: Cases | None = None,
+    cases: Cases,
 ) -> Iterator[tuple[str, Prepared]]:
     """The travel queries of each language whose file is there: (set name, rows by `train` and `val`).
 
@@ -118,10 +117,10 @@ def travel(
         seen: set[str] = set()
         for row in range(len(raw.records)):
             query, identity = text_of(raw, row, "query"), text_of(raw, row, "id")
-            task = _trip(raw, row, unchecked, has_database=cases is not None)
+            task = _trip(raw, row, unchecked)
             case_id = case_name(language, identity)
             reason = "duplicate_query" if query in seen else "nothing_to_check" if task is None else None
-            if reason is None and cases is not None and case_id not in cases.names:
+            if reason is None and case_id not in cases.names:
                 reason = "no_case"
             seen.add(query)
             if reason is not None or task is None:
@@ -132,7 +131,7 @@ def travel(
                 agent_row(
                     task,
                     [
-                        {"role": "system", "content": benchmark_rules(language, report=task.facts is not None)},
+                        {"role": "system", "content": benchmark_rules(language)},
                         {"role": "user", "content": query},
                     ],
                     data_source=f"deepplanning_travel_{language}",
@@ -140,7 +139,7 @@ def travel(
                     index=index,
                     problem_id=f"deepplanning-travel-{language}-{identity}",
                     language=language,
-                    database_id=None if cases is None else cases.manifest.database_id,
+                    database_id=cases.manifest.database_id,
                     case_id=case_id,
                 )
             )
@@ -170,11 +169,8 @@ def text_of(raw: Raw, row: int, column: str) -> str:
     return value
 
 
-def _trip(raw: Raw, row: int, unchecked: Counter[str], *, has_database: bool) -> BenchmarkTrip | None:
-    """The task of a travel query, or None where none of its constraints can be checked.
-
-    With the benchmark's database it also holds what the commonsense rules need.
-    """
+def _trip(raw: Raw, row: int, unchecked: Counter[str]) -> BenchmarkTrip | None:
+    """The task of a travel query, or None where none of its constraints can be checked."""
     meta = raw.records[row].get("meta_info")
     if not isinstance(meta, dict) or not isinstance(meta.get("hard_constraints"), dict):
         raise raw.error(row, "meta_info", "must be an object with hard_constraints")
@@ -203,7 +199,7 @@ def _trip(raw: Raw, row: int, unchecked: Counter[str], *, has_database: bool) ->
         num_days=num_days,
         max_budget=None if budget is None else float(budget["max_budget"]),
         required_names=required,
-        facts=_facts(raw, row, meta) if has_database else None,
+        facts=_facts(raw, row, meta),
     )
 
 

@@ -62,7 +62,7 @@ def generate_task(
 
     Args:
         database: as stored; the task is drawn in its own episode.
-        episodes: whether the task gets prices of its own (`opd.envs.travel.episode`).
+        episodes: whether the task gets prices of its own (`opd.envs.travel.database`).
         num_cities: ask about the first so many cities only; None: all.
 
     Raises:

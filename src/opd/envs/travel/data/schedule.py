@@ -5,10 +5,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from opd.envs.travel.commonsense import MIN_MEAL_MINUTES, STATION_MINUTES
+from opd.envs.travel.constraints import MIN_MEAL_MINUTES, STATION_MINUTES
 from opd.envs.travel.database import Database
-from opd.envs.travel.entries import City, Mode, Place, PlaceKind, Trip, clock
-from opd.envs.travel.geography import transfer_minutes
+from opd.envs.travel.entries import City, Mode, Place, PlaceKind, Trip, clock, transfer_minutes
 
 DAY_START = 9 * 60
 DAY_END = 21 * 60

@@ -1,17 +1,21 @@
-"""A study that is a module of its own: its command line, and a line of results for each run that ended."""
+"""The harness of all studies: the command line, a line of results for each run that ended, and the loop of an optimizer."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module
+
+PRIMARY_FILE = Path(__file__).with_name("primary.yaml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,45 @@ class Trained:
         return self.after - self.before
 
 
+def warmed_up(num_steps: int) -> Callable[[int], float]:
+    """Return the factor of a rate that rises over so many steps."""
+    return lambda step: min(1.0, (step + 1) / num_steps)
+
+
+def fit(
+    model: Module,
+    loss_at: Callable[[int], Tensor | None],
+    *,
+    num_steps: int,
+    rate: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    factor: Callable[[int], float] = lambda step: 1.0,
+) -> None:
+    """Train what of the model requires a gradient by AdamW, with gradients clipped to a norm of 1.
+
+    Args:
+        loss_at: the loss of a step from 0; None skips its update.
+        factor: of the rate, by the number of updates made.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=rate, betas=betas, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    for step in range(num_steps):
+        loss = loss_at(step)
+        if loss is None:
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        schedule.step()
+
+
 def main_of(
     study: ModuleType,
     argv: Sequence[str] | None,
     *,
-    cells: Iterable[str],
+    cells: Collection[str],
     run: Callable[[str, int], Any],
     title: str,
 ) -> int:
@@ -50,6 +88,9 @@ def main_of(
     name = file.stem
     command = f"python -m tests.evidence.{name}"
     parser = argparse.ArgumentParser(prog=command, description=study.__doc__)
+    parser.add_argument(
+        "--cells", nargs="+", default=list(cells), choices=list(cells), metavar="CELL", help="these alone"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(study.SEEDS))
     parser.add_argument(
         "--out", type=Path, default=Path(f"build/evidence/{name}.jsonl"), help="a line for each run that ended"
@@ -61,14 +102,14 @@ def main_of(
     torch.set_num_threads(1)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:
-        for cell in cells:
+        for cell in args.cells:
             if (cell, seed) in {(one.cell, one.seed) for one in _read(args.out, study.Result, code)}:
                 continue
             line = asdict(run(cell, seed)) | {"code": code}
             with args.out.open("a") as out:
                 out.write(json.dumps(line) + "\n")
             print(line, flush=True)
-    results = [one for one in _read(args.out, study.Result, code) if one.seed in args.seeds]
+    results = [one for one in _read(args.out, study.Result, code) if one.seed in args.seeds and one.cell in args.cells]
     written = f"# {title}\n\nWritten by `{command}`.\n\n{study.table(results)}"
     (args.table or args.out.with_name(f"{name.upper()}.md")).write_text(written)
     return 0
