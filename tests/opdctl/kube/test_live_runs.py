@@ -16,7 +16,7 @@ from kubernetes import client
 from tests.fast_tier.nodes import NODES
 
 from opd.store.local import LocalStore
-from opdctl.doctor.offers import look_at_offers
+from opdctl.chart.starting import look_at_offers
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import refusal
 from opdctl.runs.overview import live_runs, rows

@@ -28,7 +28,7 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
         text: what the chart renders.
     """
     objects = rendered_objects(text)
-    group = groups_of(objects, "")[0]  # the chart gives head and workers the same volumes
+    group = groups_of(objects)[0]  # the chart gives head and workers the same volumes
     container = group.spec["containers"][0]  # Ray's own
     folder = container.get("workingDir", "/")
     made = {tree["metadata"]["name"] for tree in objects if tree["kind"] == "PersistentVolumeClaim"}
