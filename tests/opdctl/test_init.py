@@ -13,8 +13,8 @@ import pytest
 from tests.fast_tier.nodes import NODES
 
 import gotools
-from opdctl.chart.values import load_experiments
 from opdctl.chart.starting import gpu_types
+from opdctl.chart.values import load_experiments
 
 from .conftest import PYTHON_PATH
 
