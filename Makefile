@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED := 1
 # The charts that are installed; opd-lib lies in each of them.
 CHARTS := $(patsubst %/Chart.yaml,%,$(filter-out charts/opd-lib/%,$(wildcard charts/*/Chart.yaml)))
 
-PHONY_TOOL := submit status logs wait cancel suspend resume delete dashboard doctor collect compare report pull render tools helm
+PHONY_TOOL := submit status logs wait cancel delete doctor collect compare report pull render tools helm
 .PHONY: $(PHONY_TOOL) help setup setup-gpu setup-tool quickstart run check fix test test-fast coverage tools-fast-tier fast-tier cluster cluster-down cluster-shell e2e e2e-verify e2e-cpu test-vllm test-placement chaos mutants simulate silent-faults test-gpu bench-gpu bench-agent bench-host bench-plan bench-schedules bench-step bench-tool bench-rollout gpu-smoke schema images image-trainer-check charts-push golden toy-models evidence agent-evidence agent-models clean
 
 help: ## list the targets
@@ -66,7 +66,7 @@ run: setup ## run an experiment on this machine (EXP=file.yaml SITE=site.yaml AR
 	$(BIN)/python -m opd.launch $(EXP) $(ARGS)
 
 # The tool on EXP, a run's name, or a run's path: make logs EXP=my-run ARGS="-f -n opd"
-status logs wait cancel suspend resume dashboard collect compare report pull: setup-tool ## opdctl's commands on EXP: a spec, a run's name or path (ARGS="-f -n opd")
+status logs wait cancel collect compare report pull: setup-tool ## opdctl's commands on EXP: a spec, a run's name or path (ARGS="-f -n opd")
 	$(BIN)/opdctl $@ $(EXP) $(ARGS)
 
 # What calls Helm: `submit` a run of EXP to a cluster, `render` its manifests, `delete` a run, `doctor` for what is missing.

@@ -22,10 +22,8 @@ from opd.config.site import SITE_KEYS
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
 from opdctl.console import fail, note
-from opdctl.doctor.checks import DEFAULT_CLASS
-from opdctl.doctor.cluster import CLASSES, KUEUE
 from opdctl.errors import ToolError, usage_error
-from opdctl.kube.client import KubeApi
+from opdctl.kube.client import CLASSES, DEFAULT_CLASS, KUEUE, KubeApi
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable
 from opdctl.kube.secrets import make_pull_secret, make_secret
 

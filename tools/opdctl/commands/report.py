@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.completion import complete_run
 from opdctl.console import (
     DEFAULT_TIMEOUT_S,
     Context,
@@ -33,7 +32,6 @@ Runs = Annotated[
     typer.Argument(
         metavar="[RUN]...",
         help="Runs to show on one page, the first is the base; all of the store, the best finished is the base.",
-        autocompletion=complete_run,
     ),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write.", show_default="report.html")]

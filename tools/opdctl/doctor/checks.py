@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from opdctl.doctor.rendered import Reference, Tree
 from opdctl.doctor.report import Check, bad, good, warning
+from opdctl.kube.client import DEFAULT_CLASS
 from opdctl.kube.secrets import make_pull_secret, make_secret
 
 APPLY_MANIFESTS = "an admin applies manifests/cluster"
@@ -22,7 +23,6 @@ INSTALL_KUBERAY = (
     "--create-namespace -f manifests/cluster/operator-values.yaml"
 )
 _WATCH = re.compile(r"^--?watch-namespace(?:=(.*))?$")
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PULL_TYPES = {"kubernetes.io/dockerconfigjson": ".dockerconfigjson", "kubernetes.io/dockercfg": ".dockercfg"}
 # Storage that one node at a time mounts: the drivers of the clouds' disks, of node-local folders and of Ceph's block devices.
 BLOCK_PROVISIONERS = (
@@ -36,7 +36,7 @@ S3_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FIL
 _MAKE = {
     "ConfigMap": "kubectl create configmap {name} -n {namespace} --from-literal={key}=...",
     "ServiceAccount": "kubectl create serviceaccount {name} -n {namespace}",
-    "Claim": "make it, or apply manifests/cluster with components/claims (`opdctl stage` fills it), or correct {path}",
+    "Claim": "make it, or apply manifests/cluster with components/claims (manifests/stage.yaml fills it), or correct {path}",
 }
 
 

@@ -26,7 +26,7 @@ from opdctl.doctor.checks import (
 )
 from opdctl.doctor.rendered import Reference, groups_of, wanted, where
 from opdctl.doctor.report import Check, bad, good, unseen, warning
-from opdctl.kube.client import KubeApi, Tree
+from opdctl.kube.client import CLASSES, KUEUE, KubeApi, Tree
 from opdctl.kube.dry_run import dry_run, is_over_quota, rendered_objects
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError, ClusterUnreachable
 from opdctl.kube.events import explain
@@ -45,8 +45,6 @@ RIGHTS = (
 )
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayjobs.ray.io"
 DEPLOYMENTS = "/apis/apps/v1/deployments"
-CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
-KUEUE = "kueue.x-k8s.io"
 QUEUE_LABEL = f"{KUEUE}/queue-name"
 PATHS = {"Secret": "secrets", "PullSecret": "secrets", "ConfigMap": "configmaps", "ServiceAccount": "serviceaccounts",
          "Claim": "persistentvolumeclaims"}  # fmt: skip

@@ -16,7 +16,7 @@ from opdctl.doctor.report import Check, warning
 from opdctl.kube.dry_run import rendered_objects
 
 _FIX = (
-    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (`opdctl stage` fills one); "
+    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (manifests/stage.yaml fills one); "
     "nothing to mend where the image itself has it"
 )
 
