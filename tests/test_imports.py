@@ -80,11 +80,11 @@ LAYERS = (
 # Names that people type or write into their files: they stand where they always stood, and may use what is above them.
 ENTRIES = {"agent.make_database", "agent.reward", "agent.tools", "data.prepare_agent_data"}
 TOOL_LAYERS = (
-    ("errors", "redact", "forward"),
+    ("errors", "redact"),
     ("console", "kube"),
-    ("chart", "local", "stage"),
+    ("chart", "local"),
     ("runs",),
-    ("completion", "doctor", "logs", "report"),
+    ("doctor", "logs", "report"),
     ("submit",),
     ("commands",),
     ("cli",),

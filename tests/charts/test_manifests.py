@@ -10,6 +10,7 @@ from tests.charts.test_conformance import EVERYTHING, conform
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
+from opd.config.cluster.lifecycle import DNS_NAMESPACES, OWN_LINKS
 
 pytestmark = pytest.mark.cluster
 
@@ -53,6 +54,20 @@ def test_every_object_is_valid(folder, tmp_path):
     verdicts = conform(tmp_path)
     assert len(verdicts) >= 8
     assert [item for item in verdicts if item[2] != "statusValid"] == []
+
+
+def test_the_job_that_fills_a_claim_is_valid_and_reaches_what_a_run_s_pods_do(tmp_path):
+    text = (ROOT / "manifests/stage.yaml").read_text()
+    (tmp_path / "stage.yaml").write_text(text)
+    assert [item[2] for item in conform(tmp_path)] == ["statusValid"] * 2
+    job, policy = yaml.safe_load_all(text)
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    resolvers, outside = (rule["to"] for rule in policy["spec"]["egress"])
+    [names] = resolvers[0]["namespaceSelector"]["matchExpressions"]
+    assert tuple(names["values"]) == DNS_NAMESPACES
+    blocks = [peer["ipBlock"] for peer in outside if "ipBlock" in peer]
+    assert {block["cidr"]: block["except"] for block in blocks} == {cidr: [own] for cidr, own in OWN_LINKS.items()}
 
 
 def test_the_namespace_enforces_restricted():

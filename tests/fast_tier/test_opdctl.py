@@ -6,6 +6,7 @@ import pytest
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import end, pods, reached
+from tests.fast_tier.tier import ROOT
 
 NAMESPACE = "opdctl"
 # The tier has volumes for three claims of a namespace's runs: all runs but one share a claim.
@@ -45,7 +46,6 @@ def test_a_run_from_submit_over_cancel_and_resume_to_delete(tier, tool):
     assert "run life is live: running" in refused(tool.submit("quickstart", name=run))
     assert "seed: 1 -> 2" in refused(tool.submit("quickstart", "--set", "seed=2", name=run), code=2)
     assert "is live" in refused(tool("delete", run))
-    assert "cannot be suspended: it has deletion rules" in refused(tool("suspend", run))
 
     claim = tier.admin.get("persistentvolumeclaim", f"{run}-checkpoints", namespace=NAMESPACE)
     assert "life  cancelled" in good(tool("cancel", run))
@@ -100,15 +100,16 @@ def test_a_stopped_run_that_holds_its_cluster_is_shouted(tier, tool):
     good(tool("delete", run))
 
 
-def test_a_suspendable_run_is_suspended_and_resumed(tier, tool):
+def test_a_suspended_run_is_refused_with_the_patch_that_resumes_it(tier, tool):
     run = "pause"
     good(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
     before = reached(tier, NAMESPACE, run, "Running")
-    assert "is not suspended" in refused(tool("resume", run))
-    assert "pause  suspended" in good(tool("suspend", run))
-    assert not pods(tier, NAMESPACE, run)
-    assert "`opdctl resume pause` lets it go on" in refused(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
-    good(tool("resume", run))
+    patch = ("patch", "rayjob", run, "-n", NAMESPACE, "--type=merge", "-p")
+    tier.user(NAMESPACE).run(*patch, '{"spec": {"suspend": true}}')
+    reached(tier, NAMESPACE, run, "Suspended")
+    tier.admin.until("its pods are gone", lambda: not pods(tier, NAMESPACE, run))
+    assert "`kubectl patch rayjob pause" in refused(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
+    tier.user(NAMESPACE).run(*patch, '{"spec": {"suspend": false}}')
     assert reached(tier, NAMESPACE, run, "Running")["rayClusterName"] != before["rayClusterName"]
     good(tool("cancel", run))
     good(tool("delete", run))
@@ -142,30 +143,17 @@ def test_the_api_server_s_own_refusal_stops_a_submit_before_anything_is_installe
     assert "release: not found" in tier.helm(NAMESPACE, "status", "unsafe").stderr
 
 
-def test_stage_fills_a_claim_by_a_job_that_is_admitted_and_followed_to_its_end(tier, tool):
-    words = ("stage", "s3://bucket/models/m", "--claim", "models", "--image", "opd:dev", "--local-image")
-    assert "claim nothing is not in namespace" in refused(tool(*words[:3], "nothing", *words[4:]))
-    following = tool.start(*words)
-
-    def pod():
-        return [one for one in tier.admin.items("pods", namespace=NAMESPACE, selector="opd/stage")
-                if one["status"].get("phase") == "Running"]  # fmt: skip
-
-    [made] = tier.admin.until("its pod runs", pod)
+def test_the_job_that_fills_a_claim_is_admitted_with_its_policy(tier, tool):
+    tier.user(NAMESPACE).run("create", "-n", NAMESPACE, "-f", str(ROOT / "manifests/stage.yaml"))
+    [made] = tier.admin.until(
+        "its pod is there", lambda: tier.admin.items("pods", namespace=NAMESPACE, selector="opd/stage")
+    )
     assert made["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == "models"
-
-    def policies():  # made by a second request, after the Job
-        found = tier.admin.items("networkpolicies", namespace=NAMESPACE)
-        return [one for one in found if one["metadata"]["name"].startswith("stage-")]
-
-    [policy] = tier.admin.until("its policy is there", policies)
-    assert policy["spec"]["podSelector"]["matchLabels"]["opd/stage"] == made["metadata"]["labels"]["opd/stage"]
-    assert "is at work already" in good(tool(*words, "--no-wait"))
-    made["status"] |= {"phase": "Succeeded"}
-    tier.admin.run("replace", "--subresource=status", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(made))
-    out, err = following.communicate(timeout=120)
-    assert following.returncode == 0, err
-    assert "done" in out
+    policies = tier.admin.items("networkpolicies", namespace=NAMESPACE)
+    assert [one["spec"]["podSelector"]["matchLabels"] for one in policies if "opd/stage" in one["metadata"].get("labels", {})] == [
+        {"opd/stage": made["metadata"]["labels"]["opd/stage"]}
+    ]  # fmt: skip
+    tier.user(NAMESPACE).run("delete", "jobs", "-l", "opd/stage", "-n", NAMESPACE)
 
 
 def test_list_shows_the_live_runs_of_the_namespace_with_their_gpus(tier, tool):

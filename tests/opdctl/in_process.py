@@ -15,8 +15,7 @@ def invoke(*words: object) -> int:
         raise SystemExit(code)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("opdctl.console", "opdctl.commands.report"):
-            patch.setattr(f"{module}.leave_at_once", leave)
+        patch.setattr("opdctl.console.leave_at_once", leave)
         try:
             return run_guarded(lambda: cli._invoke([str(word) for word in words]))
         except SystemExit as end:

@@ -47,18 +47,17 @@ def corner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def calls() -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Over two hundred calls: (environment, words); `@` stands for the corner."""
+    """Nearly two hundred calls: (environment, words); `@` stands for the corner."""
     files = ["@/none.yaml", "@/list.yaml", "@/broken.yaml", "@/binary.yaml", "@/empty.yaml", "@/wrong.yaml", "@", "", "@/file/x.yaml"]  # fmt: skip
     for command, file in itertools.product(["render", "submit", "doctor", "run", "status"], files):
         yield {}, [command, file, *(["--no-cluster"] if command == "doctor" else [])]
     kubeconfigs = ["kube-broken", "kube-list", "kube-empty", "kube-wrong", "kube-away"]
-    ofcluster = ["status r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
-                 "submit @/exp.yaml", "list", "describe r", "top r", "stage hub/m --claim c --image i --local-image", "doctor -n x"]  # fmt: skip
+    ofcluster = ["status r", "logs r", "wait r", "cancel r", "delete r", "collect r",
+                 "submit @/exp.yaml", "list", "doctor -n x"]  # fmt: skip
     for kubeconfig, words in itertools.product(kubeconfigs, ofcluster):
         yield {"KUBECONFIG": f"@/{kubeconfig}"}, words.split()
     stores = ["@/nowhere", "@/file", "@/file/x", "://", "s3://user:secret@b/p", "nope://x", ""]
-    ofstore = ["status r", "logs r", "wait r --timeout 60", "collect r", "list", "pull r", "compare a b", "report r",
-               "top r"]  # fmt: skip
+    ofstore = ["status r", "logs r", "wait r --timeout 60", "collect r", "list", "pull r", "compare a b", "report r"]  # fmt: skip
     for store, words in itertools.product(stores, ofstore):
         yield {}, [*words.split(), "--store", store, *(["--no-cluster"] if words.split()[0] in ("status", "logs", "wait") else [])]  # fmt: skip
     numbers = [
@@ -93,7 +92,7 @@ def test_no_awkward_call_ends_with_a_traceback(inside: Callable, corner: Path) -
         if done.returncode not in CODES or (done.returncode and not is_told):
             wrong.append(f"{variables} opdctl {' '.join(filled)}: {done.returncode} {done.stderr}")
     assert wrong == []
-    assert number >= 200
+    assert number >= 190
     assert walked >= {command.name for command in app.registered_commands}
 
 
@@ -122,7 +121,7 @@ def test_a_malformed_kubeconfig_is_the_cause_that_is_named(
     assert name in done.stderr.splitlines()[0]
 
 
-@pytest.mark.parametrize("words", ["status r", "logs r", "wait r", "delete r", "cancel r", "dashboard r", "resume r"])
+@pytest.mark.parametrize("words", ["status r", "logs r", "wait r", "delete r", "cancel r"])
 def test_a_cluster_that_is_away_is_the_first_thing_said_and_a_failure(
     inside: Callable, corner: Path, words: str
 ) -> None:
@@ -229,28 +228,14 @@ def test_wrong_usage_of_every_command_is_exit_code_2_and_one_line_with_the_cause
 
 @pytest.mark.parametrize(
     "words",
-    ["status r", "describe r", "logs r", "wait r", "cancel r", "suspend r", "resume r", "delete r", "dashboard r", "collect r",
-     "pull r", "compare r s", "report r", "list", "top", "top r", "submit @/exp.yaml", "doctor @/exp.yaml",
-     "stage hub/m --claim c --image i --local-image"],
+    ["status r", "logs r", "wait r", "cancel r", "delete r", "collect r",
+     "pull r", "compare r s", "report r", "list", "submit @/exp.yaml", "doctor @/exp.yaml"],
 )  # fmt: skip
 def test_what_does_not_answer_is_exit_code_1_of_every_command(inside: Callable, corner: Path, words: str) -> None:
     filled = words.replace("@", str(corner)).split()
     done = inside(*filled, "-n", "x", KUBECONFIG=str(corner / "kube-away"))
     assert done.returncode == 1, done.stderr
     assert "127.0.0.1:1" in done.stderr.splitlines()[0] if done.stderr else "MISSING" in done.stdout
-
-
-@pytest.mark.parametrize("ref", ["opd", "registry.example/opd:latest", "registry.example/opd@sha256:0123"])
-def test_an_image_to_stage_with_is_named_by_its_digest_as_that_of_a_run(
-    inside: Callable, corner: Path, ref: str
-) -> None:
-    words = ("stage", "hub/m", "--claim", "c", "-n", "x", "--image")
-    done = inside(*words, ref, KUBECONFIG=str(corner / "kube-away"))
-    error, fix = done.stderr.splitlines()
-    assert (done.returncode, "an image is named by its digest" in error) == (2, True)
-    assert "--local-image" in fix
-    good = inside(*words, DIGEST, KUBECONFIG=str(corner / "kube-away"))
-    assert "digest" not in good.stderr
 
 
 def test_version_and_the_short_help_are_understood(inside: Callable) -> None:

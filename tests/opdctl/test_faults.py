@@ -13,20 +13,19 @@ HISTORY = [{1: {"opd/loss": 2.0}, 2: {"opd/loss": 1.0, "fault/lr-zero": 2.0}, 3:
            {3: {"opd/loss": 1.0, "fault/answers-cut": 0.0}}]  # fmt: skip
 
 
-def test_what_the_monitor_named_stands_in_status_describe_report_and_collect(
+def test_what_the_monitor_named_stands_in_status_report_and_collect(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
     make_run("r", attempts=HISTORY)
     inside("report", "r", "--store", store, "-o", tmp_path / "page.html")
-    shown = [inside(command, "r", "--store", store).stdout for command in ("status", "describe")]
-    for text in [*shown, (tmp_path / "page.html").read_text()]:
+    for text in [inside("status", "r", "--store", store).stdout, (tmp_path / "page.html").read_text()]:
         assert "fault since step 2: the learning rate is 0 (lr-zero); look at" in text
         assert "(answers-cut)" not in text, "gone since"
     [run] = json.loads(inside("collect", "r", "--store", store, "--format", "json").stdout)["runs"]
     assert [(fault["name"], fault["since"]) for fault in run["faults"]] == [("lr-zero", 2)]
 
 
-def test_what_the_first_step_showed_of_the_teacher_is_described_and_reported(
+def test_what_the_first_step_showed_of_the_teacher_is_reported(
     inside: Callable, make_run: Callable, store: Path, tmp_path: Path
 ) -> None:
     make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}])
@@ -36,8 +35,4 @@ def test_what_the_first_step_showed_of_the_teacher_is_described_and_reported(
     page = (tmp_path / "page.html").read_text()
     assert "<td>entropy</td>" in page
     assert "the teacher has &lt;b&gt;4.7&lt;/b&gt;" in page
-    text = inside("describe", "r", "--store", store).stdout
-    assert "the teacher has <b>4.7</b>" in text
-    assert "\x1b[31m" not in text + page
-    told = json.loads(inside("describe", "r", "--store", store, "-o", "json").stdout)["preflight"]
-    assert [(line["name"], line["verdict"]) for line in told] == [("entropy", "warning")]
+    assert "\x1b[31m" not in page

@@ -13,8 +13,8 @@ import pytest
 from tests.fast_tier.nodes import NODES
 
 import gotools
+from opdctl.chart.starting import gpu_types
 from opdctl.chart.values import load_experiments
-from opdctl.doctor.offers import gpu_types
 
 from .conftest import PYTHON_PATH
 

@@ -8,14 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from opdctl import console
 from opdctl.commands import (
     cancel,
     collect,
     compare,
-    dashboard,
     delete,
-    describe,
     doctor,
     explain,
     init,
@@ -24,13 +21,9 @@ from opdctl.commands import (
     pull,
     render,
     report,
-    resume,
     run,
-    stage,
     status,
     submit,
-    suspend,
-    top,
     wait,
 )
 from opdctl.console import run_guarded, speak_plainly
@@ -78,17 +71,11 @@ app.command("submit")(submit.submit)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
-app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
-app.command("suspend")(suspend.suspend)
-app.command("resume")(resume.resume)
 app.command("delete")(delete.delete)
-app.command("dashboard")(dashboard.dashboard)
-app.command("stage")(stage.stage)
 app.command("list")(list_runs.list_runs)
-app.command("top")(top.top)
 app.command("collect")(collect.collect)
 app.command("pull")(pull.pull)
 app.command("compare")(compare.compare)
@@ -116,10 +103,6 @@ def _invoke(arguments: list[str]) -> int:
         raise usage_error(
             " ".join(error.format_message().split()), fix=f"`{path} --help` says what it takes"
         ) from error
-    except SystemExit as end:  # the shell's completion ends so, and nobody waits for whom it has asked
-        code = end.code if isinstance(end.code, int) else EXIT_OK
-        console.leave_at_once(code)
-        return code
     if not arguments:
         return EXIT_USAGE
     return code if isinstance(code, int) else EXIT_OK

@@ -29,6 +29,7 @@ StoreUrl = Annotated[
     str | None,
     typer.Option("--store", envvar="OPDCTL_STORE", metavar="URL", help="Folder or fsspec URL that holds the runs."),
 ]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Read everything again and keep nothing.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the run; the kubeconfig context's by default.")

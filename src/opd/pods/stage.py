@@ -1,6 +1,6 @@
 """`python -m opd.pods.stage SOURCE --to FOLDER`: a store URL or a Hugging Face repository into a folder of a claim, verified.
 
-What `opdctl stage` runs in its Job. A second start fetches only what is missing; `.opd-staged.json` appears last and says
+manifests/stage.yaml runs it in a Job. A second start fetches only what is missing; `.opd-staged.json` appears last and says
 what the folder holds.
 """
 

@@ -88,13 +88,13 @@ def _fetched(folder: Path) -> tuple[bool, str]:
 
 
 def _staged(folder: Path) -> tuple[bool, str]:
-    lines = text(folder, STAGED).strip().splitlines()  # standard error, with the claim that was made, stands behind it
-    done = [line for line in lines if line.endswith("  done")]
+    lines = text(folder, STAGED).strip().splitlines()
+    done = [line for line in lines if " holds " in line]
     return len(done) == 1, "; ".join(done) or lines[-1]
 
 
 PROMISES: dict[str, Look] = {
-    "opdctl stage fills the claim": _staged,
+    "the Job of manifests/stage.yaml fills the claim": _staged,
     **{f"{run}: the RayJob SUCCEEDED": ended(run) for run in RUNS},
     "from-claim: head and worker read the claim": _on_claim,
     "from-store: head and worker fetched and verified the archive": _fetched,

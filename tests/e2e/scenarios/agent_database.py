@@ -1,4 +1,4 @@
-"""opd-agent over an imported database in DeepPlanning's layout: on a claim that the tool fills, and as an archive of the store."""
+"""opd-agent over an imported database in DeepPlanning's layout: on a claim that a Job fills, and as an archive of the store."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from tests.e2e.cluster.tenancy import NAMESPACE
 from tests.e2e.promises.agent_database import EXPECTED, STAGED, TRAJECTORIES
 from tests.e2e.promises.common import override
 from tests.e2e.scenarios.run import EXPERIMENTS, OVERRIDES, Run
-from tests.e2e.scenarios.scene import PREFIX, Scene
+from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 from tests.gpu_smoke import planner
 
 from opd.agent.trajectories import file_key
 from opd.config.verl.hydra_text import hydra_value
 from opd.data.prepare_agent_data import TRAIN_FILE, val_file
-from opdctl.stage.job import STAGE_LABEL
 
 EXPERIMENT = EXPERIMENTS / "opd-agent-quickstart.yaml"
 LAYERS = (OVERRIDES / "worker.yaml", OVERRIDES / "agent-database.yaml")
@@ -31,6 +30,7 @@ SCRIPT = "++actor_rollout_ref.rollout.engine_kwargs.cpu.script.assistant"
 _CLAIM, _FOLDER = "tool-database", "deepplanning"
 _INPUTS = f"{BUCKET}/inputs/{_FOLDER}"
 _ARCHIVE = "deepplanning.tar.gz"
+_STAGE, _STAGE_LABEL = ROOT / "manifests/stage.yaml", "opd/stage"
 
 
 class Inputs(NamedTuple):
@@ -87,7 +87,7 @@ def play(scene: Scene) -> None:
         for run_name, sets in volumes(inputs).items():
             _submit(scene, run_name, script, sets)
     # Its pod stays for a day, and later scenarios wait for a namespace without pods.
-    scene.user.run("delete", "jobs", "-l", STAGE_LABEL, "-n", NAMESPACE)
+    scene.user.run("delete", "jobs,networkpolicies", "-l", _STAGE_LABEL, "-n", NAMESPACE)
     scene.user.run("delete", "persistentvolumeclaim", _CLAIM, "-n", NAMESPACE, "--wait=false")
 
 
@@ -100,12 +100,24 @@ def _upload(scene: Scene, inputs: Inputs) -> None:
 
 
 def _fill_claim(scene: Scene) -> None:
-    """As a person does: `opdctl stage` from the store, the claim made on the way."""
-    ports = [str(port) for port in override("common.yaml", "cluster", "networkPolicy")["egress"][0]["ports"]]
-    words = ["stage", f"s3://{_INPUTS}/database", "--claim", _CLAIM, "--create-claim", "1Gi", "--folder", _FOLDER]
-    words += ["--site", str(scene.image), "--store-secret", S3_SECRET, "-n", NAMESPACE]
-    words += [word for port in ports for word in ("--port", port)]
-    scene.evidence.text(STAGED, Run(scene, "opd-agent", "stage").opdctl(*words, timeout_s=600))
+    """Fill the claim as a person does: by the Job of manifests/stage.yaml, with its image, claim, source and folder set."""
+    ports = override("common.yaml", "cluster", "networkPolicy")["egress"][0]["ports"]
+    job, policy = yaml.safe_load_all(_STAGE.read_text())
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    container["image"] = yaml.safe_load(scene.image.read_text())["cluster"]["image"]["ref"]
+    container["imagePullPolicy"] = "Never"
+    container["command"][3:] = [f"s3://{_INPUTS}/database", "--to", f"/claim/{_FOLDER}"]
+    container["envFrom"] = [{"secretRef": {"name": S3_SECRET}}]
+    pod["volumes"][0]["persistentVolumeClaim"]["claimName"] = _CLAIM
+    policy["spec"]["egress"][1]["ports"] = [{"protocol": "TCP", "port": port} for port in (443, *ports)]
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": _CLAIM},
+             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
+    scene.user.create([claim, job, policy], namespace=NAMESPACE)
+    scene.user.run(
+        "wait", "--for=condition=complete", "jobs", "-l", _STAGE_LABEL, "-n", NAMESPACE, "--timeout=600s", timeout_s=620
+    )
+    scene.evidence.text(STAGED, scene.user.run("logs", "-l", _STAGE_LABEL, "-n", NAMESPACE, "--tail=-1"))
 
 
 def _submit(scene: Scene, name: str, script: Path, sets: tuple[str, ...]) -> None:

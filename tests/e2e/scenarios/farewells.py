@@ -33,19 +33,24 @@ def evicted_preempted(scene: Scene) -> None:
 
 
 def suspended_resumed(scene: Scene) -> None:
-    """`opdctl suspend` and `opdctl resume` of a run whose lifecycle allows it."""
+    """A RayJob is suspended and resumed by its `spec.suspend`, as its lifecycle allows."""
     run = Run(scene, "opd", "suspended")
     with run.recorded():
         install(run, sets=_SUSPENDABLE)
         with run.followed():
             run.until_step(3)
-            scene.evidence.text("suspend.txt", run.opdctl("suspend", run.name, "-n", NAMESPACE, timeout_s=400))
+            _suspend(scene, run, is_suspended=True)
             run.until_no_pods()
             scene.evidence.tree("while-suspended.json", {"pods": run.all_pods(), "rayjob": run.rayjob()})
             scene.evidence.tree(RESUMED, {"time": time.time()})
-            scene.evidence.text("resume.txt", run.opdctl("resume", run.name, "-n", NAMESPACE))
+            _suspend(scene, run, is_suspended=False)
             run.until_ended()
     run.uninstall()
+
+
+def _suspend(scene: Scene, run: Run, *, is_suspended: bool) -> None:
+    patch = json.dumps({"spec": {"suspend": is_suspended}})
+    scene.user.run("patch", "rayjob", run.name, "-n", NAMESPACE, "--type=merge", "-p", patch)
 
 
 def uninstalled(scene: Scene) -> None:

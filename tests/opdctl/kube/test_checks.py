@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from opdctl.doctor.check_objects import check_claim, check_class, check_pull_secret, check_reference, check_store_keys
-from opdctl.doctor.checks import check_kuberay, check_namespace, check_operator, check_rights
+from opdctl.doctor.checks import (
+    check_claim,
+    check_class,
+    check_kuberay,
+    check_namespace,
+    check_operator,
+    check_pull_secret,
+    check_reference,
+    check_rights,
+    check_store_keys,
+)
 from opdctl.doctor.rendered import Reference, where
 from opdctl.kube.errors import refusal
 from opdctl.redact import redact
@@ -135,39 +144,30 @@ def claim(*modes: str, phase: str = "Bound") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("modes", "nodes", "is_read_only", "state"),
+    ("modes", "num_pods", "is_read_only", "state"),
     [
-        (("ReadWriteMany",), {"a", "b"}, False, "ok"),
-        (("ReadOnlyMany",), {"a", "b"}, True, "ok"),
-        (("ReadOnlyMany",), {"a", "b"}, False, "MISSING"),
-        (("ReadWriteOnce",), {"a", "b"}, False, "MISSING"),
-        (("ReadWriteOnce",), {"a"}, False, "ok"),
-        (("ReadWriteOnce",), set(), False, "MISSING"),
-        (("ReadWriteOncePod",), {"a"}, False, "MISSING"),
+        (("ReadWriteMany",), 3, False, "ok"),
+        (("ReadOnlyMany",), 3, True, "ok"),
+        (("ReadOnlyMany",), 3, False, "warning"),
+        (("ReadWriteOnce",), 3, False, "warning"),
+        (("ReadWriteOnce",), 1, False, "ok"),
+        (("ReadWriteOncePod",), 3, False, "MISSING"),
     ],
 )
-def test_a_claim_can_be_mounted_on_every_node_that_its_pods_are_on(
-    modes: tuple, nodes: set, is_read_only: bool, state: str
+def test_a_claim_can_be_mounted_by_all_pods_that_name_it(
+    modes: tuple, num_pods: int, is_read_only: bool, state: str
 ) -> None:
-    check = check_claim(claim(*modes), name="c", path="p", num_pods=3, nodes=nodes, is_read_only=is_read_only, storage_class=None, knows_classes=True)  # fmt: skip
+    item = Reference(kind="Claim", name="c", is_read_only=is_read_only)
+    check = check_claim(item, claim(*modes), path="p", num_pods=num_pods)
     assert check.state == state
+    assert check.message.startswith("claim c (p)")
 
 
-@pytest.mark.parametrize(
-    ("storage_class", "knows_classes", "state"),
-    [
-        ({"volumeBindingMode": "WaitForFirstConsumer"}, True, "ok"),
-        ({}, True, "MISSING"),
-        (None, True, "MISSING"),
-        (None, False, "warning"),
-    ],
-)
-def test_a_claim_that_is_pending_waits_for_its_first_pod_or_for_ever(
-    storage_class: dict | None, knows_classes: bool, state: str
-) -> None:
-    check = check_claim(claim("ReadWriteMany", phase="Pending"), name="c", path="p", num_pods=3, nodes={"a", "b"}, is_read_only=False,
-                        storage_class=storage_class, knows_classes=knows_classes)  # fmt: skip
-    assert check.state == state
+def test_a_claim_that_is_not_bound_is_a_warning_with_its_phase() -> None:
+    check = check_claim(Reference(kind="Claim", name="c"), claim("ReadWriteMany", phase="Lost"), path="p", num_pods=3)
+    assert check.state == "warning"
+    assert "is Lost" in check.message
+    assert "kubectl describe pvc c" in check.fix
 
 
 def storage_class(name: str, provisioner: str, *, is_default: bool = False) -> dict[str, Any]:

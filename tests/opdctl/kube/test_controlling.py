@@ -7,15 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kubernetes import client
 
 from opdctl.errors import ToolError
-from opdctl.kube.client import KubeApi
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun
-from opdctl.kube.waiting import pod_lines
-from opdctl.runs import control as controlling
-from opdctl.runs.control import refuse_resume, refuse_suspend, require_job, what_is_saved
+from opdctl.runs.control import require_job, what_is_saved
 from opdctl.runs.end import job_end
 from opdctl.runs.record import RunRecord
 
@@ -28,46 +24,10 @@ def with_checkpoints(*steps: int, last_step: int = 12) -> RunRecord:
     return dataclasses.replace(RECORD, checkpoints=entries, last_step=last_step)
 
 
-def test_only_a_live_suspendable_run_outside_a_queue_is_suspended(rayjob: Callable) -> None:
-    refuse_suspend(read_job(rayjob(suspendable=True, jobDeploymentStatus="Running")))
-    for tree, why in (
-        (rayjob(jobDeploymentStatus="Running"), "deletion rules"),
-        (rayjob(suspendable=True, queue="team", jobDeploymentStatus="Running"), "Kueue"),
-        (rayjob(suspendable=True, jobDeploymentStatus="Failed"), "has ended"),
-        (rayjob(suspendable=True, queue="team", jobDeploymentStatus="Failed"), "has ended"),
-        (rayjob(suspendable=True, deleting=True), "has ended"),
-    ):
-        with pytest.raises(ToolError, match=why):
-            refuse_suspend(read_job(tree))
-
-
-def test_only_a_suspended_run_outside_a_queue_is_resumed(rayjob: Callable) -> None:
-    refuse_resume(read_job(rayjob(suspendable=True, suspend=True, jobDeploymentStatus="Suspended")))
-    for tree, why in (
-        (rayjob(suspendable=True, jobDeploymentStatus="Running"), "is not suspended"),
-        (rayjob(suspendable=True, suspend=True, queue="team", jobDeploymentStatus="Suspended"), "Kueue"),
-        (rayjob(jobDeploymentStatus="Failed"), "has ended"),
-    ):
-        with pytest.raises(ToolError, match=why):
-            refuse_resume(read_job(tree))
-
-
 def test_a_run_without_a_rayjob_is_told_how_it_goes_on() -> None:
     with pytest.raises(ToolError, match="no RayJob r in namespace opd") as caught:
         require_job(ClusterRun(job=None), "r", "opd")
     assert "opdctl submit" in caught.value.fix
-
-
-def test_a_run_counts_as_suspended_when_its_pods_are_gone_too(
-    rayjob: Callable, pod: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = read_job(rayjob(suspendable=True, suspend=True, jobDeploymentStatus="Suspended"))
-    pods = pod_lines([pod("head", deleting=True)], [])
-    looks = iter([ClusterRun(job=job, pods=pods), ClusterRun(job=job, pods=pods), ClusterRun(job=job)])
-    monkeypatch.setattr(controlling, "look", lambda api, run_id: next(looks))
-    api = KubeApi(client.ApiClient(), namespace="opd", context=None)
-    assert controlling.wait_for_phase(api, "r", ["suspended"], timeout_s=60, poll_s=0).phase == "suspended"
-    assert list(looks) == []
 
 
 def test_what_is_saved_is_the_newest_checkpoint_and_what_is_computed_again() -> None:

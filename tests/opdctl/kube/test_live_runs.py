@@ -16,7 +16,7 @@ from kubernetes import client
 from tests.fast_tier.nodes import NODES
 
 from opd.store.local import LocalStore
-from opdctl.doctor.offers import look_at_offers
+from opdctl.chart.starting import look_at_offers
 from opdctl.kube.client import KubeApi
 from opdctl.kube.errors import refusal
 from opdctl.runs.overview import live_runs, rows
@@ -96,7 +96,7 @@ def test_all_namespaces_are_asked_at_once_and_told_apart(serve: Callable, rayjob
 
 @pytest.mark.parametrize(
     ("words", "store"),
-    [(("top", "-n", "opd"), None), (("top",), None), (("list", "-n", "opd"), None),
+    [(("list", "-n", "opd"), None),
      (("list", "-l", "opd/kind=eval"), "s3://bucket/of-another-run")],
 )  # fmt: skip
 def test_a_namespace_without_such_runs_is_no_error(

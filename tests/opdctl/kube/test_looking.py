@@ -17,7 +17,7 @@ from tests.charts.helm import DIGEST, SITES
 from gotools import find
 from opdctl.chart import helm
 from opdctl.chart.values import load_experiments
-from opdctl.doctor.doctor import check_cluster
+from opdctl.doctor.cluster import check_cluster
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.submit.names import Decision
@@ -92,7 +92,7 @@ def test_what_groups_and_volumes_share_is_read_once(
     chart = helm.find_chart("opd", ROOT / "charts")
     text = helm.template(item, chart=chart, namespace="opd", timeout_s=60)
     checks = check_cluster(api, item, text)
-    assert {check.name for check in checks} >= {"placement", "claim"}
+    assert {check.name for check in checks} >= {"storage", "claim"}
     assert any("/persistentvolumeclaims/shared" in path for path in counted)
     assert any("/storageclasses" in path for path in counted)
     assert {path: number for path, number in counted.items() if number > 1} == {}

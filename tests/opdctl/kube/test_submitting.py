@@ -41,7 +41,8 @@ def test_a_live_run_is_refused(deployment: str, rayjob: Callable) -> None:
     with pytest.raises(ToolError, match="run r is live") as caught:
         decide(name(cluster=ClusterRun(job=job), release="deployed"), SPEC)
     assert caught.value.exit_code == 1
-    assert "opdctl" in caught.value.fix
+    wanted = "kubectl patch rayjob r --type=merge" if deployment == "Suspended" else "opdctl"
+    assert wanted in caught.value.fix
 
 
 def test_a_run_that_kueue_holds_back_is_not_said_to_be_resumed_by_hand(rayjob: Callable) -> None:

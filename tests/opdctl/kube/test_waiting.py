@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from opdctl.kube.client import KubeApi
-from opdctl.kube.events import of_run, read_events
+from opdctl.kube.events import read_events
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun, in_the_way
 from opdctl.kube.waiting import pod_lines, why
@@ -166,37 +166,19 @@ def test_a_run_in_kueues_queue_says_what_it_waits_for_and_who_took_its_place(ray
     ]
 
 
-def test_events_of_a_run_are_those_of_its_objects_also_of_ones_that_are_gone(event: Callable) -> None:
-    trees = [
-        event("RayJob", "r", "Created", "a"),
-        event("Pod", "r-x7k2p-worker-9", "Killing", "b"),
-        event("Pod", "r-2-y-head", "Pulled", "of another run"),
-        event("RayJob", "r", "Old", "of an earlier run", at="2026-11-20T10:00:00Z"),
-    ]
-    trees[-1]["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
-    created_s = read_events([event("RayJob", "r", "", "", at="2026-11-21T10:00:00Z")])[0].last_s
-    found = of_run(read_events(trees), names=["r", "r-x7k2p"], clusters=["r-x7k2p"], since_s=created_s)
-    assert [item.message for item in found] == ["a", "b"]
-
-
-def test_status_and_describe_tell_programs_what_the_cluster_holds(
-    rayjob: Callable, pod: Callable, event: Callable
-) -> None:
+def test_status_tells_programs_what_the_cluster_holds(rayjob: Callable, pod: Callable) -> None:
     seen = ClusterRun(
         job=read_job(rayjob(jobDeploymentStatus="Running", jobStatus="RUNNING")),
         pods=pod_lines([pod(gpus=8)], []),
         blockers=["quota opd is used up"],
-        events=read_events([event("RayJob", "r", "FailedToCreateHeadPod", "no quota")]),
         experiment={"kind": "opd"},
     )
     found = Found(
         run_id="r", api=KubeApi(None, namespace="opd", context=None), in_cluster=seen, place=None, notes=["n"]
     )
     view = RunView(found=found, record=None, attempts=[], places={}, last_line="")
-    told = json.loads(json.dumps(view.description()))
+    told = json.loads(json.dumps(view.to_json()))
     assert told["store"] is None
     assert (told["cluster"]["namespace"], told["cluster"]["job"]["phase"]) == ("opd", "running")
     assert [(item["name"], item["num_gpus"]) for item in told["cluster"]["pods"]] == [("r-worker", 8)]
     assert told["cluster"]["in_the_way"] == ["quota opd is used up"]
-    assert [item["message"] for item in told["events"]] == ["no quota"]
-    assert told["spec"] == {"kind": "opd"}

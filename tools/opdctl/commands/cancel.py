@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import Run
-from opdctl.console import Context, Namespace, StoreUrl, deadline, note
+from opdctl.console import Context, Namespace, Run, StoreUrl, deadline, note
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until its pods are gone.")]
 EndTimeout = Annotated[

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import complete_run
 from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
@@ -25,7 +24,7 @@ class Format(StrEnum):
 def collect(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store.", autocompletion=complete_run),
+        typer.Argument(metavar="[RUN]...", help="Runs; by default all of the store."),
     ] = None,
     store: StoreUrl = None,
     namespace: Namespace = None,

@@ -6,21 +6,16 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import complete_run
 from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCache, StoreUrl, Timeout, deadline, progress, stdout
 from opdctl.errors import usage_error
 
 Runs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RUN RUN...]",
-        help="Two or more, the first is the base; by default all runs of the store.",
-        autocompletion=complete_run,
+        metavar="[RUN RUN...]", help="Two or more, the first is the base; by default all runs of the store."
     ),
 ]
-Base = Annotated[
-    str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.", autocompletion=complete_run)
-]
+Base = Annotated[str | None, typer.Option("--base", metavar="RUN", help="The run to compare with.")]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import Run
-from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline
+from opdctl.console import Context, Namespace, Run, StoreUrl, Timeout, deadline
 from opdctl.errors import usage_error
 
 Claim = Annotated[bool, typer.Option("--claim", help="Also delete the claim with its checkpoints, for good.")]

@@ -1,4 +1,4 @@
-"""`opdctl doctor`: will this run? Each line says what is wrong and how to mend it."""
+"""`opdctl doctor`: a run's preconditions, a line each, with the fix of what is missing."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def doctor(
     no_cluster: NoCluster = False,
     timeout: Timeout = 120.0,
 ) -> None:
-    """Will this run? Check the experiment, its store, Helm and what the chart renders, then the cluster: KubeRay and its
-    operator, rights, every object and pod on the API server, a node for every pod, quota, queue, volumes, Secrets and their
-    keys, the way to the store. Exit 1 if anything is MISSING; what you may not look at is "not checked".
+    """Check a run's preconditions: experiment, store, Helm, chart, image reference; KubeRay, rights, every object and pod on
+    the API server, queue, storage classes, claims, Secrets and their keys. Exit 1 if anything is MISSING.
 
     Example: `opdctl doctor exp.yaml --site site.yaml -n opd --image registry.example/opd@sha256:...`
     """
@@ -38,7 +37,7 @@ def doctor(
 
     from opd.config import dump_spec
     from opd.store.access import address_of
-    from opdctl.doctor.doctor import check_cluster
+    from opdctl.doctor.cluster import check_cluster
     from opdctl.doctor.held import check_held
     from opdctl.doctor.report import check_chart, check_here, check_spec, check_store, unseen
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured

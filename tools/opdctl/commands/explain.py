@@ -6,16 +6,11 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import complete_key
 from opdctl.console import note
 
 Word = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[KEY|SECTION|WORD]",
-        help="A key, a section, a variable, or a word of a description.",
-        autocompletion=complete_key,
-    ),
+    typer.Argument(metavar="[KEY|SECTION|WORD]", help="A key, a section, a variable, or a word of a description."),
 ]
 
 

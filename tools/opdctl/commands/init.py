@@ -13,7 +13,7 @@ from opdctl.console import Context, Namespace, NoCluster, Timeout, deadline, not
 from opdctl.errors import usage_error
 
 if TYPE_CHECKING:
-    from opdctl.doctor.offers import Offers
+    from opdctl.chart.starting import Offers
 
 Text = str | None
 Folder = Annotated[Path, typer.Option("--into", help="Folder for site.yaml and exp.yaml.")]
@@ -71,8 +71,7 @@ def init(
 
     from opd.config.keys import cluster_keys, spec_keys
     from opd.text import inert
-    from opdctl.chart.starting import check, secret_commands, two_trees, yaml_text
-    from opdctl.commands.asking import Answers, Interview
+    from opdctl.chart.starting import Answers, Interview, check, secret_commands, two_trees, yaml_text
 
     files = (into / "site.yaml", into / "exp.yaml")
     if taken := [str(file) for file in files if file.exists() and not force]:
@@ -150,7 +149,7 @@ def init(
 
 def _offers(namespace: str | None, context: str | None, no_cluster: bool) -> tuple[Offers, str]:
     """What the cluster offers, and the namespace; a cluster that was not asked for by name need not answer."""
-    from opdctl.doctor.offers import Offers, look_at_offers
+    from opdctl.chart.starting import Offers, look_at_offers
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.kube.errors import ClusterError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdctl.completion import Run
-from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCluster, StoreUrl, deadline, note
+from opdctl.console import DEFAULT_TIMEOUT_S, Context, Namespace, NoCluster, Run, StoreUrl, deadline, note
 from opdctl.errors import ToolError, usage_error
 
 if TYPE_CHECKING:

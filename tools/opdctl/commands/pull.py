@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import Run
-from opdctl.console import Context, Namespace, StoreUrl, Timeout, deadline, note, progress
+from opdctl.console import Context, Namespace, Run, StoreUrl, Timeout, deadline, note, progress
 from opdctl.errors import usage_error
 
 Step = Annotated[

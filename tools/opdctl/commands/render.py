@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from opdctl.completion import complete_set
 from opdctl.console import Timeout, deadline, note
 
 File = Annotated[Path, typer.Argument(metavar="EXP.yaml", help="Experiment file; with a `matrix` a sweep.")]
@@ -18,7 +17,7 @@ Site = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec.", autocompletion=complete_set),
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a key of the spec."),
 ]
 Image = Annotated[str | None, typer.Option("--image", metavar="REF", help="Image with its digest: cluster.image.ref.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for one file a run; stdout by default.")]

@@ -5,26 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from opdctl.completion import Run
-from opdctl.console import (
-    DEFAULT_TIMEOUT_S,
-    Context,
-    Namespace,
-    NoCache,
-    NoCluster,
-    StoreUrl,
-    Timeout,
-    deadline,
-    note,
-    stdout,
-)
-
-if TYPE_CHECKING:
-    from opdctl.runs.view import RunView
+from opdctl.console import deadline, note, stdout
 
 WATCH_S = 10.0
 Found = TypeVar("Found")
@@ -86,33 +71,3 @@ def look_and_show(
         if (console := stdout()).is_interactive:
             console.clear()
         show(found)
-
-
-def about_one_run(show: Callable[[RunView, Format], None]) -> Callable[..., None]:
-    """A command that looks at one run and shows it; its help is what `show` says of itself."""
-
-    def command(
-        run: Run,
-        store: StoreUrl = None,
-        namespace: Namespace = None,
-        context: Context = None,
-        no_cluster: NoCluster = False,
-        output: Output = Format.TEXT,
-        watch: Watch = False,
-        no_cache: NoCache = False,
-        timeout: Timeout = DEFAULT_TIMEOUT_S,
-    ) -> None:
-        from opdctl.runs.view import look_at
-
-        look_and_show(
-            lambda: look_at(
-                run, store=store, namespace=namespace, context=context, no_cluster=no_cluster, use_cache=not no_cache,
-                timeout_s=timeout,
-            ),
-            lambda view: show(view, output),
-            is_watching=watch,
-            timeout_s=timeout,
-        )  # fmt: skip
-
-    command.__doc__ = show.__doc__
-    return command

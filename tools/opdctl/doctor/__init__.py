@@ -1,4 +1,1 @@
-"""Will this run start, and if not, why: checks of objects, placement, shares, queues and the way to the store.
-
-What judges a cluster before a run is submitted belongs here; it reads through `opdctl.kube`.
-"""
+"""Preconditions of a run, checked before it is submitted: cluster, namespace, objects, image reference and store."""

@@ -16,7 +16,7 @@ from opdctl.doctor.report import Check, warning
 from opdctl.kube.dry_run import rendered_objects
 
 _FIX = (
-    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (`opdctl stage` fills one); "
+    "name a URL (s3://...), or a path below cluster.mounts[].path of a claim that has it (manifests/stage.yaml fills one); "
     "nothing to mend where the image itself has it"
 )
 
@@ -28,7 +28,7 @@ def check_held(spec: FileSpec, text: str) -> list[Check]:
         text: what the chart renders.
     """
     objects = rendered_objects(text)
-    group = groups_of(objects, "")[0]  # the chart gives head and workers the same volumes
+    group = groups_of(objects)[0]  # the chart gives head and workers the same volumes
     container = group.spec["containers"][0]  # Ray's own
     folder = container.get("workingDir", "/")
     made = {tree["metadata"]["name"] for tree in objects if tree["kind"] == "PersistentVolumeClaim"}

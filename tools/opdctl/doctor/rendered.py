@@ -1,4 +1,4 @@
-"""What a rendered run asks a cluster for: its pods by group, and every existing object that they name."""
+"""A rendered run: its pods by group, and every existing object that they name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opdctl.doctor.placement import Group
-from opdctl.doctor.selectors import Tree
 from opdctl.kube.client import ROLE_LABEL
 from opdctl.kube.dry_run import pods_of
+
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Equal pods of a run; `pod` is one of them, with metadata and spec."""
+
+    role: str
+    count: int
+    pod: Tree
+
+    @property
+    def spec(self) -> Any:
+        return self.pod["spec"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +35,13 @@ class Reference:
     is_read_only: bool = False
 
 
-def groups_of(objects: Sequence[Tree], namespace: str) -> list[Group]:
-    """Head, workers and submitter of the RayJob among the objects."""
+def groups_of(objects: Sequence[Tree]) -> list[Group]:
+    """Return head, workers and submitter of the RayJob among the objects."""
     found = []
     for job in (tree for tree in objects if tree["kind"] == "RayJob"):
         cluster = job["spec"]["rayClusterSpec"]
         counts = {group["groupName"]: group.get("replicas", 1) for group in cluster.get("workerGroupSpecs", ())}
         for pod in pods_of(job):
-            pod["metadata"]["namespace"] = namespace
             role = pod["metadata"]["labels"][ROLE_LABEL]
             found.append(Group(role=role, count=counts.get(role, 1), pod=pod))
     return found

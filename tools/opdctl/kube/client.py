@@ -23,6 +23,9 @@ GROUPS = {
     "workloads": "/apis/kueue.x-k8s.io/v1beta2",
 }
 CORE = "/api/v1"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+KUEUE = "kueue.x-k8s.io"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 PAGE_SIZE = 500

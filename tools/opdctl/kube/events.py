@@ -53,22 +53,6 @@ def of_object(events: Iterable[Event], kind: str, name: str) -> list[Event]:
     return [event for event in events if event.kind == kind and event.name == name]
 
 
-def of_run(events: Iterable[Event], *, names: Iterable[str], clusters: Iterable[str], since_s: float) -> list[Event]:
-    """The events about a run's objects, oldest first.
-
-    Args:
-        names: its RayJob, RayCluster and pods.
-        clusters: its Ray clusters: objects that are gone by now begin with one of their names.
-        since_s: older events speak of an earlier run of this name.
-    """
-    wanted, prefixes = set(names), tuple(f"{cluster}-" for cluster in clusters)
-    return [
-        event
-        for event in events
-        if event.last_s >= since_s and (event.name in wanted or event.name.startswith(prefixes))
-    ]
-
-
 def blockers(
     events: Iterable[Event], *, names: Iterable[str], since_s: float, overcome: Iterable[str] = ()
 ) -> list[str]:

@@ -52,7 +52,6 @@ class JobState:
     submission_mode: str
     is_suspendable: bool
     """Whether `spec.suspend` may be set: KubeRay parks a RayJob with deletion rules as ValidationFailed for good."""
-    wants_suspend: bool
     queue: str
     num_failed: int
     backoff_limit: int
@@ -101,7 +100,6 @@ def read_job(tree: Mapping[str, Any]) -> JobState:
         ray_cluster=status.get("rayClusterName", ""),
         submission_mode=spec.get("submissionMode", "K8sJobMode"),
         is_suspendable=bool(spec.get("shutdownAfterJobFinishes")) and not _rules(spec),
-        wants_suspend=bool(spec.get("suspend")),
         queue=labels.get("kueue.x-k8s.io/queue-name", ""),
         num_failed=int(status.get("failed") or 0),
         backoff_limit=int(spec.get("backoffLimit") or 0),

@@ -9,7 +9,7 @@ from typing import Any
 
 from opd.store.access import StoreAddress, address_of
 from opdctl.kube.client import RUN_LABEL, KubeApi
-from opdctl.kube.events import Event, blockers, of_run, read_events
+from opdctl.kube.events import Event, blockers, read_events
 from opdctl.kube.notice import Notice, name_of, read_notice
 from opdctl.kube.queueing import in_queue, workloads_of
 from opdctl.kube.rayjob import JobState, alarms, read_job
@@ -26,7 +26,6 @@ class ClusterRun:
     pods: list[PodLine] = field(default_factory=list)
     blockers: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
     experiment: dict[str, Any] | None = None
     """The spec that the pods read; None where the run is not installed here."""
     notice: Notice | None = None
@@ -63,12 +62,6 @@ def look(api: KubeApi, run_id: str) -> ClusterRun:
         pods=lines,
         blockers=in_the_way(job, lines, events, workloads_of(api, job)),
         alarms=alarms(job, lines),
-        events=of_run(
-            events,
-            names=[job.name, job.ray_cluster, *(pod.name for pod in lines)],
-            clusters=filter(None, [job.ray_cluster]),
-            since_s=job.created_s,
-        ),
         experiment=experiment,
         notice=notice,
     )

@@ -15,8 +15,6 @@ SHA256 = {
 }
 """Of what is not ours, as it was downloaded."""
 SCRIPTS = (UPLOT, "chart.js", "curves.js")
-LIVE_SCRIPT = "live.js"
-"""Of a page that is served while its runs go on."""
 STYLES = ("uplot-1.6.32.min.css", "report.css")
 NOTICE = "uplot-LICENSE"
 

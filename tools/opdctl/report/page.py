@@ -15,7 +15,7 @@ from opd.store.base import Store
 from opd.text import shortened, storable
 from opdctl.redact import redact
 from opdctl.report import side_by_side
-from opdctl.report.assets import LIVE_SCRIPT, NOTICE, SCRIPTS, STYLES, read
+from opdctl.report.assets import NOTICE, SCRIPTS, STYLES, read
 from opdctl.report.beside import Kept
 from opdctl.report.chart_data import chart_data
 from opdctl.report.problems import draw_problems
@@ -78,13 +78,11 @@ def render_page(
     *,
     num_samples: int,
     kept: Kept | None = None,
-    is_live: bool = False,
 ) -> str:
     """The page as HTML that UTF-8 can hold, with everything inside it.
 
     Args:
         kept: what lies beside the page, and what it shows of that.
-        is_live: it is served (`opdctl.report.live`), and asks for itself again while it is looked at.
     """
     records = [run.record for run in runs]
     is_few = len(records) <= MAX_SEPARATE_RUNS
@@ -92,7 +90,7 @@ def render_page(
     groups = group_runs(records)
     comparisons = compare_groups(groups, stores, default_metrics(records)) if len(groups) > 1 else []
     curves = chart_data(runs, groups)
-    scripts = tuple(map(read, (*SCRIPTS * bool(curves.packed), *(LIVE_SCRIPT,) * is_live)))
+    scripts = tuple(map(read, SCRIPTS * bool(curves.packed)))
     evaluations = {record.run_id: sets for record in records if (sets := (record.result or {}).get("eval"))}
     shown: dict[str, Any] = {
         "curves": curves,
@@ -107,8 +105,7 @@ def render_page(
     }
     page = _environment().get_template("report.html.j2").render(
         **shown,
-        policy=policy(scripts, is_live=is_live),
-        is_live=is_live,
+        policy=policy(scripts),
         scripts=scripts,
         styles="".join(map(read, STYLES if curves.packed else STYLES[-1:])),
         notice=read(NOTICE),

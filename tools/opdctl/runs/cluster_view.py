@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from opdctl.kube.events import Event
 from opdctl.kube.notice import Notice
 from opdctl.kube.run import ClusterRun
 from opdctl.redact import one_line, redact
@@ -50,20 +47,6 @@ def cluster_screen(run: ClusterRun, *, namespace: str, last_line: str = "") -> G
     if run.pods:
         parts.append(_pods(run))
     return Group(*parts)
-
-
-def events_table(events: Iterable[Event]) -> Sheet:
-    """What Kubernetes says about the run's objects, the newest last."""
-    lines = [
-        (
-            ago(event.last_s),
-            f"{event.kind} {event.name}",
-            Text(event.reason, style="yellow" if event.is_warning else ""),
-            redact(event.message),
-        )
-        for event in events
-    ]
-    return Sheet(names=("seen", "object", "reason", "message"), lines=lines, title="events")
 
 
 def notice_line(notice: Notice) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from opd.monitor.preflight import Line
 from opd.runs.headline import VALIDATION_PREFIX, Score
 from opdctl.redact import one_line, redact
 from opdctl.runs.layout import Sheet, facts
@@ -122,15 +121,6 @@ def status_screen(record: RunRecord, attempts: Sequence[AttemptLine]) -> Group:
     if record.detail:
         warnings.insert(0, Text(f"{record.state}: {redact(record.detail)}", style=STYLES.get(record.state, "")))
     return Group(facts(rows), table, *warnings)
-
-
-def preflight_table(lines: Sequence[Line]) -> Sheet:
-    """What the first step showed of the teacher."""
-    cells = [
-        (one_line(line.name), Text(line.verdict, style="yellow" * (line.verdict == "warning")), one_line(line.says))
-        for line in lines
-    ]
-    return Sheet(names=("looked at", "verdict", "found"), lines=cells, title="teacher's preflight, of the first step")
 
 
 def progress_line(progress: Progress) -> str:

@@ -1,12 +1,10 @@
-"""One run as it stands, from its cluster and its store together: what `status` and `describe` show."""
+"""One run from its cluster and its store together, as `status` shows it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
-from opd.monitor.preflight import Line
 from opd.runs.driver_log import LOG_FILE
 from opd.runs.manifest import step_folder
 from opd.runs.metrics import METRICS_FILE
@@ -16,7 +14,6 @@ from opdctl.runs.cache import cache_folder
 from opdctl.runs.gather import gather
 from opdctl.runs.listing import Listing
 from opdctl.runs.locate import Found, locate
-from opdctl.runs.origins import origins, preflight
 from opdctl.runs.record import RunRecord
 from opdctl.runs.state import AttemptLine, attempt_lines
 
@@ -34,22 +31,9 @@ class RunView:
     """Where its results lie: name -> URL."""
     last_line: str
     """The newest line of its log, where no store tells more."""
-    listing: Listing | None = None
-    """Its store's, where one can be read."""
-
-    @cached_property
-    def preflight(self) -> list[Line]:
-        """What the first step showed of the teacher; it reads a file of every attempt."""
-        return preflight(origins(self.listing)) if self.listing else []
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The experiment: of the run's first start, or as its pods read it; empty where neither can be read."""
-        seen = self.found.in_cluster
-        return (self.record.spec if self.record else None) or (seen.experiment if seen else None) or {}
 
     def to_json(self) -> dict[str, Any]:
-        """What `status` shows: plain values; `cluster` and `store` are null where that side was not to be asked."""
+        """Return plain values; `cluster` and `store` are null where that side was not to be asked."""
         seen, record = self.found.in_cluster, self.record
         cluster = None
         if self.found.api is not None and seen is not None and seen.is_known:
@@ -81,16 +65,6 @@ class RunView:
             "notes": self.found.notes,
         }
 
-    def description(self) -> dict[str, Any]:
-        """What `describe` shows: `to_json` with the events, the teacher's preflight and the experiment."""
-        seen = self.found.in_cluster
-        return {
-            **self.to_json(),
-            "events": [asdict(event) for event in seen.events] if seen else [],
-            "preflight": [asdict(line) for line in self.preflight],
-            "spec": self.spec,
-        }
-
 
 def look_at(
     run: str, *, store: str | None, namespace: str | None, context: str | None, no_cluster: bool, use_cache: bool,
@@ -117,7 +91,6 @@ def look_at(
         attempts=attempt_lines(listing),
         places=_places(listing, gathered.record),
         last_line="",
-        listing=listing,
     )
 
 

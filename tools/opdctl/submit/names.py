@@ -62,7 +62,7 @@ def decide(name: Name, spec: FileSpec) -> Decision:
         fix = {
             "suspended": f"Kueue lets it go on: `opdctl status {name.run_id}` says what it waits for"
             if job.queue
-            else f"`opdctl resume {name.run_id}` lets it go on",
+            else f"""`kubectl patch rayjob {name.run_id} --type=merge -p '{{"spec":{{"suspend":false}}}}'` resumes it""",
             "deleting": "wait until it is gone: its pods still save",
         }.get(job.phase, f"`opdctl status {name.run_id}` shows it; `opdctl cancel {name.run_id}` saves and ends it; "
                          "--new submits another run of this spec")  # fmt: skip

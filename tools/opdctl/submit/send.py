@@ -17,9 +17,8 @@ from opd.store.base import Store
 from opdctl.chart.helm import Where, find_chart, install, release_status, template, uninstall
 from opdctl.chart.values import Experiment
 from opdctl.console import note
-from opdctl.doctor.examination import Examination
+from opdctl.doctor.cluster import Examination, OneLook
 from opdctl.doctor.held import check_held
-from opdctl.doctor.looking import OneLook
 from opdctl.doctor.report import Check
 from opdctl.errors import EXIT_USAGE, ToolError
 from opdctl.kube.client import KubeApi

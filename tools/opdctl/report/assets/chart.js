@@ -87,7 +87,7 @@ const Chart = (() => {
   class Figure {
     // page: { groups, view, style(entity), names(), range(), zoom(range), point(step, figure) }
     constructor(chart, page) {
-      this.chart = this.next = chart;
+      this.chart = chart;
       this.page = page;
       this.isLog = false;
       this.isNear = false;
@@ -139,13 +139,6 @@ const Chart = (() => {
       if (isActive) return;
       this.hideTip();
       this.page.point(null, this);
-      if (this.next !== this.chart) this.refresh();
-    }
-
-    // Newer data, drawn at once but where somebody is reading the values.
-    take(chart) {
-      this.next = chart;
-      if (!this.isActive) this.refresh();
     }
 
     // Draws now if it is on the screen, else once it comes there.
@@ -161,7 +154,6 @@ const Chart = (() => {
     draw() {
       if (!this.isStale) return;
       this.isStale = false;
-      this.chart = this.next;
       this.uplot?.destroy();
       this.hideTip();
       const { view } = this.page;

@@ -1,6 +1,5 @@
 "use strict";
-// The section of curves: unpacks the data, keeps what is chosen (metrics, runs, smoothing, zoom), and has the charts redrawn;
-// newer data, which a served page gets as the event `chart-data`, take the place of the older.
+// The section of curves: unpacks the data, keeps what is chosen (metrics, runs, smoothing, zoom), and has the charts redrawn.
 
 (async () => {
   const MAX_COLOURED = 10; // more runs are grey, but for those that are ticked
@@ -17,7 +16,7 @@
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   }
 
-  let { runs, groups, charts } = await unpack(of("chart-data").textContent);
+  const { runs, groups, charts } = await unpack(of("chart-data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const view = { smoothing: 0, pooled: true, theme: THEMES[dark.matches ? "dark" : "light"] };
   let all, range; // steps: of all charts, and those that are shown
@@ -111,17 +110,8 @@
 
   const keyOf = (chart) => `${chart.section}: ${chart.title}`;
 
-  // Figures of all charts by section, each beside its box in the list of metrics; those that are there already stay.
+  // Figures of all charts by section, each next to its box in the list of metrics.
   function place() {
-    const kept = new Set(charts.map(keyOf));
-    for (const [key, figure] of figures) {
-      if (kept.has(key)) continue;
-      figure.element.remove();
-      figure.label.remove();
-      figures.delete(key);
-      chosen.delete(key);
-    }
-    const isNew = charts.some((chart) => !figures.has(keyOf(chart)));
     for (const chart of charts) {
       const key = keyOf(chart);
       if (!sections.has(chart.section)) {
@@ -132,26 +122,16 @@
         sections.set(chart.section, { box, grid: make(box, "div", "curves"), list });
       }
       const { grid, list } = sections.get(chart.section);
-      if (figures.has(key)) figures.get(key).take(chart);
-      else {
-        const figure = new Chart.Figure(chart, page);
-        if (chart.shown) chosen.add(key);
-        figure.label = tickBox(list, chart.title, chart.shown, (isTicked) => {
-          chosen[isTicked ? "add" : "delete"](key);
-          arrange();
-        }).label;
-        figure.label.title = chart.metric;
-        figures.set(key, figure);
-        seen.observe(figure.element);
-      }
-      if (isNew) { // in the data's order, which moves what stands already
-        grid.append(figures.get(key).element);
-        list.append(figures.get(key).label);
-      }
-    }
-    if (isNew) for (const name of new Set(charts.map((chart) => chart.section))) {
-      of("charts").append(sections.get(name).box);
-      of("metric-list").append(sections.get(name).list);
+      const figure = new Chart.Figure(chart, page);
+      if (chart.shown) chosen.add(key);
+      figure.label = tickBox(list, chart.title, chart.shown, (isTicked) => {
+        chosen[isTicked ? "add" : "delete"](key);
+        arrange();
+      }).label;
+      figure.label.title = chart.metric;
+      figures.set(key, figure);
+      seen.observe(figure.element);
+      grid.append(figure.element);
     }
     arrange();
   }
@@ -162,21 +142,17 @@
     of("metric-count").textContent = `${chosen.size} of ${charts.length}`;
   }
 
-  // Which steps there are, runs and groups, then their charts; `isFirst`, or other runs than before: with nothing chosen.
-  function show(isFirst) {
-    const isZoomed = !isFirst && (range[0] !== all[0] || range[1] !== all[1]);
+  function show() {
     all = [Math.min(...charts.map((chart) => chart.from[0])), Math.max(...charts.map((chart) => (chart.to || chart.from).at(-1)))];
     if (all[0] === all[1]) all[1] += 1;
     page.groups = runs.map((run) => run.group);
-    if (isFirst) {
-      const canPool = groups.length < runs.length;
-      view.pooled = canPool && of("pooled").checked;
-      of("pooled").closest("label").hidden = !canPool;
-      tickSome();
-      listRuns();
-    }
+    const canPool = groups.length < runs.length;
+    view.pooled = canPool && of("pooled").checked;
+    of("pooled").closest("label").hidden = !canPool;
+    tickSome();
+    listRuns();
     place();
-    page.zoom(isZoomed ? range : null);
+    page.zoom(null);
   }
 
   function listRuns() {
@@ -252,12 +228,7 @@
   });
   addEventListener("afterprint", () => setTheme(dark.matches ? "dark" : "light"));
 
-  show(true);
-  addEventListener("chart-data", async ({ detail }) => {
-    const before = JSON.stringify([runs, groups]);
-    ({ runs, groups, charts } = await unpack(detail));
-    show(JSON.stringify([runs, groups]) !== before);
-  });
+  show();
   of("curves-wait").hidden = true;
   of("curves-body").hidden = false;
 })();

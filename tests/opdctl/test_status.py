@@ -1,4 +1,4 @@
-"""`status` and `describe`: one run for people on any screen, and for programs."""
+"""`status`: one run for people on any screen, and for programs."""
 
 from __future__ import annotations
 
@@ -33,38 +33,8 @@ def test_status_for_programs_says_what_the_screen_says(inside: Callable, make_ru
     assert yaml.safe_load(inside("status", "r", "--store", store, "-o", "yaml").stdout).keys() == told.keys()
 
 
-def test_describe_has_the_experiment_every_attempt_and_the_places_of_log_checkpoint_and_results(
-    inside: Callable, make_run: Callable, store: Path
-) -> None:
-    make_run("r", attempts=[{1: {"opd/loss": 2.0}}, {2: {"opd/loss": 1.0}}], log="a line\n", result={"steps": 2})
-    seal_checkpoint(store / "r", 2, {"data.pt": b"abc"})
-    (store / "r" / "eval").mkdir()
-    (store / "r" / "eval" / "step_2.json").write_text("{}")
-    text = inside("describe", "r", "--store", store).stdout
-    for part in (
-        "attempts/0002/driver.log",
-        "checkpoints/global_step_2",
-        "result.json",
-        "r/eval",
-        "learning_rate: 1.0e-06",
-    ):
-        assert part in text
-    told = json.loads(inside("describe", "r", "--store", store, "-o", "json").stdout)
-    assert told["spec"]["model"] == {"path": "hub/m", "name": "Toy-Model"}
-    assert told["events"] == []
-
-
-def test_a_secret_in_the_experiment_is_not_described(inside: Callable, make_run: Callable, store: Path) -> None:
-    make_run("r", spec={**SPEC, "env": {"HF_TOKEN": "hidden-value", "A": "seen"}})
-    for words in (["-o", "json"], ["-o", "yaml"], []):
-        told = inside("describe", "r", "--store", store, *words).stdout
-        assert "seen" in told
-        assert "hidden-value" not in told
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80])
-@pytest.mark.parametrize("command", ["status r", "describe r", "collect r", "list", "compare r s"])
+@pytest.mark.parametrize("command", ["status r", "collect r", "list", "compare r s"])
 def test_a_narrow_screen_shows_everything_within_its_width(
     inside: Callable, make_run: Callable, store: Path, command: str, width: int
 ) -> None:
