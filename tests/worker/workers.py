@@ -321,8 +321,8 @@ def _nan_from_teacher(case: Case) -> Iterator[None]:
 
     put, is_last = HiddenCache.put, torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
 
-    def poisoned(cache, row, hidden, teacher):
-        put(cache, row, hidden * torch.nan if is_last and case.nan_teacher else hidden, teacher)
+    def poisoned(cache, row, hidden):
+        put(cache, row, hidden * torch.nan if is_last and case.nan_teacher else hidden)
 
     HiddenCache.put = poisoned
     try:
