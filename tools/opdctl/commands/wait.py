@@ -43,9 +43,9 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
-    from opdctl.runs.end import wait_for_job
-    from opdctl.runs.locate import locate
+    from opdctl.runs.control import wait_for_job
     from opdctl.runs.state import wait_for_end
+    from opdctl.runs.targets import locate
 
     with deadline(timeout) if timeout is not None else contextlib.nullcontext():
         found = locate(

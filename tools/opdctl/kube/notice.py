@@ -58,8 +58,7 @@ def read_notice(tree: Mapping[str, Any] | None) -> Notice | None:
         step=None if step is None else int(step),
         total_steps=None if total_steps is None else int(total_steps),
         eta_s=_number(data.get("etaSeconds")),
-        # A driver of an older version does not say it, and nearly always had a share.
-        score=None if score is None else Score(score, is_share=data.get("scoreIsShare") != "false"),
+        score=None if score is None else Score(score, is_share=data.get("scoreIsShare") == "true"),
         loss=_number(data.get("loss")),
     )
 

@@ -17,7 +17,7 @@ from opd.runs.metrics import METRICS_FILE, RESERVED_KEYS
 from opd.runs.result import FATAL_FILE, RESULT_FILE
 from opd.text import inert
 from opdctl.redact import one_line, redact
-from opdctl.runs.history import merge_tables, parse_attempt, series
+from opdctl.runs.history import read_history, series
 from opdctl.runs.listing import Listing
 from opdctl.runs.record import RunRecord, State, ended_state
 from opdctl.runs.wellformed import checked_result, checked_spec
@@ -65,7 +65,7 @@ def unreadable(listing: Listing, *, run_id: str, error: Exception) -> tuple[RunR
         detail=redact(f"its records cannot be read ({type(error).__name__}: {error})"), num_attempts=len(listing.attempts()),
         last_step=None, total_steps=None, last_sign_s=listing.last_sign_s(max(listing.attempts(), default=0)),
     )  # fmt: skip
-    return record, merge_tables({})
+    return record, read_history({})[0]
 
 
 def live_state(record: RunRecord, listing: Listing) -> tuple[State, float]:
@@ -81,14 +81,14 @@ def live_state(record: RunRecord, listing: Listing) -> tuple[State, float]:
 
 
 def _read_metrics(listing: Listing, problems: list[str]) -> tuple[pa.Table, int]:
-    tables, num_skipped = {}, 0
-    for attempt in listing.folders():
-        data = b"".join(listing.store.get(key) for key in listing.parts(attempt, METRICS_FILE))
-        tables[attempt], report = parse_attempt(data, attempt=attempt)
-        if report.num_corrupt_lines or report.num_half_lines:
-            num_skipped += report.num_corrupt_lines + report.num_half_lines
-            problems.append(report.describe())
-    return _shown_names(merge_tables(tables)), num_skipped
+    files = {
+        attempt: b"".join(listing.store.get(key) for key in listing.parts(attempt, METRICS_FILE))
+        for attempt in listing.folders()
+    }
+    table, reports = read_history(files)
+    skipped = [report for report in reports if report.num_corrupt_lines or report.num_half_lines]
+    problems += [report.describe() for report in skipped]
+    return _shown_names(table), sum(report.num_corrupt_lines + report.num_half_lines for report in skipped)
 
 
 def _shown_names(table: pa.Table) -> pa.Table:

@@ -1,7 +1,6 @@
 """What a run's records must look like before tables and pages rely on it: what does not is left out and named.
 
-Anyone who can write into a store can write a record there, and old versions wrote other ones: no record of one run may
-break a table over many.
+Anyone who can write into a store can write a record there: no record of one run may break a table over many.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 from opdctl.redact import redact_tree
 
-# What an evaluation of an older version did not write.
-_MISSING_THEN: dict[str, Any] = {"standard_error": None, "num_dropped": 0}
+# Numbers that an evaluation may leave out.
+_OPTIONAL: dict[str, Any] = {"standard_error": None, "num_dropped": 0}
 _EVALUATION = {"num_problems": int, "num_samples": int, "mean": float, "pass_at": list, "maj_at": list}
 
 
@@ -36,7 +35,7 @@ def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dic
         problems.append(f"result.json: eval is left out: must be an object, not {type(sets).__name__}")
         return found
     kept = {
-        name: _MISSING_THEN | values | {"numbers": _numbers(name, values.get("numbers", {}), problems)}
+        name: _OPTIONAL | values | {"numbers": _numbers(name, values.get("numbers", {}), problems)}
         for name, values in sets.items()
         if _is_evaluation(values)
     }
@@ -47,7 +46,7 @@ def checked_result(result: Mapping[str, Any] | None, problems: list[str]) -> dic
 
 
 def _numbers(source: str, numbers: Any, problems: list[str]) -> dict[str, Any]:
-    """A data set's further numbers, which evaluations of older versions did not write: those that are whole."""
+    """Return a data set's further numbers, those that are whole."""
     found = numbers if isinstance(numbers, dict) else {"": numbers}
     kept = {name: item for name, item in found.items() if _is_number(item)}
     if len(kept) < len(found):
