@@ -78,6 +78,6 @@ def wait(
 def progress_record(place: RunPlace | None) -> RunRecord | None:
     """How far a run has come by its store, None where there is none to read."""
     from opdctl.runs.listing import Listing
-    from opdctl.runs.records import read_run
+    from opdctl.runs.record import read_run
 
     return None if place is None else read_run(Listing(place.store), run_id=place.run_id)[0]

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opd.runs.headline import Score
-from opdctl.kube.client import CORE, ROLE_LABEL, RUN_LABEL, KubeApi
-from opdctl.kube.times import unix_s
+from opdctl.kube.client import CORE, ROLE_LABEL, RUN_LABEL, KubeApi, unix_s
 
 COMPONENT = "progress"
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opdctl.kube.client import ROLE_LABEL
-from opdctl.kube.times import unix_s
+from opdctl.kube.client import ROLE_LABEL, unix_s
 
 # Objects that KubeRay, Kubernetes' Job controller or Kueue could not create; the message says why.
 FAILED_CREATION = re.compile(r"^(FailedToCreate\w+|FailedCreate|InvalidRayJob\w+|InvalidRayCluster\w+)$")

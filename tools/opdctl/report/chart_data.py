@@ -186,10 +186,6 @@ class ChartData:
     """Metrics without a chart, since the page would get too large."""
     is_thinned: bool
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.packed
-
 
 def chart_data(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> ChartData:
     """Every metric of the runs; read twice, so that one run's table is held at a time.

@@ -88,7 +88,7 @@ class Provenance:
     record: RunRecord
     attempts: tuple[AttemptLine, ...]
     origins: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """What each attempt ran, by its number, as `opd.runs.origin` told it; those of older versions told nothing."""
+    """What each attempt ran, by its number, as `opd.runs.origin` told it."""
 
     @property
     def origin(self) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ class Provenance:
 
     @property
     def preflight(self) -> list[Line]:
-        """What the first step showed of the teacher; empty where there is none, and of older versions."""
+        """What the first step showed of the teacher; empty where there is none."""
         return preflight(self.origins)
 
     @property

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from opdctl.runs.cache import RunCache
 from opdctl.runs.listing import Listing
-from opdctl.runs.record import RunRecord, told_apart
-from opdctl.runs.records import live_state, read_run, unreadable
+from opdctl.runs.record import RunRecord, live_state, read_run, told_apart, unreadable
 from opdctl.runs.targets import RunPlace
 from opdctl.runs.threads import Away, in_threads
 

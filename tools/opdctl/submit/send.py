@@ -25,7 +25,7 @@ from opdctl.kube.dry_run import dry_run, is_over_quota, pods_of, rendered_object
 from opdctl.kube.run import look
 from opdctl.kube.waiting import explain
 from opdctl.runs.listing import Listing
-from opdctl.runs.records import live_state, read_run
+from opdctl.runs.record import live_state, read_run
 from opdctl.runs.state import attempt_lines
 from opdctl.runs.targets import open_place
 from opdctl.submit.names import Decision, Name, Stored, decide, next_free, read_stored
