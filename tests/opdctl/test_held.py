@@ -12,7 +12,7 @@ from tests.charts.helm import DIGEST
 
 from gotools import find
 from opd.config.parse import parse_tree
-from opdctl.doctor.held import _is_below, check_held
+from opdctl.doctor.rendered import _is_below, check_held
 from opdctl.kube.client import ROLE_LABEL
 
 ROOT = Path(__file__).parents[2]

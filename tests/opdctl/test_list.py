@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
-from rich.text import Text
 
 from opd.errors import StoreRefused, StoreUnavailable
 from opd.runs.summary import SUMMARY_FILE
 from opd.store.local import LocalStore
-from opdctl.console import PLAIN
 from opdctl.kube.rayjob import read_job
-from opdctl.runs.away import Away
-from opdctl.runs.cache import RunCache
-from opdctl.runs.layout import Sheet
 from opdctl.runs.overview import Row, rows
 from opdctl.runs.targets import RunPlace
+from opdctl.runs.threads import Away
 
 from .conftest import SPEC
 from .test_store_commands import seal_checkpoint
@@ -145,14 +139,6 @@ def test_an_end_that_a_later_attempt_has_followed_is_not_believed(
     assert (row["step"], row["attempts"]) == (2, 2)
 
 
-@pytest.mark.parametrize("lacks_summary", [True, False])
-def test_a_cache_that_may_only_be_read_is_one(tmp_path: Path, lacks_summary: bool) -> None:
-    cache = RunCache(tmp_path, "s3://b/r")
-    cache.folder.parent.mkdir()
-    cache.folder.write_text("")  # every change below it is an OSError, for root, too
-    cache.note(lacks_summary=lacks_summary)
-
-
 def test_a_store_that_is_away_is_waited_for_once_and_a_run_that_is_refused_is_left_out_alone(tmp_path: Path) -> None:
     def place(name: str) -> RunPlace:
         return RunPlace(run_id=name, store=LocalStore(tmp_path / name))
@@ -171,14 +157,6 @@ def test_a_store_that_is_away_is_waited_for_once_and_a_run_that_is_refused_is_le
     assert [ask(place(name)) for name in names] == [None, None, None, None, "there/b"]
     assert asked == ["away/a", "there/a", "there/b"]
     assert away.causes == {str(tmp_path / "away"): errors["away/a"], str(tmp_path / "there"): errors["there/a"]}
-
-
-def test_a_table_is_drawn_as_rich_draws_it(store: Path) -> None:
-    sheet = Sheet(names=("run", "größe"), lines=[("日本", Text("2", style="green")), ("b", "")])
-    drawn, by_rich = io.StringIO(), io.StringIO()
-    Console(file=drawn, width=80, **PLAIN).print(sheet)
-    Console(file=by_rich, width=80, **PLAIN).print(sheet._table([4, 5], wraps=False))
-    assert drawn.getvalue() == by_rich.getvalue()
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_percentage(inside: Callable, make_run: Callable, store: Path) -> None:

@@ -26,12 +26,11 @@ from opd.runs import origin
 from opd.runs.origin import file_key
 from opd.store.local import LocalStore
 from opd.store.opening import open_store
-from opdctl.report import assets, chart_data, models
-from opdctl.report.panels import OTHER, panels_of
-from opdctl.report.provenance import provenance
+from opdctl.report import assets, chart_data
+from opdctl.report.chart_data import OTHER, grid_of, panels_of, thin
+from opdctl.report.provenance import provenance, teacher_models, trained_models
 from opdctl.report.side_by_side import Cell, beside
-from opdctl.report.step_parts import step_time
-from opdctl.report.thinning import grid_of, thin
+from opdctl.report.steps import step_time
 from opdctl.runs.gather import gather
 from opdctl.runs.targets import RunPlace
 
@@ -186,7 +185,7 @@ def test_a_run_tells_what_each_attempt_computed_on_and_where_its_trackers_are(in
     ],
 )
 def test_what_is_trained_and_who_teaches_is_told_of_any_spec(spec, trained, teachers) -> None:
-    assert (models.trained(spec), models.teachers(spec)) == (trained, teachers)
+    assert (trained_models(spec), teacher_models(spec)) == (trained, teachers)
 
 
 def test_the_report_tells_adapters_and_teachers(

@@ -3,7 +3,7 @@
 All of it follows from the run directory's other files, and nothing is decided by it. The newest attempt writes it while it
 lives and once more at its end; one that is killed leaves it as it was. So a reader believes it only where it tells of an end
 or is younger than a lease, and of an end that is not the run's only where no later attempt has begun. Where it is not to be
-believed, or is not there, as in runs of older versions, the other files are read.
+believed, or is not there, the other files are read.
 """
 
 from __future__ import annotations

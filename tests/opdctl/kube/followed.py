@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from opd.errors import StoreUnavailable
-from opd.store.base import ObjectInfo, Store
-from opd.store.local import LocalStore
-from opd.store.opening import open_store
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.podlogs import find_log_pods
@@ -117,41 +111,16 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def keep(folder: Path, number: int, lines: list[str]) -> None:
-    """What the store of run r holds of an attempt: its log, and a claim of half a minute after the submitter of the same number."""
-    path = folder / "r" / "attempts" / f"{number:04d}"
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "owner.json").write_text("{}")
-    claimed_s = datetime(2026, 11, 21, 10, number, 30, tzinfo=UTC).timestamp()
-    os.utime(path / "owner.json", (claimed_s, claimed_s))
-    (path / "driver.log").write_text("".join(f"{line}\n" for line in lines))
-
-
-class Shaky(LocalStore):
-    """A store that goes away."""
-
-    is_away = False
-
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        if self.is_away:
-            raise StoreUnavailable("no route to host")
-        return super().list(prefix)
-
-
 def following_of(
-    state: Cluster, api: KubeApi, folder: Path, *, attempts: dict[int, list[str]], silent_s: float = 60.0,
-    store: Store | None = None, tail: int | None = None,
-) -> tuple[threading.Thread, list[str], list[ToolError]]:  # fmt: skip
-    """A thread that follows run r, what it prints, and what it ends with; the store, if any, has the attempts' lines."""
-    for number, lines in attempts.items():
-        keep(folder, number, lines)
+    state: Cluster, api: KubeApi, *, silent_s: float = 60.0, tail: int | None = None
+) -> tuple[threading.Thread, list[str], list[ToolError]]:
+    """A thread that follows run r, what it prints, and what it ends with."""
     printed: list[str] = []
     errors: list[ToolError] = []
     follower = PodFollower(
         api,
         "r",
         lambda: find_log_pods(api, "r", "K8sJobMode"),
-        store=store or (open_store(folder / "r") if attempts else None),
         tail=tail,
         poll_s=0.01,
         silent_s=silent_s,

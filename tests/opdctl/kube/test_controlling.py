@@ -11,8 +11,7 @@ import pytest
 from opdctl.errors import ToolError
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun
-from opdctl.runs.control import require_job, what_is_saved
-from opdctl.runs.end import job_end
+from opdctl.runs.control import job_end, require_job, what_is_saved
 from opdctl.runs.record import RunRecord
 
 RECORD = RunRecord(run_id="r", url="u", kind="opd", spec_hash="", state="stopped", detail="", num_attempts=1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,15 @@ from typing import Any
 import pytest
 from tests.opdctl.kube.followed import (
     FIRST,
+    SECOND,
     Cluster,
     end,
     following_of,
-    keep,
     succeed,
     until,
     wait_for,
 )
 
-from opd.store.local import LocalStore
 from opdctl.commands.logs import of_pod
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
@@ -28,25 +26,24 @@ from opdctl.kube.podlogs import find_pod
 from opdctl.kube.run import ClusterRun
 from opdctl.kube.waiting import pod_lines
 from opdctl.logs.from_pods import PodFollower
-from opdctl.runs.locate import Found
+from opdctl.runs.targets import Found
 
 
-def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away_and_the_store(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+def test_every_line_comes_once_over_broken_streams_a_lost_pod_and_an_api_server_away(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
 ) -> None:
     state, api = cluster
     first = [f"step {number}/40" for number in range(20)]
     second = [f"step {number}/40 again" for number in range(15, 40)]
-    state.begin(submitter("s1", 1), "opd.pods.submit: hello", *first[:15])
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: first})
-    until(lambda: first[14] in printed)
-    del state.pods["s1"]  # with its last five lines: the store has them
-    until(lambda: first[19] in printed)
-    keep(tmp_path, 2, second)
+    state.begin(submitter("s1", 1), "opd.pods.submit: hello", *first)
+    following, printed, errors = following_of(state, api)
+    until(lambda: first[-1] in printed)
+    del state.pods["s1"]
+    until(lambda: any("pod s1" in line for line in said))
     state.begin(submitter("s2", 2), "opd.pods.submit: hello", *second[:10])
     until(lambda: second[9] in printed)
     state.is_away = True
-    time.sleep(0.1)
+    until(lambda: any("the cluster is away" in line for line in said))
     state.add("s2", *second[10:])
     state.is_away = False
     until(lambda: second[-1] in printed)
@@ -58,40 +55,77 @@ def test_every_line_comes_once_over_broken_streams_a_lost_pod_an_api_server_away
         "opd.pods.submit: job r: SUCCEEDED",
     ], [])  # fmt: skip
     assert state.num_streams > 3, "streams were broken"
+    assert "pod s1 went before it was read to its end: `opdctl logs r --from store` has its last lines" in said
+    assert said[-1] == "the cluster is back"
 
 
 def test_a_kubelet_that_is_away_at_the_runs_end_is_waited_for(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path, capsys: pytest.CaptureFixture
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
 ) -> None:
     state, api = cluster
     state.begin(submitter("s1", 1), *FIRST[:2])
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST})
+    following, printed, errors = following_of(state, api)
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
     until(lambda: state.num_refused > 2)
     succeed(state)
-    state.add("s1", *FIRST[2:], "opd.pods.submit: job r: SUCCEEDED")  # which the store has not
+    state.add("s1", *FIRST[2:], "opd.pods.submit: job r: SUCCEEDED")
     num_refused = state.num_refused
     until(lambda: state.num_refused > num_refused + 2)
     state.silent.clear()
     wait_for(following)
     assert (printed, errors) == ([*FIRST, "opd.pods.submit: job r: SUCCEEDED"], [])
-    assert capsys.readouterr().err.count("pod s1 cannot be read, following goes on when it can") == 1
+    assert [line.partition(":")[0] for line in said] == ["pod s1 cannot be read, following goes on when it can"]
 
 
-@pytest.mark.parametrize("has_store", [False, True], ids=["no store", "a store that has nothing of the run"])
-def test_a_pod_that_stays_silent_and_no_store_is_an_error_instead_of_an_end_that_looks_whole(
-    has_store: bool, cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+def test_a_pod_that_stays_silent_at_the_end_is_an_error_instead_of_an_end_that_looks_whole(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
     state, api = cluster
     state.begin(submitter("s1", 1), *FIRST[:2])
-    store = LocalStore(tmp_path / "other" / "r") if has_store else None
-    following, printed, errors = following_of(state, api, tmp_path, silent_s=0.1, attempts={}, store=store)
+    following, printed, errors = following_of(state, api, silent_s=0.1)
     until(lambda: FIRST[1] in printed)
     state.silent.add("s1")
     end(state, following)
     assert printed == FIRST[:2]
-    assert ["pod s1 cannot be read, and there is no store that has its last lines" in str(e) for e in errors] == [True]
+    [error] = errors
+    assert str(error).startswith("pod s1 cannot be read")
+    assert "--from store" in error.fix
+
+
+def test_a_silent_pod_with_a_successor_is_given_up_and_said(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
+) -> None:
+    state, api = cluster
+    state.begin(submitter("s1", 1), *FIRST[:2])
+    following, printed, errors = following_of(state, api, silent_s=0.1)
+    until(lambda: FIRST[1] in printed)
+    state.silent.add("s1")
+    state.begin(submitter("s2", 2), *SECOND)
+    until(lambda: SECOND[-1] in printed)
+    end(state, following)
+    assert (printed, errors) == ([*FIRST[:2], "===== pod s2 =====", *SECOND], [])
+    assert said[-1] == "pod s1 is given up after 0.1 s: `opdctl logs r --from store` has its last lines"
+
+
+def test_a_pod_that_was_read_whole_is_not_called_lost_after_the_cluster_was_away(
+    cluster: tuple[Cluster, KubeApi], submitter: Callable, said: list[str]
+) -> None:
+    state, api = cluster
+    state.begin(submitter("s1", 1), *FIRST[:2])
+    following, printed, errors = following_of(state, api)
+    until(lambda: FIRST[1] in printed)
+    state.is_away = True
+    until(lambda: any("the cluster is away" in line for line in said))
+    state.is_away = False
+    state.add("s1", *FIRST[2:])
+    until(lambda: FIRST[-1] in printed)
+    state.pods["s1"] = submitter("s1", 1, phase="Failed")
+    state.begin(submitter("s2", 2), *SECOND)
+    until(lambda: SECOND[-1] in printed)
+    end(state, following)
+    assert (printed, errors) == ([*FIRST, "===== pod s2 =====", *SECOND], [])
+    assert [line for line in said if "the cluster is" not in line] == []
 
 
 def test_a_line_is_out_at_once_also_where_the_output_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.opdctl.kube.followed import (
@@ -13,7 +12,6 @@ from tests.opdctl.kube.followed import (
     end,
     following_of,
     until,
-    wait_for,
 )
 
 from opdctl.kube.client import KubeApi
@@ -22,13 +20,13 @@ from opdctl.kube.podlogs import PodLog, find_log_pods
 
 
 def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one_is_waited_for(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
     state, api = cluster
     state.silent.add("s1")
     for number, lines in ((1, FIRST), (2, SECOND)):
         state.begin(submitter(f"s{number}", number, phase="Failed"), *lines)
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
+    following, printed, errors = following_of(state, api, tail=1)
     until(lambda: state.num_refused > 2)
     state.silent.clear()
     until(lambda: SECOND[-1] in printed)
@@ -37,38 +35,16 @@ def test_the_tail_is_that_of_every_pod_of_the_first_look_also_where_an_older_one
 
 
 def test_the_tail_is_that_of_the_pods_at_the_beginning_and_a_later_one_is_read_whole(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
+    cluster: tuple[Cluster, KubeApi], submitter: Callable
 ) -> None:
     state, api = cluster
     state.begin(submitter("s1", 1, phase="Failed"), *FIRST)
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST}, tail=2)
+    following, printed, errors = following_of(state, api, tail=2)
     until(lambda: FIRST[-1] in printed)
     state.begin(submitter("s2", 2), *SECOND)
     until(lambda: SECOND[-1] in printed)
     end(state, following)
     assert (printed, errors) == ([*FIRST[2:], "===== pod s2 =====", *SECOND], [])
-
-
-def test_a_tail_of_a_submitters_own_lines_does_not_bring_the_whole_log_of_its_attempt(
-    cluster: tuple[Cluster, KubeApi], submitter: Callable, tmp_path: Path
-) -> None:
-    state, api = cluster
-    state.begin(submitter("s1", 1, phase="Failed"), *FIRST, own := "opd.pods.submit: job r: FAILED")
-    state.begin(submitter("s2", 2))
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=1)
-    until(lambda: own in printed)
-    state.add("s2", *SECOND)
-    until(lambda: SECOND[-1] in printed)
-    end(state, following)
-    assert ([line for line in printed if not line.startswith("=")], errors) == ([own, *SECOND], [])
-
-
-def test_the_tail_is_that_of_the_store_where_no_pod_is_left(cluster: tuple[Cluster, KubeApi], tmp_path: Path) -> None:
-    state, api = cluster
-    state.job = None
-    following, printed, errors = following_of(state, api, tmp_path, attempts={1: FIRST, 2: SECOND}, tail=2)
-    wait_for(following)
-    assert (printed, errors) == (SECOND[2:], [])
 
 
 def test_a_tail_is_none_of_what_a_silent_container_prints_later(

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -70,16 +71,22 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def reads() -> Iterator[tuple[Counter[str], KubeApi]]:
+@contextmanager
+def serving(handler: type[Handler]) -> Iterator[tuple[Counter[str], KubeApi]]:
+    """The requests that were counted, and the API of a server with this handler."""
     counted: Counter[str] = Counter()
-    handler = type("Own", (Handler,), {"reads": counted})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (handler,), {"reads": counted})) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_address[1]}")
         configuration.retries = False
         yield counted, KubeApi(client.ApiClient(configuration), namespace="opd", context=None)
         server.shutdown()
+
+
+@pytest.fixture
+def reads() -> Iterator[tuple[Counter[str], KubeApi]]:
+    with serving(Handler) as found:
+        yield found
 
 
 def test_what_groups_and_volumes_share_is_read_once(
@@ -138,3 +145,49 @@ def test_the_converters_secret_is_looked_for_and_its_making_told(
     (check,) = (check for check in check_cluster(api, item, text) if "planner-key" in check.message)
     assert check.message.startswith("secret planner-key (cluster.secrets.converter.secret) is not in namespace opd")
     assert check.fix.startswith("kubectl create secret generic planner-key -n opd --from-file=api-key=")
+
+
+QUEUE = "{lifecycle: suspendable, queue: {manager: kueue, name: trainig}}"
+KUEUE = "/apis/kueue.x-k8s.io"
+
+
+class Refusing(Handler):
+    """Knows pods, which a quota refuses, and one LocalQueue of another name."""
+
+    def do_GET(self) -> None:
+        queues = f"{KUEUE}/v1beta2/namespaces/opd/localqueues"
+        if self.path == "/api/v1":
+            self._answer(200, {"resources": [{"kind": "Pod", "name": "pods"}]})
+        elif self.path == KUEUE:
+            self._answer(200, {"preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}})
+        elif self.path.startswith(f"{queues}?"):
+            self._answer(200, {"items": [{"metadata": {"name": "training"}}], "metadata": {}})
+        else:
+            super().do_GET()
+
+    def do_POST(self) -> None:
+        if "dryRun=All" not in self.path:
+            return super().do_POST()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        message = 'pods "r-worker" is forbidden: exceeded quota: opd, requested: requests.nvidia.com/gpu=8'
+        return self._answer(403, {"message": message, "reason": "Forbidden"})
+
+
+def test_a_quota_that_is_used_up_is_a_warning_and_a_queue_that_is_not_there_is_missing_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
+    (tmp_path / "exp.yaml").write_text(f"kind: opd\nmodel: {{path: a/b}}\nteacher: {{path: a/c}}\ncluster: {QUEUE}\n")
+    [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
+    text = helm.template(item, chart=helm.find_chart("opd", ROOT / "charts"), namespace="opd", timeout_s=60)
+    with serving(Refusing) as (_, api):
+        checks = check_cluster(api, item, text)
+    quotas = [check for check in checks if check.name == "quota"]
+    assert {check.state for check in quotas} == {"warning"}
+    assert {check.message.partition(":")[0] for check in quotas} == {"head", "worker", "submitter"}
+    assert all("quota opd is used up: requested: requests.nvidia.com/gpu=8" in check.message for check in quotas)
+    [queue] = [check for check in checks if check.name == "queue"]
+    assert (queue.state, queue.message) == (
+        "MISSING", "there is no LocalQueue trainig in namespace opd: there is training"
+    )  # fmt: skip
+    assert any(check.name == "admission" and "RayJob" in check.message for check in checks)

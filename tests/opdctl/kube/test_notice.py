@@ -7,12 +7,12 @@ import pytest
 from opd.runs.headline import Score
 from opdctl.kube.notice import Notice, read_notice
 from opdctl.kube.rayjob import read_job
-from opdctl.runs.cluster_view import notice_line
 from opdctl.runs.overview import rows
 from opdctl.runs.record import RunRecord
+from opdctl.runs.view import notice_line
 
 DATA = {
-    "attempt": "2", "phase": "update", "step": "7", "totalSteps": "40", "etaSeconds": "600", "score": "0.625", "loss": "0.5",
+    "attempt": "2", "phase": "update", "step": "7", "totalSteps": "40", "etaSeconds": "600", "score": "0.625", "scoreIsShare": "true", "loss": "0.5",
     "progressAt": "2026-11-22T10:00:00Z", "updatedAt": "2026-11-22T10:00:05Z",
 }  # fmt: skip
 

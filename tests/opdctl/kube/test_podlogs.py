@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdctl.kube.podlogs import OVERLAP_S, StampedLines, log_pods
-from opdctl.logs.from_pods import missing
 
 
 def stamp(second: int, nanos: int = 0) -> str:
@@ -43,27 +42,6 @@ def test_a_log_is_read_again_from_whole_seconds_before_its_newest_line() -> None
     assert lines.reconnect() == ""
     lines.take(f"{stamp(30, 999_999_999)} x")
     assert lines.reconnect() == f"2026-11-21T10:00:{30 - OVERLAP_S:02d}Z"
-
-
-def behind(printed: list[str], stored: list[str]) -> list[str]:
-    return list(missing(printed, stored))
-
-
-def test_what_lies_in_the_store_behind_the_last_printed_line_is_what_is_missing() -> None:
-    stored = ["start", "step 1", "step 2", "step 3"]
-    assert behind(["opd.pods.submit: x", "start", "step 1", "opd.pods.submit: lost"], stored) == ["step 2", "step 3"]
-    assert behind(stored, stored) == []
-    assert behind(["only the submitter's"], stored) == stored
-    assert behind(["a"], []) == []
-
-
-def test_of_equal_lines_the_one_with_the_same_lines_before_it_is_meant() -> None:
-    stored = ["a", "same", "b", "same", "c", "same", "d"]
-    assert behind(["a", "same", "b", "same"], stored) == ["c", "same", "d"]
-
-
-def test_a_store_that_lags_behind_the_pods_adds_nothing() -> None:
-    assert behind(["step 1", "step 2", "step 3"], ["step 1", "step 2"]) == []
 
 
 def test_the_log_lies_in_the_submitter_or_in_the_heads_log_container(pod: Callable) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from opdctl.kube.client import KubeApi
-from opdctl.kube.events import read_events
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun, in_the_way
-from opdctl.kube.waiting import pod_lines, why
-from opdctl.runs.locate import Found
+from opdctl.kube.waiting import pod_lines, read_events, why
+from opdctl.runs.targets import Found
 from opdctl.runs.view import RunView
 
 QUOTA = (

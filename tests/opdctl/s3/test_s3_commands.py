@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,17 +26,6 @@ def test_collect_and_logs_read_a_run_from_s3(
     assert done.returncode == 0, done.stderr
     assert [row["opd/loss"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1", "20"]
     assert "first attempt" in call("logs", "r", "--store", s3_url, **s3_environment).stdout
-
-
-def test_a_second_collect_asks_for_listings_only(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip
-    make_run("r", url=s3_url)
-    first = call("collect", "--store", s3_url, "--format", "csv", **s3_environment)
-    proxy.requests.clear()
-    second = call("collect", "--store", s3_url, "--format", "csv", **s3_environment)
-    assert second.stdout == first.stdout
-    assert not [
-        path for method, path in proxy.requests if method == "GET" and "metrics.jsonl" in path.partition("?")[0]
-    ]
 
 
 def test_an_interrupted_collect_goes_on_with_the_runs_that_it_lacked(
@@ -79,16 +67,6 @@ def test_a_bucket_that_is_not_there_is_told_so_and_not_that_it_has_no_runs(
     done = call(*words, "--store", "s3://buckt/runs", **s3_environment)
     assert done.returncode == 1, done.stdout
     assert "bucket 'buckt' does not exist" in done.stderr
-
-
-def test_a_store_that_is_away_ends_within_the_timeout(s3_url: str, s3_environment: dict, call: Callable, proxy) -> None:
-    proxy.is_away = True
-    started = time.monotonic()
-    done = call("list", "--store", s3_url, "--timeout", "6", **s3_environment)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert time.monotonic() - started < 60
-    assert done.stderr.strip().splitlines()[-1].startswith(("error:", "  fix:"))
 
 
 def test_collect_waits_out_a_few_refusals(s3_url: str, s3_environment: dict, call: Callable, make_run: Callable, proxy) -> None:  # fmt: skip

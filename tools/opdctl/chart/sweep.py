@@ -1,6 +1,6 @@
 """Sweeps: a spec with a `matrix` becomes one spec for each cell of the product, each with a name of its own.
 
-    matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
+matrix: {opd.loss_type: [reverse_kl, jsd], seed: [1, 2, 3]}   # keys of the spec by their dotted paths
 """
 
 from __future__ import annotations

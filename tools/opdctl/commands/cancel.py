@@ -33,7 +33,7 @@ def cancel(
     """
     from opdctl.commands.wait import progress_record
     from opdctl.runs.control import delete_job, require_job, wait_until_gone, what_is_saved
-    from opdctl.runs.locate import in_cluster
+    from opdctl.runs.targets import in_cluster
 
     with deadline((timeout or 3600.0) + MARGIN_S):
         api, found = in_cluster(run, store=store, namespace=namespace, context=context, timeout_s=timeout or MARGIN_S)

@@ -30,8 +30,8 @@ def delete(
     """
     import sys
 
-    from opdctl.runs.delete import Deletion, delete_run
-    from opdctl.runs.locate import locate
+    from opdctl.runs.control import Deletion, delete_run
+    from opdctl.runs.targets import locate
 
     with deadline(timeout):
         found = locate(

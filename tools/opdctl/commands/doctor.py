@@ -38,7 +38,7 @@ def doctor(
     from opd.config import dump_spec
     from opd.store.access import address_of
     from opdctl.doctor.cluster import check_cluster
-    from opdctl.doctor.held import check_held
+    from opdctl.doctor.rendered import check_held
     from opdctl.doctor.report import check_chart, check_here, check_spec, check_store, unseen
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.redact import redact

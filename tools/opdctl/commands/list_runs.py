@@ -85,11 +85,10 @@ def _found(
     from opdctl.kube.client import connect, is_configured
     from opdctl.kube.errors import ClusterError
     from opdctl.kube.notice import notices
-    from opdctl.runs.away import Away
     from opdctl.runs.cache import cache_folder
-    from opdctl.runs.overview import live_runs, rows
-    from opdctl.runs.standings import standings
+    from opdctl.runs.overview import live_runs, rows, standings
     from opdctl.runs.targets import STORE_VARIABLE, find_runs
+    from opdctl.runs.threads import Away
 
     is_named = namespace is not None or context is not None or everywhere or bool(selector)
     jobs, said = [], {}

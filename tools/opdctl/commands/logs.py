@@ -12,8 +12,7 @@ from opdctl.errors import ToolError, usage_error
 
 if TYPE_CHECKING:
     from opdctl.kube.rayjob import JobState
-    from opdctl.runs.locate import Found
-    from opdctl.runs.targets import RunPlace
+    from opdctl.runs.targets import Found, RunPlace
 
 
 class Source(StrEnum):
@@ -54,7 +53,7 @@ def logs(
     no_cluster: NoCluster = False,
     timeout: LogTimeout = None,
 ) -> None:
-    """Print a run's log over all its attempts; with -f go on until it ends, through reconnects, retries and lost pods.
+    """Print a run's log over all its attempts; with -f go on until it ends, through reconnects, retries and new pods.
 
     The last line, on stderr, says how the attempt or the pod ended, or that it goes on.
 
@@ -63,7 +62,7 @@ def logs(
     """
     import contextlib
 
-    from opdctl.runs.locate import locate
+    from opdctl.runs.targets import locate
 
     if pod is not None and (attempt is not None or source is Source.STORE):
         raise usage_error("--pod is read from the cluster", fix="leave out --attempt and --from store")
@@ -100,8 +99,7 @@ def _from_pods(found: Found, job: JobState, *, follow: bool, tail: int | None) -
 
     assert found.api is not None
     api, run_id, mode = found.api, found.run_id, job.submission_mode
-    store = found.place.store if found.place is not None else found.to_come
-    pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, mode), store=store, tail=tail)
+    pods = PodFollower(api, run_id, lambda: find_log_pods(api, run_id, mode), tail=tail)
     if not (pods.follow() if follow else pods.print_now()):
         note("no log yet: `opdctl status` says what the run waits for")
     tree = api.find(api.path("rayjobs", run_id))

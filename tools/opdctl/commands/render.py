@@ -46,7 +46,7 @@ def render(
 
     from opdctl.chart.helm import find_chart, template
     from opdctl.chart.values import load_experiments
-    from opdctl.doctor.held import check_held
+    from opdctl.doctor.rendered import check_held
     from opdctl.runs.export import binary_file
 
     named = [f"name={name}"] if name is not None else []

@@ -52,8 +52,8 @@ def status(
 
 def _show(view: RunView, output: Format) -> None:
     """Print the cluster's side and the store's side, as far as each could be asked."""
-    from opdctl.runs.cluster_view import cluster_screen
     from opdctl.runs.tables import status_screen
+    from opdctl.runs.view import cluster_screen
 
     if output is not Format.TEXT:
         write_tree(view.to_json(), is_yaml=output is Format.YAML)

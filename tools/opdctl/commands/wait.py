@@ -43,9 +43,9 @@ def wait(
 
     Example: `opdctl wait my-run -n opd --timeout 3600 && echo done`
     """
-    from opdctl.runs.end import wait_for_job
-    from opdctl.runs.locate import locate
+    from opdctl.runs.control import wait_for_job
     from opdctl.runs.state import wait_for_end
+    from opdctl.runs.targets import locate
 
     with deadline(timeout) if timeout is not None else contextlib.nullcontext():
         found = locate(
@@ -78,6 +78,6 @@ def wait(
 def progress_record(place: RunPlace | None) -> RunRecord | None:
     """How far a run has come by its store, None where there is none to read."""
     from opdctl.runs.listing import Listing
-    from opdctl.runs.records import read_run
+    from opdctl.runs.record import read_run
 
     return None if place is None else read_run(Listing(place.store), run_id=place.run_id)[0]

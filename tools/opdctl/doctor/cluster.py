@@ -29,7 +29,7 @@ from opdctl.doctor.report import Check, bad, good, unseen, warning
 from opdctl.kube.client import CLASSES, KUEUE, KubeApi, Tree
 from opdctl.kube.dry_run import dry_run, is_over_quota, rendered_objects
 from opdctl.kube.errors import HTTP_FORBIDDEN, ClusterError, ClusterUnreachable
-from opdctl.kube.events import explain
+from opdctl.kube.waiting import explain
 
 SEES = f"{APPLY_MANIFESTS}: the Role opd-user and the ClusterRole opd-user-view allow it"
 # What submit, status, logs and cancel do.

@@ -1,18 +1,21 @@
-"""Talks to the API server: finds it, sends and receives plain JSON, and raises one error for whatever it refuses.
-
-The client library supplies kubeconfig, credentials, TLS and transport; objects stay plain trees, because the code that
-reads them is pure and its tests hold recorded ones.
-"""
+"""The API server: found, asked in plain JSON, with one error for whatever it refuses; objects stay plain trees."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from opdctl.kube.errors import HTTP_NOT_FOUND, ClusterError, ClusterUnreachable, StreamBroken, refusal
+
+
+def unix_s(stamp: str | None) -> float:
+    """Unix seconds of an RFC 3339 stamp (`2026-11-21T10:00:00Z`, with up to nine decimals); 0 where there is none."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+
 
 NO_KUBECONFIG = "no kubeconfig, so no cluster was looked at (KUBECONFIG, --context)"
 # Groups of what the tool touches; anything else is found by discovery (see `resource_of`).

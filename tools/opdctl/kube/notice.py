@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opd.runs.headline import Score
-from opdctl.kube.client import CORE, ROLE_LABEL, RUN_LABEL, KubeApi
-from opdctl.kube.times import unix_s
+from opdctl.kube.client import CORE, ROLE_LABEL, RUN_LABEL, KubeApi, unix_s
 
 COMPONENT = "progress"
 
@@ -58,8 +57,7 @@ def read_notice(tree: Mapping[str, Any] | None) -> Notice | None:
         step=None if step is None else int(step),
         total_steps=None if total_steps is None else int(total_steps),
         eta_s=_number(data.get("etaSeconds")),
-        # A driver of an older version does not say it, and nearly always had a share.
-        score=None if score is None else Score(score, is_share=data.get("scoreIsShare") != "false"),
+        score=None if score is None else Score(score, is_share=data.get("scoreIsShare") == "true"),
         loss=_number(data.get("loss")),
     )
 

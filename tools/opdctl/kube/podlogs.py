@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from opdctl.errors import usage_error
-from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi
+from opdctl.kube.client import ROLE_LABEL, RUN_LABEL, KubeApi, unix_s
 from opdctl.kube.errors import ClusterError, StreamBroken
-from opdctl.kube.times import unix_s
 
 # (role of the pod, container) by submission mode, as the charts make them.
 LOG_CONTAINERS = {"K8sJobMode": ("submitter", "submitter"), "HTTPMode": ("head", "log")}

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from opdctl.kube.client import KIND_LABEL
-from opdctl.kube.times import unix_s
+from opdctl.kube.client import KIND_LABEL, unix_s
 from opdctl.kube.waiting import PodLine
 
 Phase = Literal[

@@ -1,19 +1,44 @@
-"""Reads a run in its namespace once: RayJob, pods, what stands in the way, and the experiment that was sent."""
+"""A run in its namespace, read once: RayJob, pods, what is in the way, and the experiment that was sent."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from opd.store.access import StoreAddress, address_of
 from opdctl.kube.client import RUN_LABEL, KubeApi
-from opdctl.kube.events import Event, blockers, read_events
+from opdctl.kube.errors import ClusterError
 from opdctl.kube.notice import Notice, name_of, read_notice
-from opdctl.kube.queueing import in_queue, workloads_of
 from opdctl.kube.rayjob import JobState, alarms, read_job
-from opdctl.kube.waiting import PodLine, pod_lines
+from opdctl.kube.waiting import Event, PodLine, blockers, pod_lines, read_events
+
+_JOB_LABEL = "kueue.x-k8s.io/job-uid"
+
+
+def in_queue(job: JobState, workloads: Iterable[Mapping[str, Any]]) -> str:
+    """`waits in queue training: insufficient unused quota for ...`, and who took its place if it ran before."""
+    text = f"waits in queue {job.queue}"
+    for workload in workloads:
+        conditions = {item["type"]: item for item in workload.get("status", {}).get("conditions") or ()}
+        reserved, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
+        if reserved.get("status") == "False" and reserved.get("message"):
+            text += f": {reserved['message']}"
+        if evicted.get("status") == "True":
+            text += f"; it was evicted ({evicted.get('reason', '')}): {evicted.get('message', '')}"
+    return text
+
+
+def workloads_of(api: KubeApi, job: JobState) -> list[dict[str, Any]]:
+    """Kueue's objects for a run that it holds back; none where they may not be read."""
+    if not job.queue or job.phase not in ("new", "suspending", "suspended"):
+        return []
+    try:
+        return api.list(api.path("workloads"), selector=f"{_JOB_LABEL}={job.uid}")
+    except ClusterError:
+        return []
+
 
 EXPERIMENT_KEY = "exp.json"
 

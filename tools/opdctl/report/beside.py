@@ -15,8 +15,7 @@ from opd.runs import tokens
 from opd.store.base import Store
 from opdctl.console import note
 from opdctl.report import side_by_side, token_page
-from opdctl.report.curves import Curve
-from opdctl.report.density import draw_all
+from opdctl.report.density import Curve, draw_all
 from opdctl.runs.gather import GatheredRun
 
 Found = TypeVar("Found")

@@ -1,4 +1,4 @@
-"""Packs the curves of all runs for a page's script: thinned to a size that a page may have, as compressed JSON."""
+"""The curves of a report: panels of metrics, thinned where there are too many values, packed for the page."""
 
 from __future__ import annotations
 
@@ -7,18 +7,164 @@ import json
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from opdctl.report.panels import Panel, panels_of
-from opdctl.report.thinning import Grid, Thinned, grid_of, thin
+from opd.runs.headline import (
+    ACCURACY_KEYS,
+    ENTROPY_KEYS,
+    GRAD_NORM_KEYS,
+    LOSS_KEYS,
+    MEMORY_KEYS,
+    SCORE_KEYS,
+    STEP_SECONDS_KEYS,
+    THROUGHPUT_KEYS,
+    VALIDATION_LOSS,
+)
+from opd.runs.metrics import RESERVED_KEYS
 from opdctl.runs.compare import Group
 from opdctl.runs.gather import GatheredRun
 from opdctl.runs.history import series
+
+VALIDATION = "Validation"
+OTHER = "All other metrics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One chart: the first of `metrics` that a run logged, times `scale`, in `unit`."""
+
+    section: str
+    title: str
+    unit: str = ""
+    metrics: tuple[str, ...]
+    scale: float = 1.0
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a page opens with it; the others are chosen from a list."""
+        return self.section != OTHER
+
+
+# fmt: off
+PANELS = (
+    Panel(section=VALIDATION, title="Loss on the given answers", unit="nats", metrics=(VALIDATION_LOSS,)),
+    Panel(section="Learning", title="Loss", metrics=LOSS_KEYS),
+    Panel(section="Learning", title="Divergence from the teacher", unit="nats", metrics=("opd/divergence",)),
+    Panel(section="Learning", title="Policy loss", metrics=("opd/policy_loss",)),
+    Panel(section="Learning", title="Weight of the divergence in the loss", metrics=("opd/divergence_weight",)),
+    Panel(section="Learning", title="Weight of the policy loss", metrics=("opd/policy_weight",)),
+    Panel(section="Learning", title="Answers as good as their prompt's mean", unit="%", metrics=("opd/advantage_zero",), scale=100),
+    Panel(section="Learning", title="Entropy of the student", unit="nats", metrics=ENTROPY_KEYS),
+    Panel(section="Learning", title="Accuracy of the training answers", unit="%", metrics=ACCURACY_KEYS, scale=100),
+    Panel(section="Learning", title="Score of the training answers, mean", metrics=SCORE_KEYS),
+    Panel(section="Learning", title="Gradient norm", metrics=GRAD_NORM_KEYS),
+    Panel(section="Learning", title="Learning rate", metrics=("opd/lr", "actor/lr")),
+    Panel(section="Rollouts", title="Response length, mean", unit="tokens", metrics=("response_length/mean",)),
+    Panel(section="Rollouts", title="Responses cut at the limit", unit="%", metrics=("response_length/clip_ratio",), scale=100),
+    Panel(section="Rollouts", title="Age of the trained tokens, mean", unit="updates", metrics=("rollout/age_mean",)),
+    Panel(section="Rollouts", title="Responses carried over an update", unit="%", metrics=("rollout/carried_share",), scale=100),
+    Panel(section="Rollouts", title="Turns, mean", metrics=("opd/num_turns/mean", "num_turns/mean")),
+    Panel(section="Speed and memory", title="Step time", unit="s", metrics=STEP_SECONDS_KEYS),
+    Panel(section="Speed and memory", title="Throughput", unit="tokens/s", metrics=THROUGHPUT_KEYS),
+    Panel(section="Speed and memory", title="GPU memory, highest", unit="GiB", metrics=MEMORY_KEYS),
+)
+# fmt: on
+# Of every row, and no measurement.
+_NO_CHART = {*RESERVED_KEYS, "training/global_step"}
+
+
+def panels_of(names: Collection[str]) -> list[Panel]:
+    """Charts for metrics of these names: validation accuracies, PANELS, then each remaining metric by name."""
+    core = sorted(name for name in names if _is_validation(name))
+    first = [*map(_validation, core), *PANELS]
+    taken = {name for panel in first for name in panel.metrics} | _NO_CHART
+    return first + [Panel(section=OTHER, title=name, metrics=(name,)) for name in sorted(names) if name not in taken]
+
+
+def _is_validation(name: str) -> bool:
+    return name.startswith("val-core/") and "/acc/mean@" in name and not name.endswith("/stderr")
+
+
+def _validation(name: str) -> Panel:
+    *source, _, statistic = name.split("/")[1:]
+    title = f"{'/'.join(source)} {statistic}"
+    return Panel(section=VALIDATION, title=title, unit="%", metrics=(name,), scale=100)
+
+
+MAX_DRAWN = 1e100
+"""Axes cannot reach over what a float can just hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Steps of one chart over all of its runs, cut into buckets of `width` neighbours (the last one of what is left)."""
+
+    steps: np.ndarray
+    """[num_steps] int, ascending."""
+    width: int
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """[num_buckets] the first step of each."""
+        return self.steps[:: self.width]
+
+    @property
+    def lasts(self) -> np.ndarray:
+        """[num_buckets] the last step of each."""
+        last_of = np.minimum(np.arange(1, len(self.firsts) + 1) * self.width, len(self.steps)) - 1
+        lasts: np.ndarray = self.steps[last_of]
+        return lasts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thinned:
+    """One run's curve on a grid, [num_buckets] each, nan where it has nothing.
+
+    `first` and `second` are the lowest and the highest value of a bucket, in the order in which they came.
+    """
+
+    mean: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+
+def grid_of(steps: np.ndarray, *, max_buckets: int) -> Grid:
+    """The finest grid of at most `max_buckets`."""
+    return Grid(steps=steps, width=max(-(-len(steps) // max_buckets), 1))
+
+
+def thin(grid: Grid, steps: np.ndarray, values: np.ndarray) -> Thinned:
+    """A curve on the grid; values that cannot be drawn are left out.
+
+    Args:
+        steps, values: [num_logged], ascending; every step is one of the grid's.
+    """
+    out = Thinned(**{name: np.full(len(grid.firsts), np.nan) for name in ("mean", "first", "second")})
+    is_drawn = np.abs(values) <= MAX_DRAWN
+    steps, values = steps[is_drawn], values[is_drawn].astype(float)
+    if not len(values):
+        return out
+    bucket = np.searchsorted(grid.steps, steps) // grid.width
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1))
+    sizes = np.diff(np.append(starts, len(values)))
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    place = np.arange(len(values))
+    end = len(values)
+    low_at, high_at = (
+        np.minimum.reduceat(np.where(values == np.repeat(extreme, sizes), place, end), starts)
+        for extreme in (low, high)
+    )
+    filled = bucket[starts]
+    out.mean[filled] = np.add.reduceat(values, starts) / sizes
+    out.first[filled] = np.where(low_at <= high_at, low, high)
+    out.second[filled] = np.where(low_at <= high_at, high, low)
+    return out
+
 
 MAX_VALUES = 1_200_000
 """Of a page, about three bytes each; below it every logged value is there."""
@@ -39,10 +185,6 @@ class ChartData:
     num_left_out: int
     """Metrics without a chart, since the page would get too large."""
     is_thinned: bool
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.packed
 
 
 def chart_data(runs: Sequence[GatheredRun], groups: Sequence[Group]) -> ChartData:

@@ -1,16 +1,40 @@
-"""Draws where a step's tokens lie by entropy and divergence, with TIP's quadrants, and which of them were in the loss."""
+"""Pictures of tokens: how many trained tokens have which entropy and which divergence."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opd.runs.tokens import EDGES, NUM_BINS, StepTokens
-from opdctl.report.curves import Curve, as_curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A picture ready for an <img>; `caption` says what it rests on, empty where that is plain."""
+
+    title: str
+    uri: str
+    caption: str
+
+
+def as_curve(title: str, figure: Figure, caption: str) -> Curve:
+    """A drawn figure for the page."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    buffer = io.BytesIO()
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    uri = "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return Curve(title=title, uri=uri, caption=caption)
+
 
 # Places of the quadrants in a picture: right or left, top or bottom.
 _CORNERS = {"Q1": (1, 1), "Q2": (1, 0), "Q3": (0, 1), "Q4": (0, 0)}

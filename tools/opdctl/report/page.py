@@ -20,8 +20,7 @@ from opdctl.report.beside import Kept
 from opdctl.report.chart_data import chart_data
 from opdctl.report.problems import draw_problems
 from opdctl.report.provenance import provenance
-from opdctl.report.step_parts import StepTime, step_time
-from opdctl.report.validation import validation_rows
+from opdctl.report.steps import StepTime, step_time, validation_rows
 from opdctl.runs.compare import GENERATIONS_KEY, answers, group_runs
 from opdctl.runs.compare_view import (
     ERROR_REMARK,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from opd.evaluation.pass_rates import PASS_RATES_KEY, WEIGHT, WEIGHTS_FOLDER
 from opd.store.base import Store
 from opdctl.console import note
-from opdctl.report.curves import Curve, as_curve
+from opdctl.report.density import Curve, as_curve
 from opdctl.runs.gather import GatheredRun
 
 MAX_BARS = 21

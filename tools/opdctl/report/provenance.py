@@ -1,4 +1,4 @@
-"""What runs ran, where and when: commit, image, GPUs, start, time and GPU-hours over all attempts, how each ended, and trackers."""
+"""Where a run came from: attempts, versions, images, GPU-hours, models, and the teacher's preflight."""
 
 from __future__ import annotations
 
@@ -7,12 +7,75 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from opd.errors import CorruptRecord
 from opd.monitor.preflight import Line
-from opdctl.report import models
+from opd.runs.origin import file_key
 from opdctl.runs.gather import NUM_THREADS, GatheredRun
-from opdctl.runs.origins import origins, preflight
+from opdctl.runs.listing import Listing
 from opdctl.runs.record import RunRecord
 from opdctl.runs.state import AttemptLine, attempt_lines
+
+
+def origins(listing: Listing) -> dict[int, Mapping[str, Any]]:
+    """Return what each attempt told, by its number.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    told = {attempt: _record(listing, file_key(attempt)) for attempt in listing.attempts()}
+    return {attempt: found for attempt, found in told.items() if found}
+
+
+def preflight(told: Mapping[int, Mapping[str, Any]]) -> list[Line]:
+    """Of the newest attempt that made the first step; empty where none told it."""
+    found = (Line.read(told[attempt].get("preflight")) for attempt in sorted(told, reverse=True))
+    return next(filter(None, found), [])
+
+
+def _record(listing: Listing, key: str) -> Mapping[str, Any]:
+    """A record of a run, empty where there is none or it cannot be read."""
+    try:
+        found = listing.store.get_json(key) if key in listing else None
+    except CorruptRecord:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def trained_models(spec: Mapping[str, Any]) -> str:
+    """`LoRA, rank 8, alpha 16 (all-linear)` or `all weights`; empty of a kind that trains nothing."""
+    if not isinstance(spec.get("actor"), Mapping):
+        return ""
+    lora = _section(_section(spec, "model"), "lora")
+    if not lora:
+        return "all weights"
+    modules = lora.get("target_modules", "")
+    where = ", ".join(map(str, modules)) if isinstance(modules, list) else str(modules)
+    return f"LoRA, rank {lora.get('rank', '?')}, alpha {lora.get('alpha', '?')}" + (f" ({where})" if where else "")
+
+
+def teacher_models(spec: Mapping[str, Any]) -> list[str]:
+    """`NAME: path` of each of several teachers, or the path of one; behind them the blends that `route` names."""
+    several = _section(spec, "teachers")
+    found = [f"{name}: {_path(several, name)}" for name in sorted(several)]
+    if _section(spec, "teacher"):
+        found.insert(0, _path(spec, "teacher"))
+    blends = _section(_section(spec, "route"), "blends")
+    for name in sorted(blends):
+        blend = _section(blends, name)
+        parts = " + ".join(f"{weight} {of}" for of, weight in sorted(_section(blend, "weights").items()))
+        found.append(f"{name}: {blend.get('form', 'mixture')} of {parts}")
+    return found
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of the spec; empty where there is none, or no map: whoever writes into a store wrote it."""
+    part = tree.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _path(tree: Mapping[str, Any], name: str) -> str:
+    return str(_section(tree, name).get("path", "–"))
+
 
 MAX_GPUS = 10**6
 """A spec that says more of nodes, or of GPUs in one, is no spec of a run."""
@@ -25,7 +88,7 @@ class Provenance:
     record: RunRecord
     attempts: tuple[AttemptLine, ...]
     origins: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """What each attempt ran, by its number, as `opd.runs.origin` told it; those of older versions told nothing."""
+    """What each attempt ran, by its number, as `opd.runs.origin` told it."""
 
     @property
     def origin(self) -> Mapping[str, Any]:
@@ -41,18 +104,18 @@ class Provenance:
 
     @property
     def preflight(self) -> list[Line]:
-        """What the first step showed of the teacher; empty where there is none, and of older versions."""
+        """What the first step showed of the teacher; empty where there is none."""
         return preflight(self.origins)
 
     @property
     def trained(self) -> str:
         """All weights or adapters, with their settings; empty of a kind that trains nothing."""
-        return models.trained(self.record.spec)
+        return trained_models(self.record.spec)
 
     @property
     def teachers(self) -> list[str]:
         """Each teacher and blend; empty of a kind without."""
-        return models.teachers(self.record.spec)
+        return teacher_models(self.record.spec)
 
     @property
     def trackers(self) -> list[tuple[str, str]]:

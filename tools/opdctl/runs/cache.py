@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,19 +53,6 @@ class RunCache:
         except (OSError, ValueError, KeyError, TypeError):
             return None  # nothing, something that was cut short, or not ours to read: read the store again
         return None
-
-    @property
-    def lacks_summary(self) -> bool:
-        """Whether the run had no summary.json when its listing was last read."""
-        return os.path.exists(self._no_summary)  # False, too, where nobody may look
-
-    def note(self, *, lacks_summary: bool) -> None:
-        """Keeps whether the run has a summary.json, beside an entry that is there."""
-        with suppress(OSError):  # it saves a request, and a cache that may only be read is one, too
-            if lacks_summary and not self.lacks_summary:
-                self._no_summary.touch()
-            elif not lacks_summary:
-                self._no_summary.unlink(missing_ok=True)
 
     def save(self, fingerprint: str, record: dict[str, Any], metrics: pa.Table) -> None:
         """Replaces what was kept; two commands at once each leave a whole entry.
@@ -113,10 +100,6 @@ class RunCache:
             return self._unsaved
         with pa.OSFile(str(self.folder / f"metrics-{fingerprint[:16]}.arrow")) as file:
             return pa.ipc.open_file(file).read_all()
-
-    @property
-    def _no_summary(self) -> Path:
-        return self.folder / "no-summary"
 
     def _metrics(self, entry: dict[str, Any]) -> Path:
         return self.folder / str(entry["metrics"])

@@ -265,7 +265,7 @@ def answers(store: Store, run_id: str) -> Sequence[Sample]:
 
 
 def _without_seed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec without what NOT_IDENTITY names and without its seed, also for specs of older versions."""
+    """The spec without what NOT_IDENTITY names and without its seed."""
     tree: dict[str, Any] = _copy(spec)
     for path in (*NOT_IDENTITY, "seed"):
         *parents, last = path.split(".")

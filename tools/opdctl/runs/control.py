@@ -1,9 +1,12 @@
-"""Ending a run on its cluster: its RayJob goes, and its pods save first."""
+"""Ending a run on its cluster: cancelling, deleting, and waiting for its end."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from opdctl.chart.helm import Where, uninstall
 from opdctl.console import note
 from opdctl.errors import ToolError
 from opdctl.kube.client import KubeApi
@@ -11,6 +14,8 @@ from opdctl.kube.errors import ClusterUnreachable
 from opdctl.kube.rayjob import JobState
 from opdctl.kube.run import ClusterRun, look
 from opdctl.runs.record import RunRecord
+from opdctl.runs.state import End
+from opdctl.runs.targets import Found
 
 POLL_S = 2.0
 # A note on every change, and one now and then while nothing changes.
@@ -86,3 +91,95 @@ def what_is_saved(before: RunRecord | None, after: RunRecord | None) -> str:
     if after.last_step is not None and after.last_step > newest:
         text += f"; steps {newest + 1} to {after.last_step} will be computed again"
     return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deletion:
+    """What goes beside the release: the claim with the checkpoints, the directory in the store."""
+
+    claim: bool
+    results: bool
+
+
+def delete_run(found: Found, wanted: Deletion, *, timeout_s: float) -> list[str]:
+    """Deletes a run; returns what is gone and what stays, a line each.
+
+    Raises:
+        ToolError: the run is live, or what was asked for cannot be reached.
+    """
+    if wanted.results and found.place is None:
+        raise ToolError(
+            f"the results of {found.run_id} cannot be deleted: {'; '.join(found.notes) or 'there are none'}",
+            fix="name its store with --store URL, or leave out --results",
+        )
+    lines = _from_cluster(found, wanted, timeout_s) if found.api is not None else []
+    if wanted.results and found.place is not None:
+        found.place.store.delete_tree("")
+        lines.append(f"{found.run_id}  results deleted: {found.place.store.url}")
+    elif found.place is not None:
+        lines.append(f"{found.run_id}  results stay: {found.place.store.url}")
+    return lines
+
+
+def _from_cluster(found: Found, wanted: Deletion, timeout_s: float) -> list[str]:
+    api, run = found.api, found.in_cluster
+    assert api is not None
+    assert run is not None
+    if run.job is not None and run.job.is_live and run.job.phase != "deleting":
+        raise ToolError(
+            f"run {found.run_id} is live: {run.job.describe()}",
+            fix=f"`opdctl cancel {found.run_id} -n {api.namespace}` saves and ends it first",
+        )
+    lines = []
+    if uninstall(found.run_id, Where(namespace=api.namespace, context=api.context), timeout_s=timeout_s):
+        lines.append(f"{found.run_id}  release deleted: RayJob, pods, experiment, policies")
+    if run.job is not None or run.pods:
+        api.delete(api.path("rayjobs", found.run_id))
+        wait_until_gone(api, found.run_id, timeout_s=timeout_s)
+    name = f"{found.run_id}-checkpoints"
+    path = api.path("persistentvolumeclaims", name)
+    if wanted.claim:
+        is_gone = api.delete(path)
+        lines.append(f"{found.run_id}  claim {name} {'deleted' if is_gone else 'was not there'}")
+    elif api.find(path) is not None:
+        lines.append(f"{found.run_id}  claim {name} stays: submitting the run again resumes from it")
+    return lines or [f"{found.run_id}  nothing of it in namespace {api.namespace}"]
+
+
+def wait_for_job(api: KubeApi, run_id: str, *, on_change: Callable[[str], None]) -> End:
+    """Waits until the RayJob has ended, through retries and an API server that is away.
+
+    Args:
+        on_change: told each new phase and each new reason why the run does not go on.
+    """
+    told = ""
+    while True:
+        try:
+            run = look(api, run_id)
+            end = job_end(run)
+            if end is not None:
+                return end
+            text = describe(run)
+        except ClusterUnreachable as error:
+            text = f"the cluster is away, waiting goes on: {error}"
+        if text != told:
+            on_change(f"{run_id}: {text}")
+            told = text
+        time.sleep(POLL_S)
+
+
+def job_end(run: ClusterRun) -> End | None:
+    """The end of the RayJob, None while it goes on."""
+    job = run.job
+    if job is None or job.phase == "deleting":
+        return End(is_success=False, reason="its RayJob was deleted before it had ended", is_gone=True)
+    if job.is_live:
+        return None
+    return End(is_success=job.phase == "succeeded", reason="; ".join([job.describe(), *run.alarms]))
+
+
+def describe(run: ClusterRun) -> str:
+    """The phase and everything in the way."""
+    assert run.job is not None
+    reasons = list(dict.fromkeys([*run.blockers, *(f"{pod.role} pod: {pod.why}" for pod in run.pods if pod.why)]))
+    return "; ".join([run.job.phase, *reasons])

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from opd.runs.summary import SUMMARY_FILE
-from opdctl.runs.away import Away
 from opdctl.runs.cache import RunCache
 from opdctl.runs.listing import Listing
-from opdctl.runs.record import RunRecord, told_apart
-from opdctl.runs.records import live_state, read_run, unreadable
+from opdctl.runs.record import RunRecord, live_state, read_run, told_apart, unreadable
 from opdctl.runs.targets import RunPlace
-from opdctl.runs.threads import in_threads
+from opdctl.runs.threads import Away, in_threads
 
 # Downloads wait for the network, Arrow parses without the GIL; each run in flight holds its own bytes only.
 NUM_THREADS = 6
@@ -85,7 +82,6 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
     else:
         record, metrics = _read_whole(listing, run_id=place.run_id)
         cache.save(fingerprint, dataclasses.asdict(record), metrics)
-    cache.note(lacks_summary=SUMMARY_FILE not in listing)
     state, last_sign_s = live_state(record, listing)
     record = dataclasses.replace(record, state=state, last_sign_s=last_sign_s)
     return GatheredRun(

@@ -74,7 +74,7 @@ def _progress(listing: Listing, attempt: int) -> Progress | None:
     beat = _record(listing, f"{attempt_prefix(attempt)}/{HEARTBEAT_FILE}")
     beaten_s, progress_at_s, step = (_number(beat.get(name)) for name in ("time_s", "progress_at_s", "step"))
     if beaten_s is None or progress_at_s is None or step is None:
-        return None  # of an older version, or before the first phase
+        return None  # before the first phase
     since_beat_s = max(time.time() - listing.last_sign_s(attempt), 0.0)
     return Progress(
         where=": ".join(filter(None, (beat.get("stage"), f"{beat.get('phase')} at step {step:.0f}"))),

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from opd.config import dump_spec
-from opd.config.naming import FORMER_DEFAULT_NAME
 from opd.errors import StoreError
 from opd.store.access import StoreAddress, address_of
 from opd.store.base import Store
@@ -18,18 +17,18 @@ from opdctl.chart.helm import Where, find_chart, install, release_status, templa
 from opdctl.chart.values import Experiment
 from opdctl.console import note
 from opdctl.doctor.cluster import Examination, OneLook
-from opdctl.doctor.held import check_held
+from opdctl.doctor.rendered import check_held
 from opdctl.doctor.report import Check
 from opdctl.errors import EXIT_USAGE, ToolError
 from opdctl.kube.client import KubeApi
 from opdctl.kube.dry_run import dry_run, is_over_quota, pods_of, rendered_objects
-from opdctl.kube.events import explain
 from opdctl.kube.run import look
+from opdctl.kube.waiting import explain
 from opdctl.runs.listing import Listing
-from opdctl.runs.records import live_state, read_run
+from opdctl.runs.record import live_state, read_run
 from opdctl.runs.state import attempt_lines
 from opdctl.runs.targets import open_place
-from opdctl.submit.names import Decision, Name, Stored, decide, next_free, read_stored, refuse_beside_former
+from opdctl.submit.names import Decision, Name, Stored, decide, next_free, read_stored
 
 POLL_S = 1.0
 
@@ -93,8 +92,6 @@ class Sender:
             item = _renamed(item, run_id)
         self._taken.add(item.run_id)
         decision = decide(self._name(item, item.run_id), item.spec)
-        if decision.action == "start" and not item.is_named and not self.is_new:
-            refuse_beside_former(self._name(item, FORMER_DEFAULT_NAME), item.run_id, item.spec)
         return Order(experiment=item, chart=chart, decision=decision)
 
     def _is_free(self, item: Experiment, run_id: str) -> bool:
