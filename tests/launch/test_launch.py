@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opd.config import VARIABLES, load_spec, spec_hash
+from opd.config import VARIABLES, load_spec
 from opd.config.verl import RunFacts, compute_overrides
-from opd.launch import begun_under_the_former_default
 
 EXAMPLES = Path(__file__).parents[1] / "config" / "examples"
 OPD = EXAMPLES / "opd.yaml"
@@ -76,24 +75,6 @@ def test_a_bad_spec_ends_with_exit_2_one_clear_message_and_no_traceback(text, wo
     assert words in done.stderr
     assert done.stderr.startswith(str(path))
     assert "Traceback" not in done.stderr
-
-
-def test_a_run_begun_under_the_former_default_name_is_named_instead_of_begun_anew(tmp_path):
-    path = tmp_path / "exp.yaml"
-    path.write_text(f"kind: opd\nmodel: {{path: m}}\nteacher: {{path: t}}\noutput: {{root: {tmp_path}/out}}\n")
-    former = tmp_path / "out" / "local"
-    former.mkdir(parents=True)
-    (former / "run.json").write_text(json.dumps({"spec_hash": spec_hash(load_spec(path).spec)}))
-    done = launch(path)
-    assert done.returncode == 2
-    assert "`--name local` resumes it" in done.stderr
-    assert "Traceback" not in done.stderr
-    # Another experiment's folder, a finished one and a name that was given mean nothing here.
-    for change in ("hash", "name", "result"):
-        loaded = load_spec(path, sets=["seed=7"] if change == "hash" else ["name=mine"] if change == "name" else [])
-        if change == "result":
-            (former / "result.json").write_text("{}")
-        assert begun_under_the_former_default(loaded) == ""
 
 
 def test_a_directory_ends_with_exit_2(tmp_path):

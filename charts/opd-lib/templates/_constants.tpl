@@ -149,7 +149,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -163,7 +162,7 @@
    "overrides": [],
    "recipe": "grpo",
    "grpo": {"kl_loss_type": "low_var_kl", "entropy_coeff": 0.0, "loss_agg_mode": "token-mean", "norm_adv_by_std": true},
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "opd": {
    "kind": "opd",
@@ -214,7 +213,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -253,7 +251,7 @@
     "horizon": {"part": "first", "applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "opd-agent": {
    "kind": "opd-agent",
@@ -304,7 +302,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -343,7 +340,7 @@
     "horizon": {"part": "first", "applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true, "overlap": true},
+   "checkpoint": {"overlap": true},
    "agent": {
     "enable_tools": true,
     "max_assistant_turns": 50,
@@ -388,7 +385,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -400,7 +396,7 @@
     "resume": "auto"
    },
    "overrides": [],
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "eval": {
    "kind": "eval",
@@ -447,14 +443,7 @@
     "ulysses_sequence_parallel_size": 1
    },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "log_val_generations": 0,
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0
-   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": true}
   },
@@ -503,14 +492,7 @@
     "ulysses_sequence_parallel_size": 1
    },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "log_val_generations": 0,
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0
-   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": false}
   },

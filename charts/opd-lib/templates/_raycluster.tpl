@@ -2,7 +2,7 @@
 
 {{- define "opd.rayCluster" -}}
 {{- $head := include "opd.rayPods" (list . "head") | fromJson -}}
-rayVersion: {{ include "opd.rayVersion" . | quote }}
+rayVersion: {{ (include "opd.constants" . | fromJson).rayVersion | quote }}
 authOptions:
   mode: {{ .Values.cluster.auth.token | ternary "token" "disabled" }}
   {{- with .Values.cluster.auth.secret }}

@@ -45,7 +45,6 @@ class Loaded:
         env_applied: environment variables that override the file, in the table's order.
         notes: remarks for people: ignored variables, settings that are probably not meant.
         origin: name of the file.
-        is_named: whether file, environment or `--set` gave the run's name; else its kind, model and algorithm did.
     """
 
     spec: FileSpec
@@ -53,7 +52,6 @@ class Loaded:
     env_applied: tuple[Applied, ...]
     notes: tuple[str, ...]
     origin: str
-    is_named: bool = True
 
 
 def load_spec(
@@ -131,7 +129,6 @@ def _load(
             sources.update(fold(tree, cls, late, "command line", problems))
         elif late:
             problems.append(Problem(path="overrides", value=late[0], rule=f"kind {kind} starts no verl trainer"))
-        is_named = "name" in tree
         parsed = parse_tree(tree)
         if isinstance(parsed.spec, PipelineSpec):
             stages_of(parsed.spec)
@@ -139,7 +136,7 @@ def _load(
         problems += error.problems
     if problems:
         raise SpecError(located(problems, sources), origin=origin)
-    return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin, is_named)
+    return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin)
 
 
 def _read_file(file: Path, fix: str) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from opd.config.base import MAX_NAME_CHARS
 
 NUM_HASH_CHARS = 6
-# What runs without a name were all called before kind, model and algorithm made it.
-FORMER_DEFAULT_NAME = "local"
 
 
 def slug(text: str) -> str:

@@ -45,7 +45,7 @@ _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
 OF_A_STAGE = "stages://"
 """Begins what stands for a result that is not there yet."""
-PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
+PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
 """Keys that no stage has."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from opd.config.base import Section
 from opd.config.coerce import parse_value, unquote
-from opd.config.errors import REDACTED, Problem
+from opd.config.errors import REDACTED, Problem, nearest
 from opd.config.refusals import REFUSED_VERL_KEYS, holds_secret, refused_key
 from opd.config.tree import field_at, set_path
 from opd.config.verl_keys import SPEC_PATH_OF
@@ -18,6 +18,8 @@ from opd.config.verl_keys import SPEC_PATH_OF
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~|)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _GUARDED = (*SPEC_PATH_OF, *REFUSED_VERL_KEYS)
 _ENVIRONMENT = "give it in the environment of the run, or by reference to a Kubernetes Secret"
+_OURS = ("opd.", "run.")
+"""Beginnings of keys that are ours: verl's config has none of them."""
 RULE = "a raw override is Hydra's `key=value`, `+key=value`, `++key=value` or `~key`"
 
 
@@ -65,6 +67,9 @@ def fold(
             continue
         path = SPEC_PATH_OF.get(raw.key, "")
         field = field_at(cls, path) if path and raw.prefix != "~" else None
+        if field is None and raw.key.startswith(_OURS):
+            problems.append(_no_such_key(text, raw.key, where))
+            continue
         if field is None or raw.value is None:
             kept = [old for old in kept if (known := parse_raw(old)) is None or known.key != raw.key] + [text]
             continue
@@ -88,6 +93,12 @@ def _refusal(raw: RawOverride, where: str) -> Problem | None:
     if reason:
         return Problem(path="overrides", value=shown, rule=reason, fix="remove the override", source=where)
     return None
+
+
+def _no_such_key(text: str, key: str, where: str) -> Problem:
+    near = nearest(key, [name for name in SPEC_PATH_OF if name.startswith(_OURS) and name != key])
+    fix = f"did you mean {near}?" if near else "remove the override"
+    return Problem(path="overrides", value=text, rule="this kind has no such key", fix=fix, source=where)
 
 
 def _remove(tree: dict[str, Any], path: str) -> None:

@@ -34,15 +34,13 @@ def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
     return True
 
 
-def drop_path(tree: dict[str, Any], path: str, *, emptied: bool = False) -> None:
-    """Remove a dotted path if it is there; with `emptied`, also the maps on the way that hold nothing else."""
+def drop_path(tree: dict[str, Any], path: str) -> None:
+    """Remove a dotted path if it is there."""
     key, _, rest = path.partition(".")
     if not rest:
         tree.pop(key, None)
     elif isinstance(child := tree.get(key), dict):
-        drop_path(child, rest, emptied=emptied)
-        if emptied and not child:
-            del tree[key]
+        drop_path(child, rest)
 
 
 def strip_optional(annotation: Any) -> Any:

@@ -26,7 +26,7 @@ from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
-from opd.config.verl import compute_overrides, settled
+from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
@@ -75,7 +75,7 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
         rule = f"verl's config cannot be composed with it: {' '.join(str(error).split())}"
         fix = "correct the key or its value; +KEY=VALUE adds a key that verl's config lacks"
         raise SpecError([Problem(path="overrides", value=list(spec.overrides), rule=rule, fix=fix)]) from error
-    config[KEY] = settled(spec, facts).text()
+    config[KEY] = RunConfig(spec=spec, run=facts).text()
     return config
 
 

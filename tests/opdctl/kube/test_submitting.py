@@ -13,7 +13,7 @@ from opd.config import AnySpec, identity, load_text, spec_hash
 from opdctl.errors import ToolError
 from opdctl.kube.rayjob import read_job
 from opdctl.kube.run import ClusterRun
-from opdctl.submit.names import Name, Stored, decide, next_free, refuse_beside_former
+from opdctl.submit.names import Name, Stored, decide, next_free
 
 EXPERIMENT: dict[str, Any] = {"kind": "opd", "name": "r", "model": {"path": "m"}, "teacher": {"path": "t"}}
 
@@ -114,16 +114,3 @@ def test_the_next_free_name_is_counted_up_and_never_too_long() -> None:
     assert next_free("other", lambda candidate: candidate not in taken) == "other"
     assert next_free("run", lambda candidate: candidate not in taken) == "run-3"
     assert next_free("x" * 47, lambda candidate: candidate not in taken) == "x" * 45 + "-2"
-
-
-def test_an_unfinished_run_under_the_former_default_name_is_named_before_another_begins(rayjob: Callable) -> None:
-    sent = ClusterRun(job=None, experiment={**EXPERIMENT, "name": "local"})
-    for former in (name(run_id="local", stored=STARTED), name(run_id="local", cluster=sent, release="deployed")):
-        with pytest.raises(ToolError, match="unfinished") as caught:
-            refuse_beside_former(former, "opd-m-reverse-kl", SPEC)
-        assert caught.value.exit_code == 2
-        assert "`--name local` goes on with it" in caught.value.fix
-    done = dataclasses.replace(STARTED, result={"loss": 1.0})
-    other = spec_of(model={"path": "another"})
-    for former, spec in ((FREE, SPEC), (name(stored=done), SPEC), (name(stored=STARTED), other)):
-        refuse_beside_former(former, "opd-m-reverse-kl", spec)

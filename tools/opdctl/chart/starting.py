@@ -63,7 +63,7 @@ def secret_commands(site: Mapping[str, Any], namespace: str) -> list[str]:
     found = []
     if "store" in secrets:
         found.append(make_secret(secrets["store"], namespace))
-    for item in (secrets[name] for name in ("huggingFace", "wandb", "converter") if name in secrets):
+    for item in (secrets[name] for name in ("huggingFace", "wandb") if name in secrets):
         found.append(make_secret(item["secret"], namespace, key=item["key"]))
     found += [make_pull_secret(name, namespace) for name in cluster.get("image", {}).get("pullSecrets", [])]
     return found

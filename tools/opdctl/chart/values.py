@@ -36,8 +36,6 @@ class Experiment:
     spec: FileSpec
     values: dict[str, Any]
     notes: tuple[str, ...]
-    is_named: bool = True
-    """Whether somebody named the run; else kind, model and algorithm did."""
 
     @property
     def run_id(self) -> str:
@@ -140,4 +138,4 @@ def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, orig
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:
         set_path(tree, path, get_path(resolved, path))
     applied = [f"environment {item.name}: {item.path} = {item.value}" for item in loaded.env_applied]
-    return Experiment(spec=spec, values=tree, notes=(*applied, *loaded.notes), is_named=loaded.is_named)
+    return Experiment(spec=spec, values=tree, notes=(*applied, *loaded.notes))

@@ -117,31 +117,6 @@ def _refuse_another_spec(name: Name, spec: FileSpec) -> None:
     )
 
 
-def refuse_beside_former(former: Name, name: str, spec: FileSpec) -> None:
-    """Refuse to begin anew beside an unfinished run of the experiment under the name that runs without one once had.
-
-    Args:
-        former: what is known of that name.
-        name: what the run without a name is called now.
-
-    Raises:
-        ToolError: there is such a run (exit 2).
-    """
-    job = former.cluster.job
-    has_ended = former.stored.result is not None or (job is not None and job.phase == "succeeded")
-    if has_ended or not (former.stored.spec_hash or former.cluster.experiment):
-        return
-    try:
-        _refuse_another_spec(former, spec)
-    except ToolError:
-        return
-    raise ToolError(
-        f"run {former.run_id} is this very experiment, unfinished, submitted when runs without a name were called so",
-        fix=f"`--name {former.run_id}` goes on with it, `--name {name}` begins anew",
-        exit_code=EXIT_USAGE,
-    )
-
-
 def _how_it_ended(name: Name) -> str:
     job = name.cluster.job
     if job is not None:

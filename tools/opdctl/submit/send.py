@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from opd.config import dump_spec
-from opd.config.naming import FORMER_DEFAULT_NAME
 from opd.errors import StoreError
 from opd.store.access import StoreAddress, address_of
 from opd.store.base import Store
@@ -30,7 +29,7 @@ from opdctl.runs.listing import Listing
 from opdctl.runs.records import live_state, read_run
 from opdctl.runs.state import attempt_lines
 from opdctl.runs.targets import open_place
-from opdctl.submit.names import Decision, Name, Stored, decide, next_free, read_stored, refuse_beside_former
+from opdctl.submit.names import Decision, Name, Stored, decide, next_free, read_stored
 
 POLL_S = 1.0
 
@@ -93,10 +92,7 @@ class Sender:
             run_id = next_free(item.run_id, lambda candidate: self._is_free(item, candidate))
             item = _renamed(item, run_id)
         self._taken.add(item.run_id)
-        decision = decide(self._name(item, item.run_id), item.spec)
-        if decision.action == "start" and not item.is_named and not self.is_new:
-            refuse_beside_former(self._name(item, FORMER_DEFAULT_NAME), item.run_id, item.spec)
-        return Order(experiment=item, chart=chart, decision=decision)
+        return Order(experiment=item, chart=chart, decision=decide(self._name(item, item.run_id), item.spec))
 
     def _is_free(self, item: Experiment, run_id: str) -> bool:
         return run_id not in self._taken and self._name(item, run_id).is_free

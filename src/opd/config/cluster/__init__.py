@@ -66,14 +66,6 @@ class Cluster(ClusterSection):
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Time limits of the whole run.")
     stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
     queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
-    managed_by: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = Field(
-        default=None,
-        description="Who reconciles the RayJob; unset: KubeRay's operator here. MultiKueue takes the RayJob alone to "
-        "another cluster: ConfigMap, claims, Secrets, account and policies must be there already.",
-    )
-    cluster_selector: KubeObject | None = Field(
-        default=None, description="Refused: a run makes its own Ray cluster and ends with it."
-    )
     head: RayPods = Field(
         default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
         description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
@@ -105,10 +97,6 @@ class Cluster(ClusterSection):
         description="More mounts of every Ray container.",
         examples=[[{"name": "scratch", "mountPath": "/scratch"}]],
     )
-    ray_version: str | None = Field(
-        default=None, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Ray in the image; unset: the lock's version."
-    )
-    git_sha: LabelValue | None = Field(default=None, description="Commit of this repository, as a label.")
     labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra labels of every object.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Extra annotations of the RayJob.")
 
