@@ -24,8 +24,8 @@ from opd.config import (
     dump_spec,
     load_spec,
 )
+from opd.config.load import SITE_VARIABLE
 from opd.config.pipeline import before_it_runs, stages_of
-from opd.config.site import SITE_VARIABLE
 from opd.config.verl import RunFacts, compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline

@@ -18,8 +18,8 @@ from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to
 from opd.agent.viewer.__main__ import main
 from opd.agent.viewer.collect import load, pick
 from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
-from opd.html import policy
 from opd.store.opening import open_store
+from opd.text import policy
 
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
 

@@ -19,7 +19,7 @@ from opd.config.reader import read_text
 
 
 def test_no_generated_file_differs_from_the_spec():
-    assert drifted() == []
+    assert list(drifted()) == []
 
 
 def test_a_changed_file_is_noticed(tmp_path):
@@ -27,7 +27,7 @@ def test_a_changed_file_is_noticed(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     (tmp_path / "uv.lock").symlink_to(ROOT / "uv.lock")
-    assert drifted(tmp_path) == []
+    assert list(drifted(tmp_path)) == []
     values = tmp_path / "charts/opd/values.yaml"
     values.write_text(values.read_text().replace("seed: 42", "seed: 43"))
     (tmp_path / "charts/eval/values.schema.json").unlink()

@@ -138,8 +138,6 @@ BROKEN = [
     ("convert", {"cluster.head.labels": {"app.kubernetes.io/name": "x"}}),
     ("opd", {"cluster.worker.labels": {"app.kubernetes.io/created-by": "x"}}),
     ("opd", {"cluster.submitter.labels": {"app.kubernetes.io/name": "x"}}),
-    ("convert", {"cluster.head.rayStartParams": {"num-gpus": "1"}}),
-    ("opd", {"cluster.worker.rayStartParams": {"block": "1"}}),
     ("convert", {"cluster.head.objectStoreGib": 2.5}),
     ("opd", {"cluster.worker.objectStoreGib": 17}),
     ("opd", {"cluster.worker.requests": {"nvidia.com/gpu": 8}}),

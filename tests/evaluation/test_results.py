@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from opd.evaluation import Sample, as_metrics, clustered, evaluate, read_generations, write_generations
+from opd.evaluation.estimators import clustered
 from opd.evaluation.report import result_table, save_picture, shown_ks
-from opd.evaluation.samples import further_numbers
+from opd.evaluation.results import as_metrics, evaluate
+from opd.evaluation.samples import Sample, further_numbers, read_generations, write_generations
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
-from chartgen.layout import layout
 from chartgen.rules import rules_tpl
-from chartgen.values import values_yaml
+from chartgen.values import layout, values_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +28,13 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     return files
 
 
-def drifted(root: Path = ROOT) -> list[Path]:
-    """Generated files that are missing or differ from what they are generated from."""
-    return [
-        path
+def drifted(root: Path = ROOT) -> dict[Path, str]:
+    """Generated files that are missing or differ from what they are generated from, with the text that they should have."""
+    return {
+        path: text
         for path, text in generated(root).items()
         if not (root / path).is_file() or (root / path).read_text() != text
-    ]
+    }
 
 
 def main() -> int:
@@ -44,11 +43,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file differs")
     check = parser.parse_args().check
     stale = drifted()
-    for path in stale:
+    for path, text in stale.items():
         print(f"{path} differs from opd.config: run `make schema`" if check else f"wrote {path}")
         if not check:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-            (ROOT / path).write_text(generated()[path])
+            (ROOT / path).write_text(text)
     return 1 if check and stale else 0
 
 

@@ -349,7 +349,6 @@
     "tool_format": "hermes",
     "call_timeout_s": 10.0,
     "num_tool_processes": 4,
-    "blank_replies": false,
     "num_kept_trajectories": 8
    }
   },

@@ -811,22 +811,6 @@
   "fix" "use another label") -}}
 {{- end -}}
 {{- end -}}
-{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
-{{- if not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item)) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.head.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).head).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
-{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
-{{- if not (kindIs "invalid" (index (($v.cluster).worker).rayStartParams $item)) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.worker.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).worker).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
 {{- if gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib) -}}
 {{- include "opd.refuse" (dict "key" "cluster.head.objectStoreGib" "value" (($v.cluster).head).objectStoreGib
   "rule" (printf "Ray's object store lies in /dev/shm, which has %s GiB" (include "opd.text" (($v.cluster).head).shmGib))

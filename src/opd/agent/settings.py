@@ -64,7 +64,6 @@ class AgentSettings:
                 max_assistant_turns=turns.max_assistant_turns,
                 max_user_turns=turns.max_user_turns,
                 max_parallel_calls=turns.max_parallel_calls,
-                blank_replies=agent.blank_replies,
             ),
             tool_format=turns.format,
             max_reply_tokens=turns.max_tool_response_length,

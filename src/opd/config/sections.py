@@ -289,9 +289,6 @@ class Agent(Section):
     toolset: Text | None = Field(
         default=None, description="Python module or file that defines TOOLS over the database; unset: the travel tools."
     )
-    blank_replies: bool = Field(
-        default=False, description="A control: every tool reply reaches the model empty, so that nothing is looked up."
-    )
     num_kept_trajectories: Natural = Field(
         default=8, description="Conversations of each step (and validation) kept for the trajectory viewer."
     )

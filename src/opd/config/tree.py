@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -41,6 +41,15 @@ def drop_path(tree: dict[str, Any], path: str) -> None:
         tree.pop(key, None)
     elif isinstance(child := tree.get(key), dict):
         drop_path(child, rest)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps merged key by key, everything else replaced."""
+    out = dict(below)
+    for key, value in above.items():
+        old = out.get(key)
+        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
 
 
 def strip_optional(annotation: Any) -> Any:

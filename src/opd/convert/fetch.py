@@ -9,15 +9,16 @@ from pathlib import Path
 
 from opd.convert.errors import incomplete
 from opd.convert.reporter import Reporter
-from opd.convert.shards import (
+from opd.convert.source import (
     CONFIG_FILE,
     HUGGINGFACE_FOLDER,
     LORA_FILE,
+    RESTORE,
+    Source,
     ranks_by_world_size,
     settle_world_size,
     shard_name,
 )
-from opd.convert.source import RESTORE, Source
 from opd.store.transfer import ListedFile, bring, find_problems
 
 

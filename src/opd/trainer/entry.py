@@ -253,10 +253,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
     """
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
 
-    from opd.inputs.agent_locations import resolve_agent
-    from opd.inputs.chat_templates import check_chat_template
-    from opd.inputs.locations import resolve_store_urls, resolve_toy
+    from opd.inputs.locations import resolve_agent, resolve_store_urls, resolve_toy
     from opd.inputs.model_files import check_loadable, load_tokenizer
+    from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward_function import check_reward
 
     config = migrate_legacy_reward_impl(config)

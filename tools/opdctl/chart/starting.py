@@ -12,8 +12,8 @@ from typing import Any
 from opd.config import SpecError
 from opd.config.cluster.rules import RULES, load_cluster, names
 from opd.config.keys import Key
+from opd.config.load import SITE_KEYS
 from opd.config.rule import broken
-from opd.config.site import SITE_KEYS
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
 from opdctl.kube.secrets import make_pull_secret, make_secret

@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from opd.config import SPEC_CLASSES
-from opd.config.base import Section
+from opd.config.base import Section, joined, slug
 from opd.config.errors import Problem, SpecError, nearest
-from opd.config.naming import joined, slug
 from opd.config.parse import kind_of
 from opd.config.tree import field_at, get_path, leaf_paths, section_of, set_path
 from opdctl.chart.expressions import Expression, ExpressionError, compiled, has_expression

@@ -20,10 +20,9 @@ from opd.config import (
     load_text,
 )
 from opd.config.cluster.rules import load_cluster
-from opd.config.load import read_document
+from opd.config.load import SITE_VARIABLE, read_document
 from opd.config.reader import read_text
-from opd.config.site import SITE_VARIABLE, merge
-from opd.config.tree import get_path, set_path
+from opd.config.tree import get_path, merge, set_path
 from opdctl.chart.sweep import expand
 
 NAME_VARIABLE = "RUN_ID"

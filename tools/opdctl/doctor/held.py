@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from opd.config import FileSpec
 from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
 from opd.config.pipeline import stages_of
-from opd.inputs import Inputs
+from opd.inputs import Inputs, is_module
 from opd.inputs.models import is_hub_id
-from opd.inputs.places import is_module
 from opdctl.doctor.rendered import groups_of
 from opdctl.doctor.report import Check, warning
 from opdctl.kube.dry_run import rendered_objects

@@ -14,7 +14,6 @@ from pydantic_core import to_jsonable_python
 
 from opd.config.base import Kind
 from opd.config.cluster.base import PATTERN_WORDS, ClusterSection, KubeObject, KubeObjects, LabelValue
-from opd.config.cluster.identity import ServiceAccount
 from opd.config.cluster.lifecycle import (
     Auth,
     CleanUp,
@@ -34,6 +33,7 @@ from opd.config.cluster.pods import (
     PodSecurity,
     RayPods,
     Rdma,
+    ServiceAccount,
     SubmitterPods,
     ray_pods,
     submitter_pods,
@@ -43,7 +43,7 @@ from opd.config.errors import Problem, SpecError, nearest
 from opd.config.field_errors import by_path, field_problem
 from opd.config.refusals import redact
 from opd.config.schema import inlined_schema
-from opd.config.tree import field_at
+from opd.config.tree import field_at, merge
 
 __all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
 
@@ -147,7 +147,7 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
         SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
     """
     cls = cluster_class(kind)
-    whole = _laid_over(cluster_defaults(kind), tree)
+    whole = merge(cluster_defaults(kind), tree)
     try:
         return cls.model_validate_json(json.dumps(whole))
     except ValidationError as error:
@@ -158,14 +158,6 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
             for path, items in by_path(error, whole)
         ]
         raise SpecError(problems) from None
-
-
-def _laid_over(base: dict[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in tree.items():
-        below = out.get(key)
-        out[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
-    return out
 
 
 def _unknown(path: str, value: object, kind: Kind) -> Problem:
