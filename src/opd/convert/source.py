@@ -27,7 +27,6 @@ from opd.store.base import Store
 from opd.store.opening import open_store
 from opd.store.transfer import ListedFile, bring, find_problems
 
-
 CONFIG_FILE = "fsdp_config.json"
 LORA_FILE = "lora_train_meta.json"
 HUGGINGFACE_FOLDER = "huggingface"
