@@ -187,7 +187,7 @@ bench-tool: setup ## opdctl over 200 runs in a real S3 server: seconds and memor
 bench-rollout: setup ## tokens a second of the CPU rollout engine on the toy student
 	$(BIN)/python -m tests.benchmarks.rollout_cpu $(ARGS)
 
-schema: setup ## write the charts' values, schemas and READMEs from the spec
+schema: setup ## write the charts' values, schemas, constants and rules from the spec
 	PYTHONPATH=tools $(BIN)/python -m chartgen
 
 images: ## build a container image by docker or buildah (ARGS="trainer --push REGISTRY --sbom FILE"); see images/README.md
