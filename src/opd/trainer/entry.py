@@ -64,7 +64,7 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     """verl's trainer config for a run, which carries what is ours.
 
     Raises:
-        SpecError: a raw override of ours cannot be used.
+        SpecError: a raw override cannot be used.
     """
     try:
         with hydra.initialize_config_dir(config_dir(), version_base=None):
