@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from opd.cluster.supervise import DEFAULT_GRACE_S, EXIT_INTERRUPTED, supervised
 from opd.config import (
@@ -24,18 +22,15 @@ from opd.config import (
     SpecError,
     dump_spec,
     load_spec,
-    spec_hash,
 )
-from opd.config.naming import FORMER_DEFAULT_NAME
+from opd.config.load import SITE_VARIABLE
 from opd.config.pipeline import before_it_runs, stages_of
-from opd.config.site import SITE_VARIABLE
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline
 from opd.pods.stop import answering
 from opd.runs.claim import refuse
-from opd.runs.identity import RUN_FILE
-from opd.runs.result import RESULT_FILE
 from opd.runs.run import Run
 from opd.runs.start_times import START
 from opd.store.access import apply_experiment
@@ -102,9 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = loaded.spec
     if isinstance(spec, PipelineSpec):
         return pipeline(spec, loaded, args)
-    if not (args.dry_run or args.plan) and (begun := begun_under_the_former_default(loaded)):
-        print(f"opd.launch: {begun}", file=sys.stderr)
-        return EXIT_BAD_SPEC
     if args.plan:
         return plan(loaded, args)
     if args.dry_run:
@@ -154,23 +146,6 @@ def report(loaded: Loaded) -> None:
         print(f"opd.launch: environment {item.name}: {item.path} = {item.value}", file=sys.stderr)
     for note in loaded.notes:
         print(f"opd.launch: note: {note}", file=sys.stderr)
-
-
-def begun_under_the_former_default(loaded: Loaded) -> str:
-    """What to say where a run without a name would begin anew beside its own unfinished earlier attempt; else empty."""
-    spec = loaded.spec
-    former = Path(spec.output.root) / FORMER_DEFAULT_NAME
-    try:
-        begun = json.loads((former / RUN_FILE).read_text()).get("spec_hash")
-        is_unfinished = not (former / RESULT_FILE).exists()
-    except (OSError, ValueError, AttributeError):  # no such run, or nothing that could be resumed
-        return ""
-    if loaded.is_named or begun != spec_hash(spec) or not is_unfinished:
-        return ""
-    return (
-        f"{former} holds this very experiment, unfinished, begun when runs without a name were called {FORMER_DEFAULT_NAME!r}: "
-        f"`--name {FORMER_DEFAULT_NAME}` resumes it, `--name {spec.name}` begins anew"
-    )
 
 
 def facts(

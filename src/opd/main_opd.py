@@ -19,8 +19,8 @@ from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
 from opd.config.errors import Problem
 from opd.config.load import load_text
 from opd.config.raw import parse_raw
-from opd.config.run_config import KEY, RunConfig
-from opd.config.verl import RunFacts, compute_overrides, settled
+from opd.config.run_config import KEY, RunConfig, RunFacts
+from opd.config.verl import compute_overrides
 from opd.config.verl_keys import ALSO_READ, VERL_KEYS
 from opd.errors import RunError, Unfit
 from opd.trainer.entry import CONFIG_NAME, check_installed, config_dir, run_config, set_process_environment
@@ -40,7 +40,6 @@ _SPEC_KEYS = {
     "reward.custom_reward_function.reward_kwargs.function": "reward.function",
     "reward.custom_reward_function.reward_kwargs.timeout_s": "reward.timeout_s",
     "run.agent.database_dir": "agent.database_dir",
-    "run.seed": "seed",
 }
 _KIND = "run.kind"
 _HELP = {"-h", "--help", "--hydra-help", "--version"}
@@ -116,7 +115,7 @@ def main(words: Sequence[str]) -> int:
     if not _HELP & set(flags):
         try:
             spec, run = spec_of(given, os.environ), facts(os.environ)
-            ours = settled(spec, run)
+            ours = RunConfig(spec=spec, run=run)
         except SpecError as error:
             return _said(error)
         given = compute_overrides(spec, run=run)

@@ -1,9 +1,27 @@
-"""Text that a model, a tool or another run wrote, made safe to store as UTF-8 and to print on a terminal."""
+"""Text that a model, a tool or another run wrote, made safe for UTF-8, a terminal and a page."""
 
 from __future__ import annotations
 
+import base64
 import codecs
+import hashlib
 import re
+from collections.abc import Sequence
+
+
+def policy(scripts: Sequence[str] = (), *, is_live: bool = False) -> str:
+    """The Content-Security-Policy of a page with these inline scripts: each by its hash, nothing from any network.
+
+    Args:
+        is_live: its scripts may ask the server that it came from, and no other.
+    """
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:"]
+    rules += [f"script-src {allowed}"] if scripts else []
+    rules += ["connect-src 'self'"] if is_live else []
+    return "; ".join(rules)
+
 
 # Python loads a codec's module at its first use; a tool's process, which must open nothing once it answers, has it by then.
 _UTF_16 = codecs.lookup("utf-16-le").name

@@ -17,8 +17,8 @@ from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Segment, Trajectory, file_key, from_lines, to_lines
 from opd.agent.viewer.collect import load, pick
 from opd.agent.viewer.page import MAX_SEGMENT_CHARS, constraints, render
-from opd.html import policy
 from opd.store.opening import open_store
+from opd.text import policy
 
 HOSTILE = '</pre><script>document.title="PWNED"</script><img src=x onerror="document.title=\'PWNED\'">'
 

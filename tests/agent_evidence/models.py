@@ -12,7 +12,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from opd.agent.dialogue import Dialogue
-from opd.data.tiny_qwen3 import build_tiny_qwen3
+from opd.data.toy.models import build_tiny_qwen3
 
 
 @dataclass(frozen=True, kw_only=True)

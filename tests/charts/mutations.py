@@ -87,7 +87,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {
     "foreign kind": (RUNS, [{"kind": "convert"}, {"kind": "dpo"}, {"matrix": {"seed": [1]}}, {"convert": {"checkpoint": "c"}}]),
     "rule": (RUNS, [{"data.train_batch_size": 100, "actor.ppo_mini_batch_size": 64}, {"data.filter_overlong": False, "data.truncation": "left"},
                     {"rollout.tensor_parallel_size": 7}, {"reward.function": "custom"}, {"reward.function": "math_dapo", "reward.path": "f.py"},
-                    {"reward.function": "math_dapo", "reward.converter": {"url": "https://c.example/v1", "model": "c"}},
                     {"actor.ppo_max_token_len_per_gpu": 1, "model.attn_implementation": "sdpa"}, {"rollout.name": "cpu", "device": "cuda"},
                     {"actor.ulysses_sequence_parallel_size": 2, "model.attn_implementation": "eager"},
                     {"actor.ulysses_sequence_parallel_size": 2, "actor.use_remove_padding": False}]),

@@ -31,7 +31,6 @@ EVERYTHING = {
         "envFrom": [{"configMapRef": {"name": "c"}}],
         "extraVolumes": [{"name": "x", "emptyDir": {}}],
         "extraVolumeMounts": [{"name": "x", "mountPath": "/x"}],
-        "gitSha": "abc123",
         "annotations": {"a/b": "c"},
         "head": {"tolerations": [{"key": "k", "operator": "Exists"}], "priorityClassName": "high"},
     }

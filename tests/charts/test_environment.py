@@ -5,9 +5,8 @@ from tests.charts.helm import RUN, env_of, head, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS
-from opd.envs.deepplanning.scoring.endpoint import API_KEY_VARIABLE
 
-SECRETS = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "mlflow": {"secret": "ml", "key": "m"}, "converter": {"secret": "c", "key": "api-key"}, "store": "bucket"}  # fmt: skip
+SECRETS = {"huggingFace": {"secret": "hf", "key": "t"}, "wandb": {"secret": "wb", "key": "k"}, "mlflow": {"secret": "ml", "key": "m"}, "store": "bucket"}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -17,7 +16,6 @@ def test_secrets_come_by_reference():
     assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
     assert env["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wb", "key": "k"}}
     assert env["MLFLOW_TRACKING_TOKEN"] == {"secretKeyRef": {"name": "ml", "key": "m"}}
-    assert env[API_KEY_VARIABLE] == {"secretKeyRef": {"name": "c", "key": "api-key"}}
     assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
 
 

@@ -72,7 +72,6 @@ def test_every_object_says_which_run_and_experiment_it_belongs_to(kind):
         assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/managed-by"]) == (kind, "Helm")
         assert labels["team"] == "a"
         assert tree["metadata"]["namespace"] == "opd"
-        assert "opd/git-sha" not in labels
 
 
 def test_the_chart_s_own_labels_are_not_overridden():

@@ -97,11 +97,10 @@ def test_pull_secrets_are_on_every_pod(kind, mode):
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_labels_of_the_run_reach_every_pod_and_leave_kuberay_s_own_alone(kind):
-    for role, pod in pod_templates(objects(kind, {"cluster": {"gitSha": "abc123", "labels": {"team": "math"}}})):
+    for role, pod in pod_templates(objects(kind, {"cluster": {"labels": {"team": "math"}}})):
         labels = pod["metadata"]["labels"]
         assert labels["opd/run-id"] == RUN
         assert labels["app.kubernetes.io/component"] == role
-        assert labels["opd/git-sha"] == "abc123"
         assert labels["team"] == "math"
         if role != "test":  # KubeRay's head service selects by these two
             assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & labels.keys()

@@ -160,23 +160,6 @@ def test_under_that_key_it_is_rendered() -> None:
     assert {"name": "x", "hostPath": {"path": "/"}} in spec["volumes"]
 
 
-def test_an_existing_ray_cluster_is_refused_with_the_reason() -> None:
-    cluster = {"clusterSelector": {"ray.io/cluster": "shared"}}
-    said = refusal("opd", {"cluster": cluster}, experiment=NAME)
-    [problem] = tools_problems(cluster)
-    assert problem.path == "cluster.clusterSelector"
-    assert problem.rule in said
-    assert "makes its own Ray cluster" in said
-
-
-def test_multikueue_may_manage_a_queued_run_and_no_other() -> None:
-    managed = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    queued = {"lifecycle": "suspendable", "queue": {"manager": "kueue", "name": "training"}}
-    [job] = [tree for tree in objects("opd", {"cluster": {**managed, **queued}}) if tree["kind"] == "RayJob"]
-    assert job["spec"]["managedBy"] == managed["managedBy"]
-    assert "cluster.managedBy" in refusal("opd", {"cluster": managed})
-
-
 def test_the_submitter_may_have_a_smaller_image_of_its_own_by_digest() -> None:
     small = "registry.example.com/opd-cpu@sha256:" + "1" * 64
     pods = dict(pod_templates(objects("opd", {"cluster": {"submitter": {"image": small}}})))

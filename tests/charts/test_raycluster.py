@@ -82,11 +82,6 @@ def test_shared_memory_is_a_memory_volume_of_its_own_size_that_holds_the_object_
     assert "/dev/shm" in mounts
 
 
-def test_other_ray_start_parameters_go_through():
-    layer = {"cluster": {"worker": {"rayStartParams": {"system-config": "{}"}}}}
-    assert groups(rayjob("opd", layer))[0]["rayStartParams"]["system-config"] == "{}"
-
-
 def test_the_ray_version_is_the_lock_s():
     assert rayjob("opd")["rayClusterSpec"]["rayVersion"] == locked_version(ROOT / "uv.lock", "ray")
 

@@ -7,8 +7,7 @@ from tests.charts.helm import head, rayjob, refusal, worker
 from tests.minimal import MINIMAL
 
 from opd.config import FILE_KINDS, SpecError, parse_tree
-from opd.config.cluster.resources import resources
-from opd.config.cluster.rules import load_cluster
+from opd.config.cluster.rules import load_cluster, resources
 from opd.config.needs import needs
 
 RUNS = [kind for kind in FILE_KINDS if kind != "convert"]

@@ -138,13 +138,6 @@ RULES = [
     ("sft", {"data.split.part": 3}, "data.split.part", "there are 2 parts", {"data.split.of": 3}),
     ("opd", {"data.split.of": 3}, "data.split.of", "no data.split.part says which", {"data.split.part": 1}),
     ("eval", {"data.split.seed": 7}, "data.split.seed", "no data.split.part says which", {"data.split.part": 2}),
-    (
-        "opd-agent",
-        {"reward.converter": {"url": "https://converter.example/v1", "model": "c"}, "reward.function": "exact_match"},
-        "reward.converter.url",
-        "only agent_plan has reports",
-        {"reward.function": "agent_plan"},
-    ),
     ("opd", SEVERAL | {"teacher": {"path": "t"}}, "teachers", "each has one of several", {"teacher": None}),
     ("opd", SEVERAL | {"route.to": {}}, "route.to", "nothing says which one", {"route.to": {"x": "a"}}),
     (

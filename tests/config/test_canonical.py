@@ -7,7 +7,6 @@ import pytest
 
 from opd.config import (
     SPEC_CLASSES,
-    canonical,
     canonical_json,
     dump_spec,
     identity,
@@ -16,13 +15,11 @@ from opd.config import (
     parse_tree,
     spec_hash,
 )
-from opd.config.canonical import ADDED_SINCE, NOT_IDENTITY
+from opd.config.canonical import NOT_IDENTITY
 from opd.config.tree import field_at, set_path
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
 KINDS = sorted(SPEC_CLASSES)
-# Experiment files as users of an older version had them, with the hash that their runs are stored under.
-BEGUN = json.loads((Path(__file__).parent / "older_versions" / "a694722.json").read_text())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -91,7 +88,6 @@ def test_what_changes_the_experiment_changes_the_hash(path, value, minimal):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("spec_version", 1),
         ("name", "other"),
         ("env", {"NCCL_DEBUG": "INFO"}),
         ("store.url", "s3://b"),
@@ -115,23 +111,8 @@ def test_what_does_not_change_the_experiment_keeps_the_hash(path, value, minimal
     assert spec_hash(parse_tree(tree).spec) == before
 
 
-@pytest.mark.parametrize("begun", BEGUN, ids=lambda begun: begun["name"])
-def test_a_spec_of_an_older_version_keeps_its_hash_so_that_its_run_resumes(begun):
-    # A new key belongs into NOT_IDENTITY or, with the value that means "as before", into ADDED_SINCE.
-    assert spec_hash(load_text(begun["text"]).spec) == begun["spec_hash"]
-
-
-def test_a_key_that_was_added_later_counts_once_it_is_used(minimal, monkeypatch):
-    before = parse_tree(minimal("opd")).spec
-    monkeypatch.setitem(canonical.ADDED_SINCE, "teacher.dtype", before.teacher.dtype)
-    assert "dtype" not in identity(before)["teacher"]
-    used = minimal("opd")
-    set_path(used, "teacher.dtype", "fp32")
-    assert identity(parse_tree(used).spec)["teacher"]["dtype"] == "fp32"
-
-
 def test_the_lists_of_what_is_no_identity_name_real_keys():
-    for path in (*NOT_IDENTITY, *ADDED_SINCE):
+    for path in NOT_IDENTITY:
         assert any(field_at(cls, path) is not None for cls in SPEC_CLASSES.values()), path
 
 

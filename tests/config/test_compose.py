@@ -24,7 +24,6 @@ EVERYTHING = OPD | {
     "trainer": {
         "total_steps": 3,
         "master_port": 29500,
-        "profiler": {"tool": "torch", "steps": [1], "tool_config": {"contents": ["cuda"]}},
     },
     "data": {"max_train_samples": 5, "max_val_samples": 5},
     "env": {"NCCL_DEBUG": "INFO"},
@@ -79,7 +78,6 @@ def test_only_keys_that_verls_config_does_not_list_are_added():
         "++actor_rollout_ref.actor.fsdp_config.mixed_precision.",
         "++actor_rollout_ref.ref.fsdp_config.mixed_precision.",
         "++actor_rollout_ref.rollout.engine_kwargs.",
-        "++actor_rollout_ref.actor.profiler.tool_config.torch.",
         "++data.apply_chat_template_kwargs.enable_thinking",
         "++data.toolset",  # read by our own data set
         "++reward.custom_reward_function.reward_kwargs.",

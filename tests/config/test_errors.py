@@ -5,7 +5,6 @@ import pickle
 import pytest
 
 from opd.config import SpecError, load_spec, load_text
-from opd.config.reader import SPEC_VERSION
 
 HEAD = "kind: opd\nmodel: {path: m}\nteacher: {path: t}\n"
 
@@ -53,23 +52,6 @@ def test_an_unknown_kind_gets_the_list_and_the_nearest(kind):
     (problem,) = error_of(f"kind: {kind}\n").problems
     assert "opd-agent" in problem.rule
     assert problem.fix == "write `kind: opd`"
-
-
-@pytest.mark.parametrize(
-    "later", ["kind: opd-video\n", "kind: opd\nvideo: {fps: 8}\nmatrix: 3\n"], ids=["kind", "keys"]
-)
-def test_a_file_of_a_later_version_is_refused_for_that_alone(later):
-    (problem,) = error_of(f"spec_version: {SPEC_VERSION + 1}\n{later}").problems
-    assert (problem.path, problem.value, problem.source) == ("spec_version", SPEC_VERSION + 1, "line 1")
-    assert str(SPEC_VERSION) in problem.rule
-    assert "opdctl" in problem.fix
-    assert "image" in problem.fix
-
-
-def test_the_current_version_may_be_named_and_none_before_the_first():
-    assert load_text(f"{HEAD}spec_version: {SPEC_VERSION}\n").spec.spec_version == SPEC_VERSION
-    (problem,) = error_of(f"{HEAD}spec_version: 0\n").problems
-    assert problem.path == "spec_version"
 
 
 def test_the_block_reads_as_one_piece():

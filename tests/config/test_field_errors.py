@@ -78,7 +78,6 @@ def test_a_text_in_the_place_of_a_section_is_put_under_the_key_that_it_needs():
         ({"mounts": "data"}, "mounts", "write `mounts: [{claim: data, path: ...}]`"),
         ({"mounts": {"claim": "a"}}, "mounts", 'write `mounts: [{"claim": "a"}]`'),
         ({"envFrom": "my-secret"}, "envFrom", "write `envFrom: [{...}]`"),
-        ({"rayVersion": "2"}, "rayVersion", "write a text of that form"),
         ({"podMonitor": {"interval": "often"}}, "podMonitor.interval", 'write one like "30s"'),
         ({"head": "x"}, "head", "set its keys one by one: cluster.head.requests, "),
     ],

@@ -36,8 +36,3 @@ def test_teachers_wait_in_one_place(minimal):
     assert (problem.path, problem.value) == ("teachers.b.offload", False)
     tree["teachers"]["a"]["offload"] = False
     parse_tree(tree)
-
-
-def test_what_charts_and_stored_specs_of_before_wrote_out_about_parts_is_taken(minimal):
-    tree = tree_of(minimal, "opd", **{"data.split.of": 2, "data.split.seed": 42})
-    assert parse_tree(tree).spec.data.split.part is None

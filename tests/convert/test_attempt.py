@@ -9,14 +9,22 @@ from pathlib import Path
 import pytest
 from tests.convert.checkpoints import STEP, Case
 
+from opd import convert
 from opd.config.load import load_text
-from opd.convert import pipeline
-from opd.convert.attempt import run_attempt
+from opd.convert import pipeline, run
 from opd.pods import stop
 from opd.runs.claim import open_run
 
 pytestmark = pytest.mark.slow
 CASE = Case(tied=False, dtype="float32", world_size=2)
+
+
+@pytest.fixture
+def said(monkeypatch) -> list[str]:
+    """What a conversion says about its end."""
+    found: list[str] = []
+    monkeypatch.setattr(convert, "_say", found.append)
+    return found
 
 
 def _spec(tmp_path: Path, checkpoint: Path, **convert: str):
@@ -32,10 +40,9 @@ def _spec(tmp_path: Path, checkpoint: Path, **convert: str):
     return load_text(text, is_json=True).spec
 
 
-def test_the_result_is_in_the_store_and_the_model_where_it_says(sealed, tmp_path):
-    said: list[str] = []
+def test_the_result_is_in_the_store_and_the_model_where_it_says(sealed, tmp_path, said):
     step_dir = sealed(CASE)
-    assert run_attempt(_spec(tmp_path, step_dir), say=said.append) == 0
+    assert run(_spec(tmp_path, step_dir)) == 0
     result = json.loads((tmp_path / "store" / "to-hf" / "result.json").read_text())
     assert result["target"] == f"{step_dir}-huggingface"
     assert result["conversion"]["step"] == STEP
@@ -43,29 +50,27 @@ def test_the_result_is_in_the_store_and_the_model_where_it_says(sealed, tmp_path
     assert said == []
 
 
-def test_a_second_start_finds_the_work_done_unless_it_is_gone_or_wanted_elsewhere(sealed, tmp_path):
-    said: list[str] = []
+def test_a_second_start_finds_the_work_done_unless_it_is_gone_or_wanted_elsewhere(sealed, tmp_path, said):
     step_dir = sealed(CASE)
     spec = _spec(tmp_path, step_dir)
-    assert run_attempt(spec, say=said.append) == 0
-    assert run_attempt(spec, say=said.append) == 0
+    assert run(spec) == 0
+    assert run(spec) == 0
     assert "finished in attempt 1" in said[0]
-    assert run_attempt(_spec(tmp_path, step_dir, target=str(tmp_path / "b")), say=said.append) == 1
+    assert run(_spec(tmp_path, step_dir, target=str(tmp_path / "b"))) == 1
     assert f"wanted now is {tmp_path / 'b'}" in said[-1]
     (Path(f"{step_dir}-huggingface") / "config.json").unlink()
-    assert run_attempt(spec, say=said.append) == 1
+    assert run(spec) == 1
 
 
-def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_path):
-    said: list[str] = []
+def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_path, said):
     step_dir = sealed(CASE)
     complete = (step_dir / "COMPLETE").read_bytes()
     (step_dir / "COMPLETE").unlink()
     spec = _spec(tmp_path, step_dir)
-    assert run_attempt(spec, say=said.append) == 1
+    assert run(spec) == 1
     assert "has no COMPLETE" in said[0]
     (step_dir / "COMPLETE").write_bytes(complete)
-    assert run_attempt(spec, say=said.append) == 0
+    assert run(spec) == 0
     assert sorted(path.name for path in (tmp_path / "store" / "to-hf" / "attempts").iterdir()) == ["0001", "0002"]
 
 
@@ -78,16 +83,15 @@ def test_an_incomplete_checkpoint_ends_the_attempt_but_not_the_run(sealed, tmp_p
     ids=["unforeseen", "of the disk"],
 )
 def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log(
-    tmp_path, monkeypatch, capfd, error: Exception, in_log: int, told: str
+    tmp_path, monkeypatch, capfd, said, error: Exception, in_log: int, told: str
 ):
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(pipeline, "convert_checkpoint", fail)
-    said: list[str] = []
     with open(2, "w", buffering=1, closefd=False) as stderr:  # pytest's own would pass the log by
         monkeypatch.setattr(sys, "stderr", stderr)
-        assert run_attempt(_spec(tmp_path, tmp_path / "checkpoint"), say=said.append) == 1
+        assert run(_spec(tmp_path, tmp_path / "checkpoint")) == 1
     attempt = tmp_path / "store/to-hf/attempts/0001"
     log = attempt / "driver.log"
     assert (
@@ -100,7 +104,7 @@ def test_the_traceback_of_an_unforeseen_error_is_in_the_stored_log(
 
 
 def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_the_pipeline_that_it_is_a_stage_of(
-    sealed, tmp_path
+    sealed, tmp_path, said
 ):
     pipeline = load_text(
         json.dumps(
@@ -115,6 +119,7 @@ def test_pods_that_have_to_go_are_answered_while_it_converts_in_the_folder_of_th
     ).spec
     with open_run(pipeline) as within:
         request = stop.ask(within.asked_in, reason="its pod is being deleted", hold_s=0)
-        assert run_attempt(_spec(tmp_path, sealed(CASE)), say=pytest.fail, within=within, meanwhile=stop.answering) == 0
+        assert run(_spec(tmp_path, sealed(CASE)), within=within, meanwhile=stop.answering) == 0
+        assert said == []
         assert list(stop.answered(within.asked_in)) == [request.id]
         assert not list((tmp_path / "out").glob("**/pipe/**/ended.json")), "the lease of who goes on is its own again"

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qw
 from opd.config.algorithm import Convert
 from opd.convert.__main__ import main
 from opd.convert.pipeline import convert_checkpoint
-from opd.convert.shards import shard_name
+from opd.convert.source import shard_name
 
 pytestmark = pytest.mark.slow  # the first test waits for the saving processes
 TWO_RANKS = Case(tied=False, dtype="float32", world_size=2)

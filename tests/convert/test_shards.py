@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opd.convert.shards import settle_world_size, shard_name
+from opd.convert.source import settle_world_size, shard_name
 
 THREE = [shard_name(3, rank) for rank in range(3)]
 

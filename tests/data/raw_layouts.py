@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opd.data.instructions import DAPO_PREFIX, DAPO_SUFFIX
+from opd.data.math_sources import DAPO_PREFIX, DAPO_SUFFIX
 
 DAPO_SCHEMA = pa.schema(
     [

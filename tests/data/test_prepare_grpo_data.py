@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from tests.data.raw_layouts import DAPO_PROBLEMS, DAPO_SCHEMA, dapo_rows, write_parquet, write_raw
 
 from opd.data import prepare_grpo_data
-from opd.data.filters import filter_problems
-from opd.data.instructions import BOXED_SENTENCE, DAPO_PREFIX, DAPO_SUFFIX, strip_dapo_instruction
-from opd.data.math_sources import Problem
-from opd.data.prepare_grpo_data import split_training
+from opd.data.math_sources import BOXED_SENTENCE, DAPO_PREFIX, DAPO_SUFFIX, Problem, strip_dapo_instruction
+from opd.data.prepare_grpo_data import filter_problems, split_training
 
 DAPO_PATH = "DAPO-Math-17k-dedup/distinct-prompts-with-rewards.parquet"
 

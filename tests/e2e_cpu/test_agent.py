@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from opd.agent.toolset import tool_schemas
 from opd.agent.trajectories import from_lines
-from opd.config.verl.hydra_text import hydra_value
+from opd.config.verl import hydra_value
 from opd.data.rows import write_files
 from opd.envs.travel.data.rows import AGENT_SCHEMA
 from opd.envs.travel.toy import STUDENT, model_folder

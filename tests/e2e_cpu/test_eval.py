@@ -31,7 +31,7 @@ def _own_files(folder):
     return f"data.val=[{','.join(map(str, files))}]", own_indices
 
 
-def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_picture(tmp_path):
+def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_a_table(tmp_path):
     files, own_indices = _own_files(tmp_path)
     outcome = run(tmp_path, "eval", files).must_be_clean()
     folder = outcome.run_dir / "eval"
@@ -48,7 +48,6 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_table_and_
         assert results[name]["mean_of_all"] == pytest.approx(num_right / 32)
         assert results[name]["pass_at"] == sorted(results[name]["pass_at"])
         assert results[name]["num_dropped"] == 8 - len(problems)
-    assert (folder / "pass_at_k.png").stat().st_size > 5_000
     # The two variants of the benchmark hold the same prompts, and so do the file's own rows that were not too long.
     rates = read_pass_rates(folder / "pass_rates.parquet")
     assert sorted(rate.k for rate in rates.values()) == [8] * 2 + [12] * 6

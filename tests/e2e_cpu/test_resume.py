@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 import signal
-import subprocess
-import tarfile
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.e2e_cpu import begun_run
 from tests.e2e_cpu.runs import TIMEOUT_S, finish, kill_and_resume, must_end_alike, run, start
 
 from opd.data.toy.task import DATA_SOURCE, split_problems, write_parquet
@@ -126,29 +121,3 @@ def test_a_run_that_is_asked_to_end_saves_its_step_and_loses_none(tmp_path):
     resumed = run(tmp_path, "opd", *sets, f"trainer.total_steps={last + 1}").must_be_clean()
     assert f"resuming from step {last}" in resumed.output
     assert [row["training/global_step"] for row in resumed.steps] == list(range(1, last + 2))
-
-
-@pytest.mark.parametrize("lost_disk", [False, True], ids=["same-disk", "new-disk"])
-@pytest.mark.parametrize(
-    "archive", sorted((Path(__file__).parent / "begun").glob("*.tar.xz")), ids=lambda path: path.name
-)
-def test_a_run_that_an_older_version_began_resumes_and_goes_on_as_it_would_have(archive, lost_disk, tmp_path):
-    with tarfile.open(archive) as packed:
-        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
-        packed.extractall(tmp_path)
-    if lost_disk:
-        shutil.rmtree(tmp_path / "out")
-    ended = subprocess.run(
-        begun_run.command(), cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
-    assert f"resuming from step {begun_run.SEALED_STEP}" in ended.stdout + ended.stderr
-    expected = json.loads((tmp_path / "expected.json").read_text())
-    found = begun_run.rows(tmp_path)
-    assert [row["training/global_step"] for row in found] == [row["training/global_step"] for row in expected]
-    for mine, theirs in zip(found, expected, strict=True):
-        assert (
-            mine["opd/num_tokens"] == theirs["opd/num_tokens"]
-        )  # of other processors' last bits no sampled token may hang
-        assert mine["opd/loss"] == pytest.approx(theirs["opd/loss"], rel=1e-3)
-        assert mine["opd/grad_norm"] == pytest.approx(theirs["opd/grad_norm"], rel=1e-2)

@@ -15,7 +15,7 @@ from tests.envs.deepplanning.published import write_data
 from transformers import AutoTokenizer
 
 from opd.agent.toolset import tool_schemas
-from opd.config.verl.hydra_text import hydra_value
+from opd.config.verl import hydra_value
 from opd.data.prepare_agent_data import main as prepare
 from opd.envs.deepplanning.__main__ import main as import_main
 from opd.envs.deepplanning.parts import LEVELS

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opd.evaluation import best_at_every_k, clustered, majority_at_every_k, paired_difference, pass_at_every_k
+from opd.evaluation.estimators import (
+    best_at_every_k,
+    clustered,
+    majority_at_every_k,
+    paired_difference,
+    pass_at_every_k,
+)
 
 ANSWERS = st.lists(st.sampled_from(["right", "also right", "wrong", "wronger", ""]), min_size=1, max_size=8)
 """One problem's samples; an empty string is a sample without an answer."""

@@ -1,4 +1,4 @@
-"""From samples to a table, a picture and a file."""
+"""From samples to a table and a file."""
 
 import dataclasses
 import io
@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from opd.evaluation import Sample, as_metrics, clustered, evaluate, read_generations, write_generations
-from opd.evaluation.report import result_table, save_picture, shown_ks
-from opd.evaluation.samples import further_numbers
-
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+from opd.evaluation.estimators import clustered
+from opd.evaluation.report import result_table, shown_ks
+from opd.evaluation.results import as_metrics, evaluate
+from opd.evaluation.samples import Sample, further_numbers, read_generations, write_generations
 
 
 def sample(problem: int, number: int, *, pred: str = "7", right: bool = True, source: str = "aime24", **changes):
@@ -305,16 +304,6 @@ def test_the_ks_shown_are_powers_of_two_and_n():
     assert [shown_ks(n) for n in (1, 2, 3, 8, 12)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 12]]
 
 
-@pytest.mark.parametrize("num_samples", [1, 3])
-def test_the_picture_is_a_png_of_readable_size(tmp_path, num_samples):
-    samples = [item for item in two_problems() if item.sample_index < num_samples]
-    path = tmp_path / "eval" / "pass_at_k.png"
-    save_picture(path, evaluate(samples, num_samples=num_samples), title="opd-run")
-    header = path.read_bytes()[:24]
-    assert header.startswith(PNG_SIGNATURE)
-    assert (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (1050, 630)
-
-
 def test_generations_survive_the_file(tmp_path):
     path = tmp_path / "eval" / "generations.parquet"
     samples = [*two_problems(), sample(0, 0, source="math", response="\x00 ünïcode \u2028", score=-1.0, failed=True)]
@@ -335,21 +324,6 @@ def test_the_files_columns_are_the_samples_fields(tmp_path):
     path = tmp_path / "generations.parquet"
     write_generations(path, with_numbers())
     assert pq.read_schema(path).names == [field.name for field in dataclasses.fields(Sample)]
-
-
-def test_a_file_without_further_numbers_has_the_columns_of_earlier_versions(tmp_path):
-    path = tmp_path / "generations.parquet"
-    write_generations(path, two_problems())
-    names = [field.name for field in dataclasses.fields(Sample)]
-    assert pq.read_schema(path).names == names[: names.index("numbers")]
-    assert read_generations(path) == two_problems()
-
-
-def test_a_file_of_an_earlier_version_is_read(tmp_path):
-    path = tmp_path / "generations.parquet"
-    write_generations(path, with_numbers())
-    pq.write_table(pq.read_table(path).drop_columns(["numbers"]), path)
-    assert read_generations(path) == two_problems()
 
 
 def test_further_numbers_are_what_is_finite_beside_the_columns():

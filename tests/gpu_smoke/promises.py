@@ -253,8 +253,6 @@ def eval_promises(run_dir: Path, result: dict[str, Any], log: str) -> Iterator[P
         yield from set_promises(source, found, of_set)
     shown = [name for name in ("mean@", "pass@", "maj@") if name in log]
     yield Promise("the table has mean@n, pass@k, maj@k", ", ".join(shown), len(shown) == 3)
-    picture = run_dir / "eval" / "pass_at_k.png"
-    yield Promise("a picture of pass@k", picture.name if picture.exists() else "none", picture.exists())
 
 
 def set_promises(source: str, found: dict[str, Any], samples: Sequence[Sample]) -> Iterator[Promise]:

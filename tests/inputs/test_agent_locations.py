@@ -15,7 +15,7 @@ from opd.envs.travel.database import verify_folder
 from opd.envs.travel.task import parse_task
 from opd.envs.travel.toy import STUDENT, model_folder
 from opd.envs.travel.toy.task import open_world
-from opd.inputs.agent_locations import resolve_agent
+from opd.inputs.locations import resolve_agent
 
 SPEC = {"kind": "grpo", "model": {"path": "agent://student"}, "agent": {"database_dir": "agent://database"}}
 

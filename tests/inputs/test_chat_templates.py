@@ -17,7 +17,7 @@ from opd.config.run_config import KEY, RunConfig, RunFacts
 from opd.data.chat_template import UnfitTemplate
 from opd.data.toy import STUDENT_DIR
 from opd.envs.travel.toy import STUDENT, model_folder
-from opd.inputs.chat_templates import check_chat_template
+from opd.inputs.tokenizers import check_chat_template
 from opd.launch import facts
 from opd.trainer.entry import run
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from opd.config import SpecError
 from opd.errors import RunError
-from opd.inputs.loading import ModelUnreadable, reading
+from opd.inputs.model_files import ModelUnreadable, reading
 
 
 @pytest.mark.parametrize("answer", [RepositoryNotFoundError, GatedRepoError])

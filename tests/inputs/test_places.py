@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opd.config import parse_tree
-from opd.inputs import Inputs
-from opd.inputs.places import place_problems
+from opd.inputs import Inputs, place_problems
 
 
 @pytest.mark.parametrize("path", ["my.scorers", "agent://database", "s3://bucket/db"])

@@ -13,7 +13,7 @@ from opd.config import SpecError
 from opd.config.raw import parse_raw
 from opd.config.run_config import KEY, RunConfig
 from opd.config.tree import get_path
-from opd.config.verl import compute_overrides, settled
+from opd.config.verl import compute_overrides
 from opd.main_opd import facts, spec_of
 from opd.trainer.entry import CONFIG_NAME, config_dir
 
@@ -135,7 +135,7 @@ def composed(given: list[str], **env: str) -> DictConfig:
     with hydra.initialize_config_dir(config_dir(), version_base=None):
         spec, run = spec_of(given, env), facts(env)
         config = hydra.compose(CONFIG_NAME, overrides=[*compute_overrides(spec, run=run), search])
-    config[KEY] = settled(spec, run).text()
+    config[KEY] = RunConfig(spec=spec, run=run).text()
     return config
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import opd
 import opdctl
-from opd.evaluation import Sample
+from opd.evaluation.samples import Sample
 from opd.runs.run import Run
 from opd.store.base import RetryPolicy
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opd.evaluation import write_generations
+from opd.evaluation.samples import write_generations
 from opdctl.report import assets
 
 # Rich's markup (closing a tag that was never opened raises), a formula to matplotlib, HTML, and what a terminal obeys.

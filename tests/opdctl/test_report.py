@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from opd.evaluation import evaluate, write_generations
+from opd.evaluation.results import evaluate
+from opd.evaluation.samples import write_generations
 from opd.store.opening import open_store
 from opdctl.report import assets
 from opdctl.report.page import MAX_SEPARATE_RUNS

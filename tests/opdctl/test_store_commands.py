@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from opd.evaluation import write_generations
+from opd.evaluation.samples import write_generations
 
 RESULT = {"steps": 3, "eval": {"math": {"num_problems": 2, "num_samples": 2, "mean": 0.5, "standard_error": 0.5,
                                         "pass_at": [0.5, 0.5], "maj_at": [0.5, 0.5]}}}  # fmt: skip

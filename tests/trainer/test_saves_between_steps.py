@@ -20,7 +20,6 @@ def trainer(tmp_path, monkeypatch):
         "global_steps": 4,
         "total_training_steps": 9,
         "config": SimpleNamespace(trainer=SimpleNamespace(save_freq=5)),
-        "ours": SimpleNamespace(checkpoint=SimpleNamespace(save_on_exit=True)),
         "checkpoint_manager": SimpleNamespace(sleep_replicas=lambda: did.append("servers sleep")),
         "run": SimpleNamespace(
             asked_in=tmp_path, hand_over=lambda: did.append("hand over"), take_back=lambda: did.append("take back")

@@ -1,1 +1,1 @@
-"""Generates what the charts take from `opd.config`: values, their schema, READMEs and the library's constants."""
+"""Generates what the charts take from `opd.config`: values, their schema, and the library's constants and rules."""

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
-from chartgen.layout import layout
-from chartgen.readme import cluster_readme, readme
 from chartgen.rules import rules_tpl
-from chartgen.values import values_yaml
+from chartgen.values import layout, values_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,13 +20,11 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     files = {
         library / "templates/_constants.tpl": constants_tpl(root / "uv.lock"),
         library / "templates/_rules.tpl": rules_tpl(),
-        library / "README.md": cluster_readme(next(chart for chart in charts() if chart.kind == "opd")),
     }
     for chart in charts():
         folder = Path("charts") / chart.kind
         files[folder / "values.yaml"] = values_yaml(chart)
         files[folder / "values.schema.json"] = layout(values_schema(chart)) + "\n"
-        files[folder / "README.md"] = readme(chart)
     return files
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from chartgen.chart import stage_defaults
-from chartgen.layout import layout
+from chartgen.values import layout
 from opd.config.base import MAX_NAME_CHARS, NAME_PATTERN
-from opd.config.cluster import podspec
-from opd.config.cluster.identity import IDENTITIES
+from opd.config.cluster import rules
 from opd.config.cluster.lifecycle import ALL_ADDRESSES, OWN_LINKS
+from opd.config.cluster.pods import IDENTITIES
 from opd.config.needs import (
     CONVERT_PARTS,
     CPU_STORAGE_UNITS,
@@ -56,12 +56,12 @@ def constants(lock: Path) -> dict[str, Any]:
             for name, item in IDENTITIES.items()
         },
         "podSpec": {
-            "guarded": list(podspec.GUARDED),
-            "freeToUnset": list(podspec.FREE_TO_UNSET),
-            "rule": podspec.RULE,
-            "fix": podspec.FIX,
-            "unsetRule": podspec.UNSET_RULE,
-            "unsetFix": podspec.UNSET_FIX,
+            "guarded": list(rules.GUARDED),
+            "freeToUnset": list(rules.FREE_TO_UNSET),
+            "rule": rules.POD_SPEC_RULE,
+            "fix": rules.POD_SPEC_FIX,
+            "unsetRule": rules.UNSET_RULE,
+            "unsetFix": rules.UNSET_FIX,
         },
         "storeVariables": {key: names[0] for key, names in STORE_VARIABLES.items()},
         "urlCredentials": _URL_CREDENTIALS.pattern,

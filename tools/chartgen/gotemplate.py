@@ -20,7 +20,6 @@ _FUNCTIONS = {
     "len": "(len {0})",
     "matches": "(regexMatch {1} (toString {0}))",
     "max": "(maxf {0} {1})",
-    "older": '(semverCompare (printf "<%s" {1}) {0})',
     "quantity": '(include "opd.quantity" {0})',
     "starts_with": "(hasPrefix {1} (toString {0}))",
 }

@@ -1,17 +1,39 @@
-"""Writes the text of values.yaml: every key with its description, defaults written out, the rest as comments."""
+"""The text of values.yaml (every key with its description, defaults written out, the rest as comments) and the layout of schemas."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from chartgen.chart import LIBRARY, Chart
 from opd.config.keys import shape
 
+WIDTH = 120
+
+
+def layout(node: Any, indent: str = "") -> str:
+    """JSON text: what a single key takes is a line; sections, and other maps and lists of maps that fit none, are opened."""
+    flat = json.dumps(node)
+    is_line = len(indent + flat) <= WIDTH or (isinstance(node, dict) and "description" in node)
+    if '"properties": {' not in flat and is_line:
+        return flat
+    below = indent + " "
+    if isinstance(node, dict):
+        return _opened("{}", (f"{json.dumps(key)}: {layout(value, below)}" for key, value in node.items()), indent)
+    if isinstance(node, list) and any(isinstance(item, dict) for item in node):
+        return _opened("[]", (layout(item, below) for item in node), indent)
+    return flat
+
+
+def _opened(brackets: str, items: Iterable[str], indent: str) -> str:
+    lines = ",\n".join(f"{indent} {item}" for item in items)
+    return f"{brackets[0]}\n{lines}\n{indent}{brackets[1]}"
+
+
 HIDDEN = (LIBRARY, "global", "matrix")
-WIDTH = 118
+TEXT_WIDTH = 118
 HEADER = """\
 # Values of the chart `{kind}`: an experiment file, read by Helm, by opdctl and by the trainer alike.
 # Generated from opd.config by `make schema`: do not edit. Keys without a value here are left out unless you give them.
@@ -45,5 +67,5 @@ def _lines(schema: dict[str, Any], defaults: dict[str, Any], indent: str) -> Ite
 
 def comment(text: str, indent: str) -> list[str]:
     """`# -- text`, wrapped."""
-    wrapped = textwrap.wrap(text, WIDTH - len(indent) - 5, break_long_words=False, break_on_hyphens=False)
+    wrapped = textwrap.wrap(text, TEXT_WIDTH - len(indent) - 5, break_long_words=False, break_on_hyphens=False)
     return [f"{indent}# {'-- ' if number == 0 else '   '}{line}" for number, line in enumerate(wrapped)]

@@ -149,7 +149,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -163,7 +162,7 @@
    "overrides": [],
    "recipe": "grpo",
    "grpo": {"kl_loss_type": "low_var_kl", "entropy_coeff": 0.0, "loss_agg_mode": "token-mean", "norm_adv_by_std": true},
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "opd": {
    "kind": "opd",
@@ -214,7 +213,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -244,7 +242,7 @@
     "horizon": {"applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "opd-agent": {
    "kind": "opd-agent",
@@ -295,7 +293,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -325,7 +322,7 @@
     "horizon": {"applies": "train"},
     "num_kept_rollouts": 4
    },
-   "checkpoint": {"save_on_exit": true, "overlap": true},
+   "checkpoint": {"overlap": true},
    "agent": {
     "enable_tools": true,
     "max_assistant_turns": 50,
@@ -334,7 +331,6 @@
     "tool_format": "hermes",
     "call_timeout_s": 10.0,
     "num_tool_processes": 4,
-    "blank_replies": false,
     "num_kept_trajectories": 8
    }
   },
@@ -370,7 +366,6 @@
     "nnodes": 1,
     "loggers": ["console"],
     "project": "opd",
-    "log_val_generations": 0,
     "stall_floor_s": 900.0,
     "stall_factor": 10.0,
     "total_epochs": 15,
@@ -382,7 +377,7 @@
     "resume": "auto"
    },
    "overrides": [],
-   "checkpoint": {"save_on_exit": true, "overlap": true}
+   "checkpoint": {"overlap": true}
   },
   "eval": {
    "kind": "eval",
@@ -429,14 +424,7 @@
     "ulysses_sequence_parallel_size": 1
    },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "log_val_generations": 0,
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0
-   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": true}
   },
@@ -485,14 +473,7 @@
     "ulysses_sequence_parallel_size": 1
    },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "log_val_generations": 0,
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0
-   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": false}
   },

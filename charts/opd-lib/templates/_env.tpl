@@ -29,7 +29,7 @@
 {{- $_ := set $env "WANDB_RUN_ID" (dict "value" .Release.Name) -}}
 {{- $_ := set $env "WANDB_RESUME" (dict "value" "allow") -}}
 {{- end -}}
-{{- range $key, $name := dict "huggingFace" "HF_TOKEN" "wandb" "WANDB_API_KEY" "mlflow" "MLFLOW_TRACKING_TOKEN" "converter" "OPD_CONVERTER_API_KEY" -}}
+{{- range $key, $name := dict "huggingFace" "HF_TOKEN" "wandb" "WANDB_API_KEY" "mlflow" "MLFLOW_TRACKING_TOKEN" -}}
 {{- with index $cluster.secrets $key -}}
 {{- $_ := set $env $name (dict "valueFrom" (dict "secretKeyRef" (dict "name" .secret "key" .key))) -}}
 {{- end -}}

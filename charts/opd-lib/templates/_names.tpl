@@ -20,9 +20,6 @@ app.kubernetes.io/part-of: opd
 opd/run-id: {{ .Release.Name | quote }}
 opd/experiment: {{ .Values.name | default .Release.Name | quote }}
 opd/kind: {{ .Values.kind | quote }}
-{{- with .Values.cluster.gitSha }}
-opd/git-sha: {{ . | quote }}
-{{- end }}
 {{- end -}}
 
 {{- /* Labels of a pod: (list $ "head" group). RayJob labels do not reach pods. */ -}}
@@ -47,8 +44,4 @@ name: {{ .Release.Name }}
 namespace: {{ .Release.Namespace }}
 labels:
   {{- include "opd.labels" . | nindent 2 }}
-{{- end -}}
-
-{{- define "opd.rayVersion" -}}
-{{- .Values.cluster.rayVersion | default (include "opd.constants" . | fromJson).rayVersion -}}
 {{- end -}}

@@ -2,7 +2,7 @@
 
 {{- define "opd.rayCluster" -}}
 {{- $head := include "opd.rayPods" (list . "head") | fromJson -}}
-rayVersion: {{ include "opd.rayVersion" . | quote }}
+rayVersion: {{ (include "opd.constants" . | fromJson).rayVersion | quote }}
 authOptions:
   mode: {{ .Values.cluster.auth.token | ternary "token" "disabled" }}
   {{- with .Values.cluster.auth.secret }}
@@ -50,11 +50,11 @@ workerGroupSpecs:
     {{- include "opd.rayTemplate" (list . "worker" $worker (and $hasRdma $cluster.rdma.ipcLock)) | nindent 4 }}
 {{- end -}}
 
-{{- /* (list group own): the user's parameters and the chart's; KubeRay wants strings. Sizes are in bytes. */ -}}
+{{- /* (list group own): parameters of `ray start`; KubeRay wants strings. Sizes are in bytes. */ -}}
 {{- define "opd.rayStartParams" -}}
 {{- $group := index . 0 -}}
 {{- $store := mulf $group.objectStoreGib 1073741824 | int64 | toString -}}
-{{- merge (index . 1) (dict "object-store-memory" $store) $group.rayStartParams | toYaml -}}
+{{- merge (index . 1) (dict "object-store-memory" $store) | toYaml -}}
 {{- end -}}
 
 {{- /* (list $ "head" group ipcLock) */ -}}

@@ -20,9 +20,6 @@ spec:
   # One fixed command: KubeRay splices it into a shell, and Ray evaluates it in another. Arguments are in the file.
   entrypoint: {{ include "opd.entrypoint" . }}
   submissionMode: {{ $cluster.submissionMode }}
-  {{- with $cluster.managedBy }}
-  managedBy: {{ . }}
-  {{- end }}
   backoffLimit: {{ int64 $cluster.retries.backoffLimit }}
   {{- if hasKey $cluster.deadlines "activeSeconds" }}
   activeDeadlineSeconds: {{ int64 $cluster.deadlines.activeSeconds }}

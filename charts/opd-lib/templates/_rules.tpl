@@ -110,12 +110,12 @@
   "rule" "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is dropped and counted, or is an error"
   "fix" "set data.filter_overlong: true, or data.truncation: error") -}}
 {{- end -}}
-{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).of)) (ne (float64 (($v.data).split).of) 2.0) -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).of)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.split.of" "value" (($v.data).split).of
   "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
   "fix" "set data.split.part to 1, 2 and so on, or remove data.split.of") -}}
 {{- end -}}
-{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).seed)) (ne (float64 (($v.data).split).seed) 42.0) -}}
+{{- if and (kindIs "invalid" (($v.data).split).part) (not (kindIs "invalid" (($v.data).split).seed)) -}}
 {{- include "opd.refuse" (dict "under" $v.under "key" "data.split.seed" "value" (($v.data).split).seed
   "rule" "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
   "fix" "set data.split.part to 1, 2 and so on, or remove data.split.seed") -}}
@@ -213,13 +213,6 @@
 {{- include "opd.refuse" (dict "under" $v.under "key" "reward.function" "value" ($v.reward).function
   "rule" "reward.path belongs to function custom"
   "fix" "set reward.function: custom, or remove reward.path") -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "eval" "passrate") -}}
-{{- if and (not (kindIs "invalid" ($v.reward).converter)) (not (kindIs "invalid" ($v.reward).function)) (ne (toString ($v.reward).function) "agent_plan") -}}
-{{- include "opd.refuse" (dict "under" $v.under "key" "reward.converter.url" "value" (($v.reward).converter).url
-  "rule" (printf "only agent_plan has reports to convert, and reward.function is %s" (include "opd.text" ($v.reward).function))
-  "fix" "remove reward.converter, or set reward.function: agent_plan") -}}
-{{- end -}}
 {{- end -}}
 {{- if has $v.kind (list "opd" "opd-agent") -}}
 {{- if and (not (kindIs "invalid" $v.teacher)) (gt (float64 (len $v.teachers)) 0.0) -}}
@@ -627,11 +620,6 @@
   "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
   "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
 {{- end -}}
-{{- if not (kindIs "invalid" ($v.cluster).clusterSelector) -}}
-{{- include "opd.refuse" (dict "key" "cluster.clusterSelector" "value" ($v.cluster).clusterSelector
-  "rule" "a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and clean-up are all of its pods, and an existing cluster has none of them"
-  "fix" "remove it; to wait for room, set cluster.queue") -}}
-{{- end -}}
 {{- if not (and (le (float64 ((($v.cluster).cleanUp).succeeded).workersSeconds) (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds)) (le (float64 ((($v.cluster).cleanUp).succeeded).clusterSeconds) (float64 ((($v.cluster).cleanUp).succeeded).selfSeconds))) -}}
 {{- include "opd.refuse" (dict "key" "cluster.cleanUp.succeeded" "value" (($v.cluster).cleanUp).succeeded
   "rule" "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
@@ -651,11 +639,6 @@
 {{- include "opd.refuse" (dict "key" "cluster.deadlines.activeSeconds" "value" (($v.cluster).deadlines).activeSeconds
   "rule" (printf "it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = %s, or no time is left to train" (include "opd.text" (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds)))
   "fix" (printf "use more than %s" (include "opd.text" (addf (($v.cluster).deadlines).preRunningSeconds (($v.cluster).stop).saveSeconds)))) -}}
-{{- end -}}
-{{- if and (eq (toString ($v.cluster).managedBy) "kueue.x-k8s.io/multikueue") (ne (toString (($v.cluster).queue).manager) "kueue") -}}
-{{- include "opd.refuse" (dict "key" "cluster.managedBy" "value" ($v.cluster).managedBy
-  "rule" "MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one"
-  "fix" "set cluster.queue: {manager: kueue, name: ...}, or remove the key") -}}
 {{- end -}}
 {{- if and (eq (toString (($v.cluster).queue).manager) "kueue") (ne (toString ($v.cluster).lifecycle) "suspendable") -}}
 {{- include "opd.refuse" (dict "key" "cluster.lifecycle" "value" ($v.cluster).lifecycle
@@ -681,11 +664,6 @@
 {{- include "opd.refuse" (dict "key" "cluster.auth.token" "value" (($v.cluster).auth).token
   "rule" "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
   "fix" "leave cluster.auth.token or cluster.networkPolicy.enabled true") -}}
-{{- end -}}
-{{- if and (($v.cluster).auth).token (not (kindIs "invalid" ($v.cluster).rayVersion)) (semverCompare (printf "<%s" "2.52.0") ($v.cluster).rayVersion) -}}
-{{- include "opd.refuse" (dict "key" "cluster.rayVersion" "value" ($v.cluster).rayVersion
-  "rule" "token access needs Ray 2.52 or newer"
-  "fix" "use an image with a newer Ray") -}}
 {{- end -}}
 {{- range $index, $item := ($v.cluster).extraEnv -}}
 {{- if eq (kindIs "invalid" ($item).value) (kindIs "invalid" ($item).valueFrom) -}}
@@ -754,22 +732,6 @@
 {{- include "opd.refuse" (dict "key" "cluster.submitter.labels" "value" $item
   "rule" "KubeRay's head service finds its pod by this label"
   "fix" "use another label") -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
-{{- if not (kindIs "invalid" (index (($v.cluster).head).rayStartParams $item)) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.head.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).head).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
-{{- end -}}
-{{- if has $v.kind (list "grpo" "opd" "opd-agent" "sft" "eval" "passrate") -}}
-{{- range $index, $item := list "num-cpus" "num-gpus" "object-store-memory" "dashboard-host" "memory" "resources" "labels" "block" -}}
-{{- if not (kindIs "invalid" (index (($v.cluster).worker).rayStartParams $item)) -}}
-{{- include "opd.refuse" (dict "key" (printf "cluster.worker.rayStartParams.%s" (include "opd.text" $item)) "value" (index (($v.cluster).worker).rayStartParams $item)
-  "rule" "the chart sets it from the spec, or KubeRay does"
-  "fix" "remove it") -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if gt (float64 (($v.cluster).head).objectStoreGib) (float64 (($v.cluster).head).shmGib) -}}

@@ -8,7 +8,6 @@ from typing import Any
 from opd.agent.dialogue import Limits
 from opd.agent.toolset import DEFAULT_TOOLSET
 from opd.config.run_config import RunConfig
-from opd.store.base import RetryPolicy
 
 AGENT_LOOP = "opd_tools"
 """Name under which `opd.agent.loop` registers with verl."""
@@ -24,10 +23,6 @@ TOOL_STATE = "tool_state"
 """Key of `extra_info` for what tools that keep a state made of it in the conversation; None where they changed nothing."""
 ENDING = "ending"
 """Key of `extra_info` for why the conversation ended (`opd.agent.dialogue.ENDINGS`)."""
-CACHE_PATIENCE = RetryPolicy(max_elapsed_s=5.0, max_wait_s=1.0, silence_s=5.0, call_s=5.0)
-"""With the store of kept conversions: one that cannot be reached costs a conversion again, not the answer's score."""
-CACHE_WAITS_S = 2 * (CACHE_PATIENCE.max_elapsed_s + CACHE_PATIENCE.max_wait_s + CACHE_PATIENCE.call_s)
-"""What a conversion may wait for that store: it looks there once and writes once, each up to the end of a last try."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +64,6 @@ class AgentSettings:
                 max_assistant_turns=turns.max_assistant_turns,
                 max_user_turns=turns.max_user_turns,
                 max_parallel_calls=turns.max_parallel_calls,
-                blank_replies=agent.blank_replies,
             ),
             tool_format=turns.format,
             max_reply_tokens=turns.max_tool_response_length,

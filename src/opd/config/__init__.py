@@ -4,9 +4,9 @@ loaded = load_spec("exp.yaml", env=os.environ, sets=["seed=7"])
 loaded.spec.data.train_batch_size
 """
 
-from opd.config.base import FILE_KINDS, KINDS, Kind, Recipe
+from opd.config.base import FILE_KINDS, KINDS, Kind
 from opd.config.canonical import canonical_json, dump_spec, identity, spec_hash
-from opd.config.environment import VARIABLES, Applied, Variable
+from opd.config.environment import VARIABLES
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import (
     SPEC_CLASSES,
@@ -23,11 +23,10 @@ from opd.config.kinds import (
     PassRateSpec,
     PipelineSpec,
     RunSpec,
-    SamplingSpec,
     SftSpec,
 )
 from opd.config.load import Loaded, load_spec, load_text
-from opd.config.parse import Parsed, parse_tree
+from opd.config.parse import parse_tree
 from opd.config.schema import json_schema, static_defaults
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "AnyRunSpec",
     "AnySamplingSpec",
     "AnySpec",
-    "Applied",
     "BaseSpec",
     "ConvertSpec",
     "EvalSpec",
@@ -48,16 +46,12 @@ __all__ = [
     "Loaded",
     "OpdAgentSpec",
     "OpdSpec",
-    "Parsed",
     "PassRateSpec",
     "PipelineSpec",
     "Problem",
-    "Recipe",
     "RunSpec",
-    "SamplingSpec",
     "SftSpec",
     "SpecError",
-    "Variable",
     "canonical_json",
     "dump_spec",
     "identity",

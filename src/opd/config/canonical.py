@@ -8,12 +8,11 @@ from typing import Any
 
 from opd.config.kinds import BaseSpec
 from opd.config.pipeline import FOLDER
-from opd.config.tree import MISSING, drop_path, get_path
+from opd.config.tree import drop_path
 
 # What may change between two attempts of the same run: labels, places, length, rhythm, logging, and memory knobs that a
 # person turns after an out-of-memory error. nnodes and gpus_per_node stay in: a checkpoint's shards belong to a world size.
 NOT_IDENTITY: tuple[str, ...] = (
-    "spec_version",
     "name",
     "env",
     "store",
@@ -55,9 +54,7 @@ NOT_IDENTITY: tuple[str, ...] = (
     "convert.verify",
     "trainer.loggers",
     "trainer.project",
-    "trainer.log_val_generations",
     "trainer.master_port",
-    "trainer.profiler",
     "trainer.total_epochs",
     "trainer.total_steps",
     "trainer.save_freq",
@@ -69,43 +66,6 @@ NOT_IDENTITY: tuple[str, ...] = (
     "trainer.monitor",
     "trainer.resume",
 )
-
-# Identity keys that a later version added, with the value under which a run is what it was before the key existed. At that
-# value a key is left out of the identity, so that a run begun with an older version resumes under this one.
-ADDED_SINCE: dict[str, Any] = {
-    "opd.importance.tokens.score": "none",
-    "opd.importance.tokens.ratio": 0.5,
-    "opd.importance.tokens.mode": "topk",
-    "opd.importance.tokens.scope": "rollout",
-    "opd.importance.tokens.position": "first",
-    "opd.importance.tokens.entropy_clip_q": 0.98,
-    "opd.importance.problems.weights": "none",
-    "opd.importance.problems.alpha": 1.0,
-    "opd.importance.problems.beta": 1.0,
-    "opd.importance.problems.drop": True,
-    "opd.importance.problems.recompute.at_stages": False,
-    "opd.importance.problems.recompute.num_samples": 8,
-    "opd.loss_agg_mode": "token-mean",
-    "opd.divergence_weight": 1.0,
-    "opd.policy.weight": 0.0,
-    "opd.policy.clip_ratio_low": 0.2,
-    "opd.policy.clip_ratio_high": 0.2,
-    "opd.policy.clip_ratio_c": 3.0,
-    "opd.policy.norm_adv_by_std": True,
-    "opd.stages": [],
-    "opd.horizon.applies": "train",
-    "teachers": {},
-    "route.by": "data_source",
-    "route.to": {},
-    "data.split.of": 2,
-    "data.split.seed": 42,
-    "teacher.refresh_every": 0,
-    "rollout.schedule": "strict",
-    "rollout.keep_prefixes": False,
-}
-
-WEIGHT_SCHEDULE = "constant"
-"""A stage's, likewise."""
 
 
 def dump_spec(spec: BaseSpec) -> dict[str, Any]:
@@ -133,14 +93,6 @@ def identity(spec: BaseSpec) -> dict[str, Any]:
         drop_path(tree, path)
     for teacher in tree.get("teachers", {}).values():
         drop_path(teacher, "offload")
-        if teacher["refresh_every"] == ADDED_SINCE["teacher.refresh_every"]:
-            drop_path(teacher, "refresh_every")
-    for stage in tree.get("opd", {}).get("stages", []):
-        if stage["weight_schedule"] == WEIGHT_SCHEDULE:
-            drop_path(stage, "weight_schedule")
-    for path, as_before in ADDED_SINCE.items():
-        if get_path(tree, path) in (as_before, MISSING):
-            drop_path(tree, path, emptied=True)
     return tree
 
 

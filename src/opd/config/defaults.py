@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic_core import PydanticUndefined
 
-from opd.config.base import FILE_KINDS, KINDS, Kind, Section
+from opd.config.base import FILE_KINDS, KINDS, Kind, Section, joined
 from opd.config.expressions import evaluate, parse
-from opd.config.naming import joined
 from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
 
 _T = TypeVar("_T")

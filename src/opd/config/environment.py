@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opd.config.base import FILE_KINDS, Kind, Section
-from opd.config.coerce import parse_value
 from opd.config.defaults import ASKS, DISTILS, RUNS, SAMPLES, TRAINS
 from opd.config.errors import Problem
+from opd.config.raw import parse_value
 from opd.config.tree import field_at, set_path
 
 _GRPO: tuple[Kind, ...] = ("grpo",)

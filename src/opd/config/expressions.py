@@ -28,7 +28,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "len": len,
     "matches": lambda text, pattern: re.search(pattern, text) is not None,
     "max": max,
-    "older": lambda version, than: [int(part) for part in version.split(".")] < [int(part) for part in than.split(".")],
     "quantity": number,
     "starts_with": str.startswith,
 }

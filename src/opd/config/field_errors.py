@@ -9,10 +9,9 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from opd.config.base import MAX_NAME_CHARS, Section
+from opd.config.base import MAX_NAME_CHARS, Section, joined
 from opd.config.defaults import DEFAULTS
 from opd.config.errors import Problem, nearest, show
-from opd.config.naming import joined
 from opd.config.reader import truth_of
 from opd.config.refusals import redact
 from opd.config.tree import item_section, section_of, strip_optional

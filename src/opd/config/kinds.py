@@ -9,7 +9,6 @@ from pydantic import Field
 from opd.config.algorithm import Actor, Convert, Eval, Grpo, Opd, Sft
 from opd.config.base import ENV_PATTERN, MAX_NAME_CHARS, NAME_PATTERN, Kind, Recipe, Section, Text
 from opd.config.prompt_template import column_names
-from opd.config.reader import SPEC_VERSION
 from opd.config.running import Checkpoint, Output, RunTrainer, Store, Trainer
 from opd.config.sections import Agent, Data, Model, Reward, Rollout, Route, Teacher, TeacherName
 
@@ -26,12 +25,6 @@ class BaseSpec(Section):
     """What every kind has."""
 
     kind: Kind = Field(description="Kind of experiment.")
-    spec_version: int | None = Field(
-        default=None,
-        ge=1,
-        le=SPEC_VERSION,
-        description="Version of the format that the file needs; a tool, chart or image that is too old for it says so.",
-    )
     name: str = Field(
         pattern=NAME_PATTERN,
         max_length=MAX_NAME_CHARS,

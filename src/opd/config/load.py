@@ -1,24 +1,44 @@
-"""Loads a spec from a file; environment variables win over it, `--set` and Hydra overrides win over both."""
+"""Loading of a spec: site file, experiment file, environment variables, `--set`, Hydra overrides; later ones win."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from opd.config.base import Section
-from opd.config.coerce import parse_value
 from opd.config.environment import Applied, apply_environment
 from opd.config.errors import Problem, SpecError, located
 from opd.config.kinds import SPEC_CLASSES, FileSpec, PipelineSpec
 from opd.config.parse import explain_unknown, kind_of, parse_tree
 from opd.config.pipeline import stages_of
-from opd.config.raw import fold
+from opd.config.raw import fold, parse_value
 from opd.config.reader import Document, read_text
 from opd.config.refusals import redact
-from opd.config.site import SITE_VARIABLE, over_site
-from opd.config.tree import field_at, section_of, set_path
+from opd.config.tree import field_at, merge, section_of, set_path
+
+SITE_VARIABLE = "OPDCTL_SITE"  # the file's path, for tool and launcher
+SITE_KEYS = ("cluster", "store", "env")
+
+
+def over_site(experiment: Document, site: Document, *, origin: str) -> Document:
+    """The experiment's document over a site file's; the experiment's keys win.
+
+    Args:
+        origin: name of the site file, for errors and as the source of its keys.
+
+    Raises:
+        SpecError: the site file holds something of an experiment.
+    """
+    for key, value in site.tree.items():
+        if key not in SITE_KEYS:
+            rule = f"a site file holds what every run on a cluster has in common: {', '.join(SITE_KEYS)}"
+            fix = "move the key into the experiment; for opdctl, a file whose keys go over the experiment's is given by -f"
+            raise SpecError([Problem(path=key, value=value, rule=rule, fix=fix)], origin=origin)
+    sources = {path: f"{origin}, {line}" for path, line in site.sources.items()}
+    return replace(experiment, tree=merge(site.tree, experiment.tree), sources={**sources, **experiment.sources})
+
 
 MAX_FILE_BYTES = 4 * 2**20
 _SITE_FIX = f"it is the site file: name another by --site or ${SITE_VARIABLE}, or leave both out"
@@ -45,7 +65,6 @@ class Loaded:
         env_applied: environment variables that override the file, in the table's order.
         notes: remarks for people: ignored variables, settings that are probably not meant.
         origin: name of the file.
-        is_named: whether file, environment or `--set` gave the run's name; else its kind, model and algorithm did.
     """
 
     spec: FileSpec
@@ -53,7 +72,6 @@ class Loaded:
     env_applied: tuple[Applied, ...]
     notes: tuple[str, ...]
     origin: str
-    is_named: bool = True
 
 
 def load_spec(
@@ -131,7 +149,6 @@ def _load(
             sources.update(fold(tree, cls, late, "command line", problems))
         elif late:
             problems.append(Problem(path="overrides", value=late[0], rule=f"kind {kind} starts no verl trainer"))
-        is_named = "name" in tree
         parsed = parse_tree(tree)
         if isinstance(parsed.spec, PipelineSpec):
             stages_of(parsed.spec)
@@ -139,7 +156,7 @@ def _load(
         problems += error.problems
     if problems:
         raise SpecError(located(problems, sources), origin=origin)
-    return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin, is_named)
+    return Loaded(parsed.spec, parsed.chart, tuple(applied), (*unread, *parsed.notes), origin)
 
 
 def _read_file(file: Path, fix: str) -> str:

@@ -1,17 +1,4 @@
-"""The stages of a pipeline as specs of their own: what is shared goes under each, references to earlier results are read.
-
-`${stages.NAME.RESULT}` in any text of a stage stands for what stage NAME left, by a path or URL in the store:
-
-    checkpoint   the sealed checkpoint of its last step (sft, grpo, opd, opd-agent)
-    model        a Hugging Face folder: the one that a conversion wrote, or a training stage's checkpoint converted
-    generations  every answer of an evaluation (eval, passrate), Parquet
-    pass_rates   the pass rates of an evaluation (eval, passrate), Parquet
-
-A key that takes a model (`model.path`, `teacher.path`, `teachers.NAME.path`) gets the converted folder also where it names the checkpoint. A
-conversion that is so asked for is a stage of its own, NAME-model. A stage with `skip: true` does not run: a key that
-takes the model of such a training stage gets the one that it would have begun with. Stages run in the order of their references, and by name
-where those leave it open: Helm does not keep the order of a map.
-"""
+"""The stages of a pipeline as specs of their own; README.md has the references `${stages.NAME.RESULT}` and their meaning."""
 
 from __future__ import annotations
 
@@ -22,11 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from opd.config.algorithm import Eval
-from opd.config.base import Kind
+from opd.config.base import Kind, joined
 from opd.config.defaults import ASKS, TRAINS
 from opd.config.errors import Problem, SpecError, nearest
 from opd.config.kinds import AnySpec, ConvertSpec, FileSpec, PipelineSpec
-from opd.config.naming import joined
 from opd.config.parse import CHART_KEYS, parse_tree
 from opd.config.running import Trainer
 
@@ -45,7 +31,7 @@ _MODEL_KEY = re.compile(r"(model|teacher|teachers\.[^.]+)\.path")
 _REFERENCE = re.compile(r"\$\{stages\.([^}]*)\}")
 OF_A_STAGE = "stages://"
 """Begins what stands for a result that is not there yet."""
-PIPELINES_OWN = ("name", "spec_version", "store", "output", "env", *CHART_KEYS)
+PIPELINES_OWN = ("name", "store", "output", "env", *CHART_KEYS)
 """Keys that no stage has."""
 
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from opd.config.errors import Problem, SpecError
 
-# Version of the experiment file's format. It rises with a key or value that an older version would misread or refuse.
-SPEC_VERSION = 1
 MAX_INTEGER = 2**53  # beyond it a float64, and so Helm and JSON, cannot hold every integer
 MAX_NODES = 100_000  # bound on the expanded document: aliases can blow a small file up without end
 
@@ -47,8 +45,7 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
 
     Raises:
         SpecError: on a syntax error, an ambiguous scalar, a duplicate key, null, an integer beyond 2^53, a number that is
-            not finite, a tag, a merge key, several documents, a root that is not a mapping, or a `spec_version` above
-            `SPEC_VERSION`: nobody here could judge the file's other keys.
+            not finite, a tag, a merge key, several documents, or a root that is not a mapping.
     """
     problems: list[Problem] = []
     sources: dict[str, str] = {}
@@ -59,13 +56,6 @@ def read_text(text: str, *, origin: str, is_json: bool = False) -> Document:
         found = "nothing" if not tree else f"a {type(tree).__name__}"
         rule = f"the document must be a mapping of an experiment's keys; found {found}"
         raise SpecError([Problem(path="", rule=rule, fix="start with `kind: opd`")], origin=origin)
-    version = tree.get("spec_version")
-    if isinstance(version, int) and version > SPEC_VERSION:
-        rule = f"this version of opd reads experiment files up to spec_version {SPEC_VERSION}"
-        fix = "use an opdctl, a chart and an image (cluster.image) of a version that reads it"
-        source = sources.get("spec_version", "")
-        problem = Problem(path="spec_version", value=version, rule=rule, fix=fix, source=source)
-        raise SpecError([problem], origin=origin)
     return Document(tree, sources)
 
 

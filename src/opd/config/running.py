@@ -1,4 +1,4 @@
-"""Defines the sections of the run itself: trainer, profiler, checkpoints, store, output."""
+"""Defines the sections of the run itself: trainer, checkpoints, store, output."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from opd.config.base import Count, Extras, Natural, Paths, Section, Text
+from opd.config.base import Count, Natural, Paths, Section, Text
 
 Logger = Literal["console", "file", "wandb", "mlflow", "tensorboard"]
-
-
-class Profiler(Section):
-    """verl's profiler, passed through to `global_profiler` and the actor's profiler."""
-
-    tool: Literal["nsys", "torch", "torch_memory"] = Field(description="Profiling tool.")
-    steps: tuple[Count, ...] = Field(description="Steps to profile.", min_length=1)
-    save_path: Text = Field(default="outputs/profile", description="Folder of the profiles.")
-    ranks: tuple[Natural, ...] = Field(default=(), description="Ranks to profile; empty for all.")
-    tool_config: Extras = Field(default_factory=dict, description="Options of the tool, as in verl.")
 
 
 class RunTrainer(Section):
@@ -30,11 +20,9 @@ class RunTrainer(Section):
         default=("console",), min_length=1, description="Where metrics go, beside the run's own."
     )
     project: Text = Field(default="opd", description="Project name in wandb, mlflow and tensorboard.")
-    log_val_generations: Natural = Field(default=0, description="Validation answers to log a validation.")
     master_port: int | None = Field(
         default=None, ge=1024, le=65535, description="Port of torch's rendezvous; unset: a free one."
     )
-    profiler: Profiler | None = Field(default=None, description="Profile some steps; unset: none.")
     stall_floor_s: float = Field(
         default=900.0,
         ge=0,
@@ -72,7 +60,6 @@ class Checkpoint(Section):
     keep_every: Count | None = Field(
         default=None, description="Keep every checkpoint whose step is a multiple, for good."
     )
-    save_on_exit: bool = Field(default=True, description="Save before ending on SIGTERM or a deadline.")
     overlap: bool = Field(
         default=True,
         description="Write, hash and upload a checkpoint while the next steps train, from a copy in host memory; where there is no room for it, within the step.",
@@ -106,4 +93,4 @@ class Output(Section):
     root: Text = Field(default="outputs", description="Folder under which a run makes its own.")
 
 
-__all__ = ["Checkpoint", "Output", "Paths", "Profiler", "RunTrainer", "Store", "Trainer"]
+__all__ = ["Checkpoint", "Output", "Paths", "RunTrainer", "Store", "Trainer"]

@@ -215,23 +215,6 @@ class Rollout(Section):
         return self.top_p < 1.0 or self.top_k > 0
 
 
-class Converter(Section):
-    """A model behind an OpenAI-compatible endpoint that makes a plan of a report which DeepPlanning's parser cannot read."""
-
-    url: Annotated[str, Field(pattern=r"^https?://[^/@\s]+[^@\s]*$")] = Field(
-        description="Address of the API, without `/chat/completions`; its key, if it has one, is OPD_CONVERTER_API_KEY.",
-        examples=["https://converter.example/v1"],
-    )
-    model: Text = Field(description="Name of the model there.", examples=["Qwen/Qwen3-32B"])
-    timeout_s: float = Field(
-        default=60.0, gt=0, description="Seconds one conversion may take, all tries together; beside reward.timeout_s."
-    )
-    cache: Text | None = Field(
-        default=None,
-        description="Folder or store URL where conversions are kept by their content; unset: the run's own folder in the store.",
-    )
-
-
 class Reward(Section):
     """The function that scores a response."""
 
@@ -241,10 +224,6 @@ class Reward(Section):
     num_workers: Natural = Field(description="Reward processes of verl; 0: scored where the conversation runs.")
     timeout_s: float = Field(
         default=10.0, gt=0, description="Seconds one answer may take before it scores as a wrong one."
-    )
-    converter: Converter | None = Field(
-        default=None,
-        description="Converts DeepPlanning's reports that the parser cannot read; unset: they have no plan.",
     )
 
 
@@ -262,9 +241,6 @@ class Agent(Section):
     num_tool_processes: Count = Field(default=4, description="Tool processes of each rollout process.")
     toolset: Text | None = Field(
         default=None, description="Python module or file that defines TOOLS over the database; unset: the travel tools."
-    )
-    blank_replies: bool = Field(
-        default=False, description="A control: every tool reply reaches the model empty, so that nothing is looked up."
     )
     num_kept_trajectories: Natural = Field(
         default=8, description="Conversations of each step (and validation) kept for the trajectory viewer."

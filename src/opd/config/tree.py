@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -34,15 +34,22 @@ def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
     return True
 
 
-def drop_path(tree: dict[str, Any], path: str, *, emptied: bool = False) -> None:
-    """Remove a dotted path if it is there; with `emptied`, also the maps on the way that hold nothing else."""
+def drop_path(tree: dict[str, Any], path: str) -> None:
+    """Remove a dotted path if it is there."""
     key, _, rest = path.partition(".")
     if not rest:
         tree.pop(key, None)
     elif isinstance(child := tree.get(key), dict):
-        drop_path(child, rest, emptied=emptied)
-        if emptied and not child:
-            del tree[key]
+        drop_path(child, rest)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps merged key by key, everything else replaced."""
+    out = dict(below)
+    for key, value in above.items():
+        old = out.get(key)
+        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
 
 
 def strip_optional(annotation: Any) -> Any:

@@ -82,7 +82,6 @@ VERL_KEYS: tuple[tuple[str, str], ...] = (
     ("trainer.device", "device"),
     ("trainer.logger", "trainer.loggers"),
     ("trainer.project_name", "trainer.project"),
-    ("trainer.log_val_generations", "trainer.log_val_generations"),
     ("trainer.total_epochs", "trainer.total_epochs"),
     ("trainer.total_training_steps", "trainer.total_steps"),
     ("trainer.save_freq", "trainer.save_freq"),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from opd.config import ConvertSpec
+from opd.convert.errors import ConvertError
+from opd.errors import RunError, RunFinished
+from opd.runs.claim import attempting, open_run
+from opd.runs.progress import PROGRESS
+from opd.runs.run import Run
+from opd.store.opening import open_store
 
-if TYPE_CHECKING:
-    from opd.convert.attempt import Meanwhile
-    from opd.runs.run import Run
+EXIT_FAILED = 1
+Meanwhile = Callable[[Run], AbstractContextManager[None]]
 
 
 def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile | None = None) -> int:
@@ -23,14 +29,37 @@ def run(spec: ConvertSpec, *, within: Run | None = None, meanwhile: Meanwhile | 
         0 done (now, or by an earlier attempt whose target is still there), 1 refused or failed, 2 a request that cannot
         be followed; the reason is printed.
     """
-    from opd.convert.attempt import run_attempt
+    try:
+        with attempting(open_run(spec, within=within), ConvertError, OSError) as claimed:
+            PROGRESS.rest("conversion")
+            with nullcontext() if meanwhile is None else meanwhile(claimed):
+                from opd.convert.pipeline import convert_checkpoint  # torch and verl, only once the run is ours
 
-    return run_attempt(
-        spec,
-        within=within,
-        meanwhile=meanwhile,
-        say=lambda text: print(f"opd.convert: {text}", file=sys.stderr, flush=True),
+                done = convert_checkpoint(spec.convert)
+            claimed.finish({"target": done.target, "conversion": dict(done.record)})
+    except RunFinished as finished:
+        return _finished_before(spec, finished)
+    except (ConvertError, RunError) as error:
+        _say(str(error))
+        return error.exit_code
+    except OSError as error:
+        _say(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"opd.convert: {text}", file=sys.stderr, flush=True)
+
+
+def _finished_before(spec: ConvertSpec, finished: RunFinished) -> int:
+    """0 if what an earlier attempt wrote is what this one would write, and still there."""
+    _say(str(finished))
+    written = finished.result["target"]
+    wanted = open_store(spec.convert.target).url if spec.convert.target else written
+    if wanted == written and open_store(written).exists("config.json"):
+        return 0
+    _say(
+        f"it wrote {written}, wanted now is {wanted}: start under another name (--name), or delete the run's result.json"
     )
-
-
-__all__ = ["run"]
+    return EXIT_FAILED

@@ -16,7 +16,7 @@ from verl.model_merger.base_model_merger import ModelMergerConfig
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 
 from opd.convert.errors import ConvertError
-from opd.convert.shards import LORA_FILE, shard_name
+from opd.convert.source import LORA_FILE, shard_name
 from opd.lora import Adapted, is_adapted, merged, plain_tensors
 
 # What verl's FSDP engines build: plain sharding, or replicas of sharded groups.

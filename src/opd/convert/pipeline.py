@@ -16,10 +16,9 @@ from opd.config.algorithm import Convert
 from opd.convert.card import make_record, write_card
 from opd.convert.dtypes import BaseDtypes, DtypeMode, main_dtype, plan_dtypes, read_base
 from opd.convert.export import MAX_SHARD_SIZE, copy_companions, merge, write_model
-from opd.convert.fetch import bring_here
 from opd.convert.merger import ShardMerger
 from opd.convert.reporter import Reporter
-from opd.convert.source import Origin, find_source
+from opd.convert.source import Origin, bring_here, find_source
 from opd.convert.target import choose_target
 from opd.convert.verify import Verification, verify
 

@@ -1,13 +1,49 @@
-"""The four published data sets: where they lie, their layouts, and their problems with the ground truth made right."""
+"""The instructions of a prompt, and the four published data sets: their places, their layouts, and their problems with the ground truth made right."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from opd.data.instructions import strip_dapo_instruction
 from opd.data.raw_files import RawFile, RawFileError, read_raw, require_columns
 from opd.rewards.scorers import last_boxed
+
+Variant = Literal["boxed", "dapo", "none"]
+"""boxed: answer in a box (reward math_reward); dapo: an `Answer:` line (reward math_dapo); none: the bare problem."""
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+
+BOXED_SENTENCE = r"Let's think step by step and output the final answer within \boxed{}."
+# Character for character as in DAPO-Math-17k: it has to be found at both ends of every prompt.
+DAPO_PREFIX = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+
+class Stripped(NamedTuple):
+    """A problem without the DAPO instruction."""
+
+    problem: str
+    found: bool
+    """Whether both halves of the instruction were there."""
+
+
+def strip_dapo_instruction(text: str) -> Stripped:
+    """The problem inside a DAPO prompt; halves of the instruction that are there go, one alone too."""
+    found = text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX)
+    return Stripped(text.removeprefix(DAPO_PREFIX).removesuffix(DAPO_SUFFIX).rstrip(), found)
+
+
+def with_instruction(problem: str, variant: Variant) -> str:
+    """The user message that asks `problem` in the way of `variant`."""
+    problem = problem.rstrip()
+    if variant == "boxed":
+        return f"{problem}\n\n{BOXED_SENTENCE}"
+    if variant == "dapo":
+        return f"{DAPO_PREFIX}{problem}{DAPO_SUFFIX}"
+    return problem
+
 
 # What a boxed AIME answer may be wrapped in; the group keeps the content.
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textrm|mathbf|mathrm|bf|rm)\s*\{([^{}]*)\}")

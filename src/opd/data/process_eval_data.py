@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from opd.data import command_line
-from opd.data.instructions import VARIANTS
-from opd.data.math_sources import BENCHMARKS
+from opd.data.math_sources import BENCHMARKS, VARIANTS
 from opd.data.rows import Row, benchmark_rows, write_files
 
 EXAMPLE = """\

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opd.config.algorithm import MESSAGES
-from opd.data.instructions import Variant, with_instruction
-from opd.data.math_sources import MathSource, Problem
+from opd.data.math_sources import MathSource, Problem, Variant, with_instruction
 
 Row = dict[str, Any]
 Split = Literal["train", "val", "test"]

@@ -83,14 +83,10 @@ def further_numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def write_generations(path: Path, samples: Iterable[Sample]) -> None:
-    """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete.
-
-    Where no sample has further numbers the file lacks their column: readers of earlier versions refuse one that they do not know.
-    """
+    """Writes the samples, sorted by data source, problem and sample, and renames the file into place when complete."""
     ordered = sorted(samples, key=lambda sample: (sample.data_source, sample.problem_index, sample.sample_index))
     rows = [asdict(sample) | {_NUMBERS: list(sample.numbers.items())} for sample in ordered]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    write_table(path, table if any(sample.numbers for sample in ordered) else table.drop_columns([_NUMBERS]))
+    write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -108,12 +104,12 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def read_generations(path: Path) -> Sequence[Sample]:
-    """The samples of a file that `write_generations` wrote; without further numbers where the file has no column of them.
+    """The samples of a file that `write_generations` wrote.
 
     Raises:
         ValueError: the file has other columns.
     """
     table = pq.read_table(path)
-    if table.schema.names not in (SCHEMA.names, [name for name in SCHEMA.names if name != _NUMBERS]):
-        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names} (the last may be missing)")
-    return [Sample(**row | {_NUMBERS: further_numbers(dict(row.get(_NUMBERS) or ()))}) for row in table.to_pylist()]
+    if table.schema.names != SCHEMA.names:
+        raise ValueError(f"{path}: columns {table.schema.names}, must be {SCHEMA.names}")
+    return [Sample(**row | {_NUMBERS: further_numbers(dict(row[_NUMBERS] or ()))}) for row in table.to_pylist()]

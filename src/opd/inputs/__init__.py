@@ -5,8 +5,10 @@ Torch-free. Every fault becomes one `Problem` with key, value, rule and fix; all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from opd.config.algorithm import MESSAGES
 from opd.config.context import context_problems
@@ -14,7 +16,27 @@ from opd.config.errors import Problem, SpecError
 from opd.config.kinds import AnyRunSpec, EvalSpec, OpdAgentSpec, OpdSpec, SftSpec
 from opd.inputs.data import PROMPT, DataSet, data_problems
 from opd.inputs.models import context_of_folder, model_problems
-from opd.inputs.places import place_problems
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_module(path: str) -> bool:
+    """Whether a program of this name may be an importable module."""
+    return bool(_MODULE.fullmatch(path)) and not path.endswith((".py", ".yaml", ".json", ".parquet"))
+
+
+def place_problems(places: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    """What is wrong with (key, path); URLs, bundled names and importable modules are left to those who resolve them."""
+    for key, path in places:
+        if "://" in path or is_module(path) or Path(path).exists():
+            continue
+        yield Problem(
+            path=key,
+            value=path,
+            rule=f"there is no such file or folder (looked from {Path.cwd()})",
+            fix="a path that is there",
+        )
+
 
 __all__ = ["DataSet", "Inputs", "check_inputs", "scorer_of_texts"]
 

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opd.data.toy import TEACHER_DIR
-from opd.quickstart.curve import save_learning_curve
-from opd.quickstart.watch import Watched, watch
+from opd.quickstart.watch import Watched, save_learning_curve, watch
 
 VALIDATION_KEY = "val-core/toy_add/acc/mean@1"
 RUN_NAME = "quickstart"

@@ -1,4 +1,4 @@
-"""Runs a command, shows the lines a person wants, keeps all of them in a file, and samples the memory of its processes."""
+"""A command's lines and the memory of its processes, and the picture of the learning curve."""
 
 from __future__ import annotations
 
@@ -9,10 +9,57 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+_BLUE, _ORANGE, _GREY, _GREEN = "#2b6cb0", "#dd6b20", "#718096", "#2f855a"
+
+
+def save_learning_curve(
+    path: Path, rows: Sequence[Mapping[str, Any]], *, validation_key: str, teacher_accuracy: float, title: str
+) -> None:
+    """Accuracy (held-out greedy, and of the training rollouts) and divergence by step, one above the other.
+
+    Args:
+        rows: merged metrics, one a step. validation_key: the metric of the held-out accuracy.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    train = [row for row in rows if "opd/loss" in row]
+    held = [row for row in rows if validation_key in row]
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 5.6), sharex=True, height_ratios=(3, 2), constrained_layout=True
+    )
+    top.axhline(teacher_accuracy, color=_GREEN, linestyle="--", linewidth=1, label="teacher, held-out")
+    top.plot(_steps(train), [row["opd/accuracy"] for row in train], color=_GREY, linewidth=1, alpha=0.8,
+             label="student's rollouts (temperature 1)")  # fmt: skip
+    top.plot(_steps(held), [row[validation_key] for row in held], color=_BLUE, marker="o", linewidth=2,
+             label="student, held-out (greedy)")  # fmt: skip
+    top.set(ylabel="accuracy", ylim=(0, 1.04))
+    top.set_title(title, loc="left", fontsize=11)
+    top.legend(loc="lower right", frameon=False, fontsize=9)
+    bottom.plot(_steps(train), [row["opd/loss"] for row in train], color=_ORANGE, linewidth=1.5, label="divergence")
+    bottom.plot(_steps(train), [row["opd/entropy"] for row in train], color=_GREY, linewidth=1, label="student entropy")
+    bottom.set(xlabel="training step", ylabel="nats a token")
+    bottom.set_ylim(bottom=0)
+    bottom.legend(loc="upper right", frameon=False, fontsize=9)
+    for axis in (top, bottom):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _steps(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [int(row["step"]) for row in rows]
+
 
 # The lines our own logger writes; verl's and Ray's stay in the log file.
 SHOWN = re.compile(r"^(?:[█░]+ step |validation at step |starting |resuming |asked to end|saved step |opd\.)")

@@ -26,7 +26,7 @@ from opd.config.context import context_of, context_problems, teacher_notes
 from opd.config.errors import Problem
 from opd.config.needs import STORAGE_UNITS_KEY, sizes_of, worker_needs
 from opd.config.run_config import KEY, RunConfig, RunFacts
-from opd.config.verl import compute_overrides, settled
+from opd.config.verl import compute_overrides
 from opd.convert.errors import ConvertError
 from opd.errors import MissingPackage, RunError, Unfit
 from opd.inputs import DataSet, Inputs, check_inputs, scorer_of_texts
@@ -64,7 +64,7 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
     """verl's trainer config for a run, which carries what is ours.
 
     Raises:
-        SpecError: a raw override of ours cannot be used.
+        SpecError: a raw override cannot be used.
     """
     try:
         with hydra.initialize_config_dir(config_dir(), version_base=None):
@@ -75,7 +75,7 @@ def compose(spec: AnyRunSpec, facts: RunFacts) -> DictConfig:
         rule = f"verl's config cannot be composed with it: {' '.join(str(error).split())}"
         fix = "correct the key or its value; +KEY=VALUE adds a key that verl's config lacks"
         raise SpecError([Problem(path="overrides", value=list(spec.overrides), rule=rule, fix=fix)]) from error
-    config[KEY] = settled(spec, facts).text()
+    config[KEY] = RunConfig(spec=spec, run=facts).text()
     return config
 
 
@@ -253,10 +253,9 @@ def prepare(config: DictConfig) -> dict[str, str]:
     """
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
 
-    from opd.inputs.agent_locations import resolve_agent
-    from opd.inputs.chat_templates import check_chat_template
-    from opd.inputs.locations import resolve_store_urls, resolve_toy
+    from opd.inputs.locations import resolve_agent, resolve_store_urls, resolve_toy
     from opd.inputs.model_files import check_loadable, load_tokenizer
+    from opd.inputs.tokenizers import check_chat_template
     from opd.rollout.reward_function import check_reward
 
     config = migrate_legacy_reward_impl(config)

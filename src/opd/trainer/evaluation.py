@@ -20,7 +20,7 @@ from opd.errors import StoreError
 from opd.evaluation.estimators import Estimate
 from opd.evaluation.pass_rates import PASS_RATES_KEY, PassRate, write_pass_rates
 from opd.evaluation.problems import Problem
-from opd.evaluation.report import result_table, save_picture
+from opd.evaluation.report import result_table
 from opd.evaluation.results import SetResult, as_metrics, evaluate, is_right
 from opd.evaluation.samples import GENERATIONS_KEY, Sample, read_generations, write_generations
 from opd.rewards import worst_score
@@ -34,7 +34,6 @@ from opd.trainer.trainer import OrderedTrainer
 
 logger = logging.getLogger(__name__)
 
-PICTURE_FILE = "pass_at_k.png"
 FOLDER, _, PASS_RATES_FILE = PASS_RATES_KEY.partition("/")
 GENERATIONS_FILE = GENERATIONS_KEY.removeprefix(f"{FOLDER}/")
 
@@ -104,10 +103,9 @@ class EvalTrainer(OrderedTrainer):
         super().fit(agent_loop_manager)
         if self.run is not None:
             folder = Path(self.run.handle.local_dir) / FOLDER
-            save_picture(folder / PICTURE_FILE, self.results, title=self.run.handle.run_id)
             write_pass_rates(folder / PASS_RATES_FILE, self._pass_rates())
             with self.run.storing_the_end():
-                for name in (PICTURE_FILE, PASS_RATES_FILE, *self._not_uploaded):
+                for name in (PASS_RATES_FILE, *self._not_uploaded):
                     self._upload(name)
 
     def _on_report(self, report: RolloutReport) -> None:

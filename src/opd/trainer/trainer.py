@@ -308,7 +308,7 @@ class OrderedTrainer(PPOTrainerSync):
 
     def _save_now(self) -> int | None:
         """Save, seal and upload the step that has just ended, unless it was; the step that is safe, None if none is."""
-        saves = self.config.trainer.save_freq > 0 and self.ours.checkpoint.save_on_exit
+        saves = self.config.trainer.save_freq > 0
         self._wait_for_seal()
         if self.run is not None and saves and self.global_steps > 0 and self._saved_step != self.global_steps:
             # As within a step: what the servers hold between two is room that the memory plan gives to a save.

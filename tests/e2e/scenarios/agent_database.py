@@ -19,7 +19,7 @@ from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 from tests.gpu_smoke import planner
 
 from opd.agent.trajectories import file_key
-from opd.config.verl.hydra_text import hydra_value
+from opd.config.verl import hydra_value
 from opd.data.prepare_agent_data import TRAIN_FILE, val_file
 
 EXPERIMENT = EXPERIMENTS / "opd-agent-quickstart.yaml"

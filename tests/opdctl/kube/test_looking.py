@@ -131,19 +131,19 @@ def test_submit_warns_of_missing_secrets_and_files_before_the_first_object_is_tr
     )
 
 
-def test_the_converters_secret_is_looked_for_and_its_making_told(
+def test_a_trackers_secret_is_looked_for_and_its_making_told(
     reads: tuple[Counter[str], KubeApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, api = reads
     monkeypatch.setenv(helm.HELM_VARIABLE, str(find("helm")))
     (tmp_path / "exp.yaml").write_text(
-        "{kind: eval, model: {path: m}, agent: {database_dir: /db}, reward: {converter: {url: 'https://c.example/v1', model: c}},"
-        " cluster: {toolDatabase: {claim: db}, secrets: {converter: {secret: planner-key, key: api-key}}}}"
+        "{kind: eval, model: {path: m}, agent: {database_dir: /db},"
+        " cluster: {toolDatabase: {claim: db}, secrets: {wandb: {secret: planner-key, key: api-key}}}}"
     )
     [item] = load_experiments(tmp_path / "exp.yaml", site=SITES["k3s"], env={}, image=DIGEST)
     text = helm.template(item, chart=helm.find_chart("eval", ROOT / "charts"), namespace="opd", timeout_s=60)
     (check,) = (check for check in check_cluster(api, item, text) if "planner-key" in check.message)
-    assert check.message.startswith("secret planner-key (cluster.secrets.converter.secret) is not in namespace opd")
+    assert check.message.startswith("secret planner-key (cluster.secrets.wandb.secret) is not in namespace opd")
     assert check.fix.startswith("kubectl create secret generic planner-key -n opd --from-file=api-key=")
 
 

@@ -16,9 +16,9 @@ from opd.config import SpecError
 from opd.config.cluster.pods import Gpu
 from opd.config.cluster.rules import RULES, load_cluster, names
 from opd.config.keys import Key
+from opd.config.load import SITE_KEYS
 from opd.config.quantity import number
 from opd.config.rule import broken
-from opd.config.site import SITE_KEYS
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
 from opdctl.console import fail, note
@@ -237,7 +237,7 @@ def secret_commands(site: Mapping[str, Any], namespace: str) -> list[str]:
     found = []
     if "store" in secrets:
         found.append(make_secret(secrets["store"], namespace))
-    for item in (secrets[name] for name in ("huggingFace", "wandb", "converter") if name in secrets):
+    for item in (secrets[name] for name in ("huggingFace", "wandb") if name in secrets):
         found.append(make_secret(item["secret"], namespace, key=item["key"]))
     found += [make_pull_secret(name, namespace) for name in cluster.get("image", {}).get("pullSecrets", [])]
     return found

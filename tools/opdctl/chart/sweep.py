@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from opd.config import SPEC_CLASSES
+from opd.config.base import joined
 from opd.config.errors import Problem, SpecError, nearest
-from opd.config.naming import joined
 from opd.config.parse import kind_of
 from opd.config.tree import field_at, leaf_paths, set_path
 

@@ -20,10 +20,9 @@ from opd.config import (
     load_text,
 )
 from opd.config.cluster.rules import load_cluster
-from opd.config.load import read_document
+from opd.config.load import SITE_VARIABLE, read_document
 from opd.config.reader import read_text
-from opd.config.site import SITE_VARIABLE, merge
-from opd.config.tree import get_path, set_path
+from opd.config.tree import get_path, merge, set_path
 from opdctl.chart.sweep import expand
 
 NAME_VARIABLE = "RUN_ID"
@@ -36,8 +35,6 @@ class Experiment:
     spec: FileSpec
     values: dict[str, Any]
     notes: tuple[str, ...]
-    is_named: bool = True
-    """Whether somebody named the run; else kind, model and algorithm did."""
 
     @property
     def run_id(self) -> str:
@@ -140,4 +137,4 @@ def _load(tree: dict[str, Any], env: Mapping[str, str], sets: list[str], *, orig
     for path in [item.path for item in loaded.env_applied] + [text.partition("=")[0] for text in sets]:
         set_path(tree, path, get_path(resolved, path))
     applied = [f"environment {item.name}: {item.path} = {item.value}" for item in loaded.env_applied]
-    return Experiment(spec=spec, values=tree, notes=(*applied, *loaded.notes), is_named=loaded.is_named)
+    return Experiment(spec=spec, values=tree, notes=(*applied, *loaded.notes))

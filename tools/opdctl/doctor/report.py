@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from opd.config import SpecError
-from opd.config.site import merge
+from opd.config.tree import merge
 from opd.errors import StoreError
 from opd.store.access import S3_PROTOCOLS, StoreAddress, said_of, under
 from opdctl.chart.helm import find_chart, find_helm, template

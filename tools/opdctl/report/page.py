@@ -9,10 +9,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from opd.evaluation.samples import Sample
-from opd.html import policy
 from opd.runs.identity import describe_changes
 from opd.store.base import Store
-from opd.text import shortened, storable
+from opd.text import policy, shortened, storable
 from opdctl.redact import redact
 from opdctl.report import side_by_side
 from opdctl.report.assets import NOTICE, SCRIPTS, STYLES, read

@@ -79,7 +79,7 @@ class LoadedRun:
     def generations(self) -> pa.Table:
         """Every answer of an evaluation, in the columns of `opd.evaluation.Sample`; no rows for other runs.
 
-        `numbers`, a map, is null where the scorer gave none beside `score` and `acc`.
+        `numbers`, a map, is empty where the scorer gave none beside `score` and `acc`.
         """
         return self._parquet(GENERATIONS_KEY, GENERATIONS_SCHEMA)
 

@@ -91,8 +91,7 @@ class Sender:
             run_id = next_free(item.run_id, lambda candidate: self._is_free(item, candidate))
             item = _renamed(item, run_id)
         self._taken.add(item.run_id)
-        decision = decide(self._name(item, item.run_id), item.spec)
-        return Order(experiment=item, chart=chart, decision=decision)
+        return Order(experiment=item, chart=chart, decision=decide(self._name(item, item.run_id), item.spec))
 
     def _is_free(self, item: Experiment, run_id: str) -> bool:
         return run_id not in self._taken and self._name(item, run_id).is_free

@@ -14,8 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from opd.agent.dialogue import ANSWERED
 from opd.agent.trajectories import Trajectory
-from opd.html import policy
-from opd.text import shortened, storable
+from opd.text import policy, shortened, storable
 
 MAX_SEGMENT_CHARS = 6000
 """A longer stretch keeps its beginning and its end; what is left out is counted."""

@@ -14,7 +14,6 @@ from pydantic_core import to_jsonable_python
 
 from opd.config.base import Kind
 from opd.config.cluster.base import PATTERN_WORDS, ClusterSection, KubeObject, KubeObjects, LabelValue
-from opd.config.cluster.identity import ServiceAccount
 from opd.config.cluster.lifecycle import (
     Auth,
     CleanUp,
@@ -34,6 +33,7 @@ from opd.config.cluster.pods import (
     PodSecurity,
     RayPods,
     Rdma,
+    ServiceAccount,
     SubmitterPods,
     ray_pods,
     submitter_pods,
@@ -43,7 +43,7 @@ from opd.config.errors import Problem, SpecError, nearest
 from opd.config.field_errors import by_path, field_problem
 from opd.config.refusals import redact
 from opd.config.schema import inlined_schema
-from opd.config.tree import field_at
+from opd.config.tree import field_at, merge
 
 __all__ = ["Cluster", "RunCluster", "cluster_defaults", "cluster_schema", "parse_cluster"]
 
@@ -66,14 +66,6 @@ class Cluster(ClusterSection):
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Time limits of the whole run.")
     stop: Stop = Field(default_factory=Stop, description="Saving before a pod goes.")
     queue: Queue | None = Field(default=None, description="Queue the run waits in; unset: none.")
-    managed_by: Literal["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"] | None = Field(
-        default=None,
-        description="Who reconciles the RayJob; unset: KubeRay's operator here. MultiKueue takes the RayJob alone to "
-        "another cluster: ConfigMap, claims, Secrets, account and policies must be there already.",
-    )
-    cluster_selector: KubeObject | None = Field(
-        default=None, description="Refused: a run makes its own Ray cluster and ends with it."
-    )
     head: RayPods = Field(
         default_factory=lambda: ray_pods(object_store_gib=1, shm_gib=2),
         description="The head: the driver (a conversion runs in it) and Ray's own processes, no training. Best on CPU "
@@ -105,10 +97,6 @@ class Cluster(ClusterSection):
         description="More mounts of every Ray container.",
         examples=[[{"name": "scratch", "mountPath": "/scratch"}]],
     )
-    ray_version: str | None = Field(
-        default=None, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Ray in the image; unset: the lock's version."
-    )
-    git_sha: LabelValue | None = Field(default=None, description="Commit of this repository, as a label.")
     labels: dict[str, LabelValue] = Field(default_factory=dict, description="Extra labels of every object.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Extra annotations of the RayJob.")
 
@@ -159,7 +147,7 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
         SpecError: unknown keys, wrong types or values; `opd.config.cluster.rules.load_cluster` has the rules between keys.
     """
     cls = cluster_class(kind)
-    whole = _laid_over(cluster_defaults(kind), tree)
+    whole = merge(cluster_defaults(kind), tree)
     try:
         return cls.model_validate_json(json.dumps(whole))
     except ValidationError as error:
@@ -170,14 +158,6 @@ def parse_cluster(tree: Mapping[str, Any], kind: Kind) -> Cluster:
             for path, items in by_path(error, whole)
         ]
         raise SpecError(problems) from None
-
-
-def _laid_over(base: dict[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in tree.items():
-        below = out.get(key)
-        out[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
-    return out
 
 
 def _unknown(path: str, value: object, kind: Kind) -> Problem:

@@ -1,4 +1,4 @@
-"""The rules of groups of pods: labels, Ray's parameters, requests and limits: what would wait for ever, or be killed.
+"""The rules of groups of pods: labels, requests and limits: what would wait for ever, or be killed.
 
 `pods` holds the requests and limits of each group as they will be, the CPUs and GiB that its processes need, how many pods it
 has and whether they have GPUs; and `databases`, the folders from which the run's agents read their tools' data.
@@ -25,18 +25,6 @@ POD_RULES = (
             kinds=kinds,
         )
         for role, kinds in ROLES.items()
-    ),
-    *(
-        Rule(
-            key=f"cluster.{role}.rayStartParams.{{item}}",
-            each='("num-cpus", "num-gpus", "object-store-memory", "dashboard-host", "memory", "resources", "labels", "block")',
-            when=f"cluster.{role}.rayStartParams[item] is not None",
-            value=f"cluster.{role}.rayStartParams[item]",
-            rule="the chart sets it from the spec, or KubeRay does",
-            fix="remove it",
-            kinds=kinds,
-        )
-        for role, kinds in _RAY_ROLES.items()
     ),
     *(
         Rule(

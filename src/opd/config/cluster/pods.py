@@ -1,7 +1,8 @@
-"""The sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption."""
+"""The sections of `cluster` that shape pods: image, the three groups of pods, GPUs, RDMA, disruption, ServiceAccount."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,6 +19,50 @@ from opd.config.cluster.base import (
     Quantity,
     Resources,
 )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a kind of workload identity needs of a pod.
+
+    Attributes:
+        annotation: of a ServiceAccount, by which the kind is known.
+        pod_labels: labels without which the cloud's webhook passes a pod by.
+        egress: addresses and TCP ports that hand out credentials. A kind that asks an HTTPS endpoint has none.
+    """
+
+    annotation: str = ""
+    pod_labels: dict[str, str] = field(default_factory=dict)
+    egress: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+# EKS's roles by annotation (IRSA) need nothing: STS is HTTPS, and its webhook knows the account.
+# GKE's server is seen at its well-known address by Dataplane V2, behind its translation by other networks.
+IDENTITIES: dict[str, Identity] = {
+    "gke": Identity(
+        annotation="iam.gke.io/gcp-service-account",
+        egress=(("169.254.169.254/32", (80, 8080)), ("169.254.169.252/32", (987, 988))),
+    ),
+    "eks-pod-identity": Identity(egress=(("169.254.170.23/32", (80,)), ("fd00:ec2::23/128", (80,)))),
+    "azure": Identity(
+        annotation="azure.workload.identity/client-id", pod_labels={"azure.workload.identity/use": "true"}
+    ),
+}
+
+
+class ServiceAccount(ClusterSection):
+    """The ServiceAccount of the pods; its token is mounted nowhere, unless `progress` needs it in the head."""
+
+    name: ObjectName | None = Field(default=None, description="Existing account; unset: the run gets one of its own.")
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="Of the run's own account: the cloud role of workload identity."
+    )
+    identity: Literal["gke", "eks-pod-identity", "azure"] | None = Field(
+        default=None,
+        description="Workload identity that the account has, where no annotation here says it: opens the address that "
+        "hands out credentials (gke, eks-pod-identity), labels the Ray pods (azure). IRSA needs none.",
+    )
+
 
 ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
 UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -70,7 +115,7 @@ class Pods(ClusterSection):
 
 
 class RayPods(Pods):
-    """Pods that run Ray. What is needed: `opd.config.needs`; what follows for a pod: `opd.config.cluster.resources`."""
+    """Pods that run Ray. What is needed: `opd.config.needs`; what follows for a pod: `opd.config.cluster.rules`."""
 
     requests: Resources = Field(
         default_factory=dict,
@@ -82,9 +127,6 @@ class RayPods(Pods):
     object_store_gib: Gib = Field(description="Ray's object store, part of /dev/shm.")
     shm_gib: Gib = Field(description="Size of /dev/shm; what is used of it counts against the memory limit.")
     scratch_size: Quantity = Field(default="50Gi", description="Size limit of /tmp: Ray's logs and spilled objects.")
-    ray_start_params: dict[str, str] = Field(
-        default_factory=dict, description="Extra parameters of `ray start`; the chart's own are not overridden."
-    )
 
 
 def ray_pods(*, object_store_gib: float, shm_gib: float) -> RayPods:

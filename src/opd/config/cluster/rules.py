@@ -1,20 +1,82 @@
-"""Checks `cluster` against a spec by its tables of rules, as the charts do: nothing has to be rendered for them."""
+"""Checks of `cluster` against a spec by its tables of rules, the rules of `podSpec`, and the requests of pods; nothing is rendered."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opd.config.cluster import Cluster, RunCluster, parse_cluster
+from opd.config.cluster.base import KubeObject, Resources
 from opd.config.cluster.pod_rules import POD_RULES, ROLES
-from opd.config.cluster.podspec import check_pod_spec
-from opd.config.cluster.resources import resources
+from opd.config.cluster.pods import RayPods
 from opd.config.cluster.run_rules import RUN_RULES
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import ConvertSpec, FileSpec
-from opd.config.needs import needs
+from opd.config.needs import NodeNeeds, needs
 from opd.config.pipeline import runs_of
 from opd.config.rule import broken
+
+GUARDED = (
+    "automountServiceAccountToken",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostPath",
+    "hostPort",
+    "privileged",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "serviceAccountToken",
+)
+"""Fields, at any depth, on which Pod Security `restricted` and the pods' identity rest."""
+
+FREE_TO_UNSET = ("securityContext.runAsUser", "securityContext.runAsGroup", "securityContext.fsGroup")
+"""For platforms that choose them, as OpenShift does: `runAsNonRoot` stays."""
+
+POD_SPEC_RULE = "Pod Security `restricted` or the pods' identity rests on it, so podSpec leaves it alone"
+POD_SPEC_FIX = (
+    "remove it (user and groups: cluster.podSecurity; account: cluster.serviceAccount.name), or set "
+    "cluster.podSecurity.acceptUnrestricted: true"
+)
+UNSET_RULE = "it is a list of fields to drop, as dotted paths"
+UNSET_FIX = "write it like unset: [securityContext.runAsUser]"
+
+
+def check_pod_spec(role: str, pod_spec: KubeObject, *, accept_unrestricted: bool) -> Iterator[Problem]:
+    """Every guarded field that is set or dropped, and an `unset` that is no list of paths."""
+    key = f"cluster.{role}.podSpec"
+    unset = pod_spec.get("unset", [])
+    if not isinstance(unset, list) or not all(isinstance(path, str) for path in unset):
+        yield Problem(path=f"{key}.unset", value=unset, rule=UNSET_RULE, fix=UNSET_FIX)
+    elif not accept_unrestricted:
+        for index, path in enumerate(unset):
+            if path not in FREE_TO_UNSET and set(path.split(".")) & set(GUARDED):
+                yield Problem(path=f"{key}.unset.{index}", value=path, rule=POD_SPEC_RULE, fix=POD_SPEC_FIX)
+    if not accept_unrestricted:
+        for path, value in _guarded(pod_spec, key):
+            yield Problem(path=path, value=value, rule=POD_SPEC_RULE, fix=POD_SPEC_FIX)
+
+
+def _guarded(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict | list):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if key in GUARDED:
+            yield f"{path}.{key}", value
+        else:
+            yield from _guarded(value, f"{path}.{key}")
+
+
+def resources(pods: RayPods, needed: NodeNeeds) -> tuple[Resources, Resources]:
+    """Requests and limits. Of CPU and memory alike a request that is missing is the limit, then what is needed; the memory
+    limit that is missing is the request; CPUs have no limit unless one is given."""
+    memory = f"{math.ceil(needed.memory_gib + pods.shm_gib)}Gi"
+    own = {"cpu": pods.limits.get("cpu", needed.cpus), "memory": pods.limits.get("memory", memory)}
+    requests = {**own, **pods.requests}
+    return requests, {"memory": requests["memory"], **pods.limits}
+
 
 RULES = (*RUN_RULES, *POD_RULES)
 

@@ -28,13 +28,6 @@ RUN_RULES = (
         )
         for key in ("cluster.image.ref", "cluster.submitter.image")
     ),
-    Rule(
-        key="cluster.clusterSelector",
-        when="cluster.clusterSelector is not None",
-        rule="a run makes its own Ray cluster: volumes, environment, network policy, retries, saves before the end and "
-        "clean-up are all of its pods, and an existing cluster has none of them",
-        fix="remove it; to wait for room, set cluster.queue",
-    ),
     *(
         Rule(
             key=key,
@@ -57,12 +50,6 @@ RUN_RULES = (
         rule="it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = "
         f"{{{_DEADLINE}}}, or no time is left to train",
         fix=f"use more than {{{_DEADLINE}}}",
-    ),
-    Rule(
-        key="cluster.managedBy",
-        when='cluster.managedBy == "kueue.x-k8s.io/multikueue" and cluster.queue.manager != "kueue"',
-        rule="MultiKueue takes runs out of a queue of Kueue, and nobody else would start this one",
-        fix="set cluster.queue: {{manager: kueue, name: ...}}, or remove the key",
     ),
     Rule(
         key="cluster.lifecycle",
@@ -94,12 +81,6 @@ RUN_RULES = (
         when="not cluster.auth.token and not cluster.networkPolicy.enabled",
         rule="Ray runs any code that reaches it: without token and network policy, every pod of the cluster could",
         fix="leave cluster.auth.token or cluster.networkPolicy.enabled true",
-    ),
-    Rule(
-        key="cluster.rayVersion",
-        when='cluster.auth.token and cluster.rayVersion is not None and older(cluster.rayVersion, "2.52.0")',
-        rule="token access needs Ray 2.52 or newer",
-        fix="use an image with a newer Ray",
     ),
     Rule(
         each="cluster.extraEnv",

@@ -72,9 +72,6 @@ class Secrets(ClusterSection):
     mlflow: SecretKey | None = Field(
         default=None, description="Token of the tracking server, as MLFLOW_TRACKING_TOKEN."
     )
-    converter: SecretKey | None = Field(
-        default=None, description="API key of reward.converter's endpoint, as OPD_CONVERTER_API_KEY."
-    )
     store: ObjectName | None = Field(
         default=None, description="Secret whose keys become variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...)."
     )

@@ -80,11 +80,11 @@ BASICS = (
     *(
         Rule(
             key=f"data.split.{key}",
-            when=f"data.split.part is None and data.split.{key} is not None and data.split.{key} != {former}",
+            when=f"data.split.part is None and data.split.{key} is not None",
             rule="it says what the parts are, and no data.split.part says which of them is used: all rows would be",
             fix=f"set data.split.part to 1, 2 and so on, or remove data.split.{key}",
         )
-        for key, former in (("of", 2), ("seed", 42))  # charts and stored specs of before wrote these two out
+        for key in ("of", "seed")
     ),
     Rule(
         key="data.split.part",
@@ -172,12 +172,5 @@ BASICS = (
         when='reward.function is not None and reward.function != "custom" and reward.path is not None',
         rule="reward.path belongs to function custom",
         fix="set reward.function: custom, or remove reward.path",
-    ),
-    Rule(
-        key="reward.converter.url",
-        when='reward.converter is not None and reward.function is not None and reward.function != "agent_plan"',
-        rule="only agent_plan has reports to convert, and reward.function is {reward.function}",
-        fix="remove reward.converter, or set reward.function: agent_plan",
-        kinds=SAMPLES,
     ),
 )

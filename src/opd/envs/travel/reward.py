@@ -2,23 +2,22 @@
 
 import os
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
 
 from opd.agent.dialogue import ANSWERED
 from opd.agent.environment import CASE_ID
 from opd.agent.settings import ENDING, FINAL_TEXT, TOOL_STATE
+from opd.envs.database_folder import ManifestError
 from opd.envs.deepplanning.database import Case
 from opd.envs.deepplanning.database import open_database as open_benchmark
-from opd.envs.deepplanning.scoring.converter import Converter, converter_of, report_of
-from opd.envs.deepplanning.scoring.endpoint import Endpoint
 from opd.envs.deepplanning.scoring.judge import Judgement, judge_plan
 from opd.envs.deepplanning.shopping.cart import from_state
 from opd.envs.deepplanning.shopping.catalog import first_cart
 from opd.envs.deepplanning.shopping.score import judge_filled_cart
 from opd.envs.travel.answers import right_answer, says
 from opd.envs.travel.constraints import judge, no_plan, satisfied_share
-from opd.envs.travel.database import Database, ManifestError, open_database
+from opd.envs.travel.database import Database, open_database
 from opd.envs.travel.itinerary import Verdict
 from opd.envs.travel.plan import PlanError, find_answer, parse_plan
 from opd.envs.travel.task import BenchmarkCart, BenchmarkTrip, Question, Task, Trip, parse_task
@@ -45,10 +44,6 @@ def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     *,
     database_dir: str | None = None,
-    converter_url: str | None = None,
-    converter_model: str = "",
-    converter_timeout_s: float = 60.0,
-    converter_cache: str | None = None,
 ) -> dict[str, float | str]:
     """verl's reward function, for the killable scorer pool.
 
@@ -58,8 +53,6 @@ def compute_score(
         ground_truth: a task as text (`opd.envs.travel.task`).
         extra_info: `episode_seed` lays that episode's prices over the database; `final_text`, if there, is the
             text of the last turn, `tool_state` the cart that tools filled, `ending` why it ended; `database_dir` may name the database, `database_id` says which one the task is for.
-        converter_url, converter_model, converter_timeout_s, converter_cache: the endpoint that converts DeepPlanning's
-            reports which the parser cannot read (`reward.converter`); without a URL they have no plan.
         database_dir: the database folder; else `extra_info`'s, else the environment's DATABASE_DIR.
 
     Returns:
@@ -67,17 +60,14 @@ def compute_score(
         of this task: `commonsense_NAME`, `hard_NAME` or `question_NAME`, with the shares `commonsense` and `hard`;
         `gradeN` repeats `acc` for a task of grade N. A query of DeepPlanning over its own database gives the benchmark's
         numbers: `dimension_NAME`, `commonsense_score`, `personalized_score`, `composite_score`, `case_acc` and
-        `delivery_rate`, with `acc` = `case_acc`, and with a converter `plan_by_endpoint`; a shopping query `case_score`, `match_score`, `coupon_score`,
+        `delivery_rate`, with `acc` = `case_acc`; a shopping query `case_score`, `match_score`, `coupon_score`,
         `matched_count`, `expected_count`, `extra_products_count` and `incomplete`, with `acc` = `case_score`. An entry's mean over rows is the pass rate where it is asked.
 
     Raises:
         TaskError | KeyError | ManifestError: the data or the database is at fault, not the answer.
-        WrongConfiguration | ConversionFailed: the endpoint is, or the folder where conversions are kept.
     """
-    endpoint = None if not converter_url else Endpoint(converter_url, converter_model, float(converter_timeout_s))
-    converter = None if endpoint is None else converter_of(endpoint, converter_cache)
     task = parse_task(ground_truth)
-    result = score(solution_str, task, dict(extra_info or {}), database_dir=database_dir, converter=converter)
+    result = score(solution_str, task, dict(extra_info or {}), database_dir=database_dir)
     entries = {name: float(verdict.satisfied) for name, verdict in result.verdicts}
     acc = float(result.passed)
     grade = (extra_info or {}).get("grade")
@@ -92,7 +82,6 @@ def score(
     extra_info: Mapping[str, Any],
     *,
     database_dir: str | None = None,
-    converter: Converter | None = None,
 ) -> Result:
     """`compute_score` with the reasons."""
     if isinstance(task, Question):
@@ -100,11 +89,8 @@ def score(
     if isinstance(task, Trip):
         return _trip(text, task, _database(extra_info, database_dir))
     if isinstance(task, BenchmarkTrip):
-        convert = None
-        if converter is not None:
-            convert = partial(converter.convert, report_of(text, extra_info.get(FINAL_TEXT)))
         case = _benchmark_case(extra_info, database_dir)
-        return _benchmark_plan(judge_plan(text, task, task.facts, case, convert=convert))
+        return _benchmark_plan(judge_plan(text, task, task.facts, case))
     if isinstance(task, BenchmarkCart):
         return _benchmark_cart(task, extra_info, database_dir)
     assert_never(task)

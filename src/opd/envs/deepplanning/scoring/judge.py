@@ -1,11 +1,10 @@
 """Every rule's verdict on a plan, and the benchmark's scores of them."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, get_args
 
 from opd.envs.deepplanning.database import Case
 from opd.envs.deepplanning.scoring import rules, times
-from opd.envs.deepplanning.scoring.converter import NotAsked
 from opd.envs.deepplanning.scoring.plan import ATTRACTION, INTERCITY, MEAL, Plan
 from opd.envs.deepplanning.scoring.report import parse_plan
 from opd.envs.deepplanning.scoring.trip import Entries, PlannedTrip, Rule
@@ -57,8 +56,6 @@ class Judgement(NamedTuple):
     """There is a plan that could be read."""
     grounded: bool
     """Every day of it but the last, whose only entry may be the wrong way home, names something of the database."""
-    by_endpoint: float | None = None
-    """1 where the plan was the endpoint's to make, 0 where the parser read it or it was not asked; None where there is no endpoint."""
 
     @property
     def dimensions(self) -> dict[str, float]:
@@ -68,12 +65,11 @@ class Judgement(NamedTuple):
 
     @property
     def scores(self) -> dict[str, float]:
-        """The benchmark's numbers for one query, under its names, and who made the plan where there is an endpoint; a query without constraints has no personalized score but 0."""
+        """The benchmark's numbers for one query, under its names; a query without constraints has no personalized score but 0."""
         dimensions = self.dimensions
-        by_endpoint = {} if self.by_endpoint is None else {"plan_by_endpoint": self.by_endpoint}
         commonsense = sum(dimensions.values()) / len(dimensions)
         personalized = float(bool(self.hard) and all(verdict.satisfied for verdict in self.hard))
-        return by_endpoint | {
+        return {
             "delivery_rate": float(self.delivered),
             "commonsense_score": commonsense,
             "personalized_score": personalized,
@@ -92,31 +88,17 @@ def judge_plan(
     task: BenchmarkTrip,
     facts: BenchmarkFacts,
     case: Case,
-    *,
-    convert: Callable[[], Plan] | None = None,
 ) -> Judgement:
     """Judges the plan in a model's text by the entries of its case.
-
-    Args:
-        convert: makes the plan where the parser cannot; None: such a text has no plan.
 
     Raises:
         TaskError: a constraint of no kind that is known.
     """
     entries = Entries(case)
-    made_by = None if convert is None else 0.0
     try:
-        try:
-            plan = parse_plan(text, places=entries.places)
-        except PlanError:
-            if convert is None:
-                raise
-            made_by = 1.0
-            plan = convert()
-    except NotAsked as error:
-        return _no_plan(task, str(error))._replace(by_endpoint=0.0)
+        plan = parse_plan(text, places=entries.places)
     except PlanError as error:
-        return _no_plan(task, str(error))._replace(by_endpoint=made_by)
+        return _no_plan(task, str(error))
     trip = PlannedTrip(plan, task.num_days, facts, entries)
     rules = [rule for rules in DIMENSIONS.values() for rule in rules]
     return Judgement(
@@ -124,7 +106,6 @@ def judge_plan(
         (*_named_verdicts(task, _held(plan)), *_budget(trip, task)),
         delivered=True,
         grounded=_is_grounded(trip),
-        by_endpoint=made_by,
     )
 
 

@@ -47,18 +47,6 @@ def parse_plan(text: str, *, places: Collection[str]) -> Plan:
     return as_plan(parse_json(bare, "plan") if bare.startswith("{") else read_report(block, places))
 
 
-def read_json(text: str) -> dict[str, Any]:
-    """A plan of the converted form as a model writes it: JSON, in a fence or not, behind its thoughts or not.
-
-    Raises:
-        PlanError: no JSON, or none of that form.
-    """
-    value = parse_json(_bare(text.rpartition("</think>")[2]), "plan")
-    as_plan(value)
-    assert isinstance(value, dict)
-    return value
-
-
 def _bare(text: str) -> str:
     return _FENCE.sub("", text).strip()
 

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.agent.settings import AGENT_LOOP, CACHE_WAITS_S, SINGLE_TURN
+from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
 from opd.agent.toolset import DEFAULT_TOOLSET
 from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.config.algorithm import MESSAGES
 from opd.config.raw import parse_raw
 from opd.config.run_config import RunFacts
-from opd.config.verl.former_keys import is_former
-from opd.config.verl.hydra_text import hydra_value
 from opd.config.verl_keys import VERL_KEYS
+
+# A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_RESERVED = {"null", "true", "false", "nan", "inf"}
+
+
+def hydra_value(value: Any) -> str:
+    """`value` (bool, int, finite float, str, list or tuple of them, None) as the right-hand side of an override.
+
+    Raises:
+        ValueError: for a number that is not finite.
+        TypeError: for any other type; maps are written as one override a leaf.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"override value {value}: must be finite")
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(hydra_value(item) for item in value) + "]"
+    raise TypeError(f"override value {value!r}: no type that an override can hold")
+
+
+def _text(value: str) -> str:
+    if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    # Inside quotes Hydra unescapes only backslashes that precede a quote (or end the text), OmegaConf only those before
+    # `${`: double exactly these.
+    escaped = re.sub(r"(\\*)\$\{", lambda m: m.group(1) * 2 + "\\${", value)
+    escaped = re.sub(r"(\\*)'", lambda m: m.group(1) * 2 + "\\'", escaped)
+    escaped = re.sub(r"(\\+)\Z", lambda m: m.group(1) * 2, escaped)
+    return f"'{escaped}'"
+
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -23,8 +63,6 @@ RAY_INIT = "ray_kwargs.ray_init"
 CPU_OBJECT_STORE_BYTES = 200_000_000  # a CPU run moves token ids, not weights, through Ray
 _REWARD_PATHS = {"reward.custom_reward_function.path", "custom_reward_function.path"}  # today's and verl 0.7's
 AGENT_REWARD = "opd.agent.reward:compute_score"
-CONVERSIONS = "conversions"
-"""Folder of a run with what its reports were converted to."""
 # Keys that may be left to the memory plan: verl's own switch then stands where it costs no memory.
 _PLANNED = ("actor.param_offload", "actor.optimizer_offload", "actor.gradient_checkpointing")
 # A server that spans more GPUs than its tensor-parallel ones: only raw overrides can ask for it.
@@ -40,9 +78,9 @@ def compute_overrides(spec: AnyRunSpec, *, run: RunFacts) -> list[str]:
     `key=value` for keys of that config, `++key=value` for keys that verl reads but its config does not list. A raw
     override of the spec replaces a computed one of the same key and stands at the end.
     """
-    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text)) and not is_former(parsed.key)}
+    raw = {parsed.key: text for text in spec.overrides if (parsed := parse_raw(text))}
     # A scorer named in verl's own keys is called as verl calls it, without our scorer's arguments.
-    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec, run)
+    reward = () if raw.keys() & _REWARD_PATHS or isinstance(spec, SftSpec) else _reward(spec)
     groups = (_direct(spec, run), _lora(spec), _fixed(spec), _engines(spec, raw), _seeds(spec), _data(spec), _kind(spec), reward,
               _trainer(spec, run), _ray(spec, run))  # fmt: skip
     computed: dict[str, Any] = {}
@@ -160,27 +198,20 @@ def _kind(spec: AnyRunSpec) -> Pairs:
             yield "++data.toolset", agent.toolset or DEFAULT_TOOLSET
 
 
-def _reward(spec: AnySamplingSpec, run: RunFacts) -> Pairs:
-    reward, converter = spec.reward, spec.reward.converter
+def _reward(spec: AnySamplingSpec) -> Pairs:
+    reward = spec.reward
     functions = {"custom": f"{reward.path}:{reward.entry}", "agent_plan": AGENT_REWARD}
     yield "reward.custom_reward_function.path", "pkg://opd.rewards.entry"
     yield "reward.custom_reward_function.name", "compute_score_async"
     options = "++reward.custom_reward_function.reward_kwargs"
     yield f"{options}.function", functions.get(reward.function, reward.function)
-    yield f"{options}.timeout_s", reward.timeout_s + (0.0 if converter is None else converter.timeout_s + CACHE_WAITS_S)
+    yield f"{options}.timeout_s", reward.timeout_s
     agent = None if isinstance(spec, OpdSpec) else spec.agent
     if agent is not None and reward.function == "agent_plan":
         yield f"{options}.database_dir", agent.database_dir
-    if converter is not None and reward.function == "agent_plan":
-        root = spec.output.root if spec.store is None else spec.store.url.rstrip("/")
-        yield f"{options}.converter_url", converter.url
-        yield f"{options}.converter_model", converter.model
-        yield f"{options}.converter_timeout_s", converter.timeout_s
-        yield f"{options}.converter_cache", converter.cache or f"{root}/{run.run_id}/{CONVERSIONS}"
 
 
 def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
-    trainer = spec.trainer
     yield "trainer.experiment_name", run.run_id
     if run.run_dir is not None:
         yield "trainer.default_local_dir", f"{run.run_dir}/checkpoints"
@@ -191,16 +222,6 @@ def _trainer(spec: AnyRunSpec, run: RunFacts) -> Pairs:
         yield "trainer.total_epochs", 0
         yield "trainer.save_freq", -1
         yield "trainer.test_freq", -1
-    if trainer.profiler is not None:
-        profiler = trainer.profiler
-        yield "global_profiler.tool", profiler.tool
-        yield "global_profiler.steps", profiler.steps
-        yield "global_profiler.save_path", profiler.save_path
-        yield f"{ACTOR}.profiler.enable", True
-        yield f"{ACTOR}.profiler.all_ranks", not profiler.ranks
-        yield f"{ACTOR}.profiler.ranks", profiler.ranks
-        for key, value in _leaves(profiler.tool_config):
-            yield f"++{ACTOR}.profiler.tool_config.{profiler.tool}.{key}", value
 
 
 def _ray(spec: AnyRunSpec, run: RunFacts) -> Pairs:
