@@ -81,7 +81,7 @@ def build_opd_batch(
             `rows_from_batch`) or `raw_prompt` (messages of each row). `teacher_prompts` [B, j] nested, where it is there, is what
             the teacher reads in the place of the prompts.
         max_length: most tokens, prompt + response, that a row may have as the student reads it. A row is never cut.
-        sample_weights: [B] weight of each source row (`opd.losses.reward_weights`).
+        sample_weights: [B] weight of each source row (`opd.losses.weighting.reward_weights`).
         tokenizer, chat_template_kwargs, tools: read only for a batch without `prompts`.
 
     Raises:

@@ -13,7 +13,7 @@ class RolloutRows:
     """B rows of prompt + response tokens, one behind another.
 
     The tokens and masks are the rollout's own: nothing is tokenised again, cut, shifted or padded. Where a hidden
-    state predicts a token is said in `opd.batch.positions` alone.
+    state predicts a token is said in `loss_positions` alone.
 
     Raises:
         ValueError: lengths that do not add up, or a row without a prompt token (nothing predicts its first token).

@@ -179,7 +179,7 @@ def head_divergence(
     - stores logits in 16 bits as distances below the maximum of their block of 256, rounded from fp32 sums, computes
       the gradient's expected rounding error from its own numbers, and repeats with fp32 logits where it exceeds
       `max_expected_error` (student and teacher nearly equal); `precision="fp32"` skips the first try, and
-      `opd.losses.storage.StorageMemory` says when to.
+      `StorageMemory` says when to.
     - multiplies gradients over the next multiple of 64 entries, where they are 0: an odd number of them, as
       Qwen's tokenizers have, costs no more than a rounded one. What a head holds behind the entries that count is not read.
     - has no atomics and a fixed order of every sum: two runs on one device give the same bits.

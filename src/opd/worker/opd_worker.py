@@ -326,7 +326,7 @@ class OPDWorker(SeededRank, ShardUploads, NamedDevice, ActorRolloutRefWorker):
         phase.run(data, rows)
 
     def _choose(self, data: TensorDict, tasks: StudentTasks) -> tuple[StudentTasks, dict[str, float]]:
-        """Leave only some of the step's tokens in the loss: `opd.worker.scoring.choose`."""
+        """Leave only some of the step's tokens in the loss: `opd.worker.token_choice.choose`."""
         rows, metrics = choose(data, tasks, student=self.actor, reading=self._reading, view=self._view)
         return dataclasses.replace(tasks, rows=rows), metrics
 

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opd.inputs.places import is_module
-
 from opd.config import FileSpec
 from opd.config.kinds import AnySpec, ConvertSpec, PipelineSpec
 from opd.config.pipeline import stages_of
-from opd.inputs import Inputs
+from opd.inputs import Inputs, is_module
 from opd.inputs.models import is_hub_id
 from opdctl.doctor.report import Check, warning
 from opdctl.kube.client import ROLE_LABEL
