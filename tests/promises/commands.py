@@ -122,11 +122,12 @@ def _dry_run(text: str, words: tuple[str, ...], variables: tuple[tuple[str, str]
     return DryRun(done.returncode, done.stderr, values, keys, stages)
 
 
-# Runs `python -m MODULE` in a fork of a process that has imported what every start imports: a second's work, once.
+# Runs `python -m MODULE` in a fork of a process that has made one dry run, and so holds the imports of the next ones.
 _FORKS = """
-import json, os, runpy, sys
-import opd.launch
-del sys.modules["opd.launch"]
+import contextlib, gc, io, json, os, runpy, sys, traceback
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    runpy.run_module("opd.launch", run_name="__main__", alter_sys=True)
+gc.freeze()
 for line in sys.stdin:
     module, words, folder, variables = json.loads(line)
     if (child := os.fork()) == 0:
@@ -136,8 +137,17 @@ for line in sys.stdin:
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
         sys.stdin, sys.argv = open(0), ["", *words]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.exit(0)
+        code = 0
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -147,9 +157,8 @@ class _Imported:
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _FORKS], stdin=pipe, stdout=pipe, text=True, env=environment()
-        )
+        words = [sys.executable, "-c", _FORKS, str(ROOT / "manifests/experiments/quickstart.yaml"), "--dry-run"]
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment())
         atexit.register(self._end)
 
     def _end(self) -> None:
