@@ -236,14 +236,14 @@ def test_what_scorers_print_stays_off_standard_output(capfd):
 
 
 RUN_AND_DIE = """
-    import os, signal, sys, threading, time
+    import asyncio, os, signal, sys, threading, time
     from opd.rewards.pool import ScorerPool
     from opd.rewards.protocol import ScoreTask
 
     pool = ScorerPool(num_workers=2)
-    idle = score_in(pool, ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60).pred
+    idle = asyncio.run(pool.score(ScoreTask("scorers_under_test:process_id", "toy", "7", "7", {}, {}), timeout_s=60)).pred
     busy = ScoreTask("scorers_under_test:sleeps", "toy", "7", sys.argv[1], {}, {})
-    threads = [threading.Thread(target=pool.score, args=(busy,), kwargs={"timeout_s": 5.0})]
+    threads = [threading.Thread(target=lambda: asyncio.run(pool.score(busy, timeout_s=5.0)))]
     threads[0].start()
     while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
         time.sleep(0.02)
