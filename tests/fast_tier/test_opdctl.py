@@ -1,6 +1,5 @@
 """opdctl against a real control plane and operator: the life of a run from submit to delete, and every refusal in it."""
 
-import json
 
 import pytest
 from tests.e2e.cluster.kube import KubeError
@@ -90,16 +89,6 @@ def test_a_failed_run_is_resumed_and_a_succeeded_one_refused_or_given_a_new_name
         good(tool("delete", name))
 
 
-def test_a_stopped_run_that_holds_its_cluster_is_shouted(tier, tool):
-    run = "stopped"
-    good(tool.submit("quickstart", layer=SHARED, name=run))
-    reached(tier, NAMESPACE, run, "Running")
-    end(tier, NAMESPACE, run, jobDeploymentStatus="Complete", jobStatus="STOPPED")
-    assert "!!! STOPPED WITH A LIVE CLUSTER: 2 pods" in good(tool("status", run))
-    good(tool("cancel", run))
-    good(tool("delete", run))
-
-
 def test_a_suspended_run_is_refused_with_the_patch_that_resumes_it(tier, tool):
     run = "pause"
     good(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
@@ -111,26 +100,6 @@ def test_a_suspended_run_is_refused_with_the_patch_that_resumes_it(tier, tool):
     assert "`kubectl patch rayjob pause" in refused(tool.submit("quickstart", layer=SUSPENDABLE, name=run))
     tier.user(NAMESPACE).run(*patch, '{"spec": {"suspend": false}}')
     assert reached(tier, NAMESPACE, run, "Running")["rayClusterName"] != before["rayClusterName"]
-    good(tool("cancel", run))
-    good(tool("delete", run))
-
-
-def test_status_says_which_quota_is_used_up(tier, tmp_path):
-    tier.namespace("opdctl-small", quota={"requests.nvidia.com/gpu": "4"})
-    tool = Tool(tier, "opdctl-small", tmp_path)
-    done = tool.submit("opd-agent-travel", name="big")
-    good(done)
-    assert "big will wait: quota opd is used up" in done.stderr
-    wanted = "quota opd is used up: requested: requests.nvidia.com/gpu=8"
-    tier.admin.until("status says so", lambda: wanted in tool("status", "big").stdout)
-    good(tool("cancel", "big"))
-
-
-def test_status_says_why_no_node_takes_a_worker(tier, tool):
-    run = "nowhere"
-    good(tool.submit("eval-math", layer={"cluster": {**SHARED["cluster"], "gpu": {"type": "NVIDIA-B300"}}}, name=run))
-    wanted = "unschedulable: 0/6 nodes are available"
-    tier.admin.until("status says so", lambda: wanted in tool("status", run).stdout)
     good(tool("cancel", run))
     good(tool("delete", run))
 
@@ -154,16 +123,3 @@ def test_the_job_that_fills_a_claim_is_admitted_with_its_policy(tier, tool):
         {"opd/stage": made["metadata"]["labels"]["opd/stage"]}
     ]  # fmt: skip
     tier.user(NAMESPACE).run("delete", "jobs", "-l", "opd/stage", "-n", NAMESPACE)
-
-
-def test_list_shows_the_live_runs_of_the_namespace_with_their_gpus(tier, tool):
-    run = "listed"
-    good(tool.submit("quickstart", layer=SHARED, name=run))
-    reached(tier, NAMESPACE, run, "Running")
-    found = {item["run"]: item for item in json.loads(good(tool("list", "-o", "json")))["runs"]}
-    assert found[run]["phase"] == "running"
-    assert found[run]["namespace"] == NAMESPACE
-    assert run in good(tool("list", "-l", f"opd/run-id={run}", "-o", "name")).split()
-    assert run not in good(tool("list", "-l", "opd/run-id=another", "-o", "name")).split()
-    good(tool("cancel", run))
-    good(tool("delete", run))

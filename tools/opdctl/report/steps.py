@@ -40,11 +40,10 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """A run's mean step in seconds over `num_steps`, with its validations and measured pass rates, and its parts in their order; they add up to
+    """A run's mean step in seconds, with its validations and measured pass rates, and its parts in their order; they add up to
     it."""
 
     seconds: float
-    num_steps: int
     parts: tuple[Part, ...]
 
 
@@ -71,7 +70,7 @@ def step_time(table: pa.Table) -> StepTime | None:
         share = 100 * seconds / whole
         parts.append(Part(name=name, seconds=seconds / len(steps), start=start, share=share))
         start += share
-    return StepTime(seconds=total / len(steps), num_steps=len(steps), parts=tuple(parts))
+    return StepTime(seconds=total / len(steps), parts=tuple(parts))
 
 
 def _sum(values: np.ndarray) -> float:

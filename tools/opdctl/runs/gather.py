@@ -32,7 +32,6 @@ class GatheredRun:
     record: RunRecord
     cache: RunCache
     fingerprint: str
-    was_cached: bool
     listing: Listing
     """The run directory as it was: who looks for more of it need not ask the store again."""
 
@@ -88,7 +87,6 @@ def _read(place: RunPlace, folder: Path) -> GatheredRun | None:
         record=record,
         cache=cache,
         fingerprint=fingerprint,
-        was_cached=cached is not None,
         listing=listing,
     )
 
