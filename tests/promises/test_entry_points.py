@@ -90,7 +90,7 @@ def rendered(experiment: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_helm_turns_the_experiment_file_into_one_rayjob_of_the_releases_name(rendered):
     trees = [tree for tree in yaml.safe_load_all(rendered) if tree]
     [job] = [tree for tree in trees if tree["kind"] == "RayJob"]
@@ -101,7 +101,7 @@ def test_helm_turns_the_experiment_file_into_one_rayjob_of_the_releases_name(ren
     assert int(container["resources"]["limits"]["nvidia.com/gpu"]) == 8
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_the_pods_start_the_run_that_the_file_says(rendered, experiment):
     [config] = [tree for tree in yaml.safe_load_all(rendered) if tree and tree["kind"] == "ConfigMap"]
     [text] = config["data"].values()
@@ -111,7 +111,7 @@ def test_the_pods_start_the_run_that_the_file_says(rendered, experiment):
     assert in_pods.values == here.values
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_render_prints_what_helm_prints(rendered, experiment):
     words = opdctl("render", experiment, "--name", "opd-run", "--charts", ROOT / "charts")
     done = run(words, variables={"OPDCTL_HELM": str(helm_program())})
@@ -119,7 +119,7 @@ def test_render_prints_what_helm_prints(rendered, experiment):
     assert done.stdout == rendered
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_the_chart_refuses_the_wrong_value_that_the_start_refuses(experiment):
     wrong = EXPERIMENT.replace("gpus_per_node: 8}", "gpus_per_node: 8}\nopd: {loss_type: kl}")
     (experiment.parent / "wrong.yaml").write_text(wrong)
@@ -130,7 +130,7 @@ def test_the_chart_refuses_the_wrong_value_that_the_start_refuses(experiment):
     assert dry_run(wrong).code == 2
 
 
-@pytest.mark.go
+@pytest.mark.helm
 def test_the_tool_database_is_a_volume_at_database_dir_on_every_ray_pod(experiment):
     agent = EXPERIMENT.replace("kind: opd", "kind: opd-agent\nagent: {database_dir: /databases/travel}")
     (experiment.parent / "agent.yaml").write_text(agent + "  toolDatabase: {claim: travel-database}\n")

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from tests.promises.commands import environment, launch, opdctl, python, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
 SPECS = Path(__file__).parent / "specs"
 RUN_S = 900.0
