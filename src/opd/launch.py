@@ -26,7 +26,8 @@ from opd.config import (
 )
 from opd.config.load import SITE_VARIABLE
 from opd.config.pipeline import before_it_runs, stages_of
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 from opd.inputs import Inputs, check_inputs
 from opd.pipeline import run as run_pipeline
 from opd.pods.stop import answering
