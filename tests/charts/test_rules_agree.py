@@ -30,7 +30,8 @@ from opd.config.rule import broken, with_named
 from opd.config.rules import RULES
 from opd.config.rules.store import STORE
 from opd.config.rules.terms import SIZES
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 
 # 200 together: hypothesis is asked for each class by itself, since it does not spread evenly over choices.
 NUM_VALID, NUM_PER_ERROR = 60, 10

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 import opd
 from opd.config import load_spec, parse_tree
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 
 EXAMPLES = [
     p for p in sorted((Path(__file__).parents[1] / "config" / "examples").glob("*.yaml")) if p.stem != "convert"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opd.config import canonical_json, dump_spec, load_spec, load_text, parse_tree
-from opd.config.run_config import RunConfig
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunConfig, RunFacts
+from opd.config.verl import compute_overrides
 
 EXAMPLES = [
     p for p in sorted((Path(__file__).parents[1] / "config" / "examples").glob("*.yaml")) if p.stem != "convert"

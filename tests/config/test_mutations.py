@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from opd.config import VARIABLES, ConvertSpec, PipelineSpec, SpecError, dump_spec, load_text, parse_tree, spec_hash
 from opd.config.reader import read_text
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 
 EXAMPLES = {
     path.stem: read_text(path.read_text(), origin=path.name).tree

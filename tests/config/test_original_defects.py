@@ -3,7 +3,8 @@
 import pytest
 
 from opd.config import SpecError, parse_tree
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 
 RUN = RunFacts(run_id="r", run_dir="d")
 

@@ -4,8 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from opd.config import SpecError, parse_tree
-from opd.config.run_config import KEY, RunConfig
-from opd.config.verl import RunFacts
+from opd.config.run_config import KEY, RunConfig, RunFacts
 
 TREES = {
     "grpo": {"kind": "grpo", "model": {"path": "m"}, "agent": {"database_dir": "d"}},

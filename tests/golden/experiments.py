@@ -14,7 +14,8 @@ import pytest
 from gotools import find
 from opd.config import ConvertSpec, PipelineSpec
 from opd.config.reader import read_text
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 from opdctl.chart import helm
 from opdctl.chart.values import Experiment, load_experiments
 

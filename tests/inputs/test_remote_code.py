@@ -13,7 +13,7 @@ from tests.worker.workers import Case, run_cases
 
 from opd.compat import verl_trainer
 from opd.config import SpecError
-from opd.config.verl import RunFacts
+from opd.config.run_config import RunFacts
 from opd.main_opd import spec_of
 from opd.trainer.entry import compose, prepare
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from opd.config import VARIABLES, load_spec
-from opd.config.verl import RunFacts, compute_overrides
+from opd.config.run_config import RunFacts
+from opd.config.verl import compute_overrides
 
 EXAMPLES = Path(__file__).parents[1] / "config" / "examples"
 OPD = EXAMPLES / "opd.yaml"

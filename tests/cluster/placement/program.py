@@ -34,8 +34,7 @@ from opd.cluster.watch import Watch
 from opd.compat.ray_start import patient_start
 from opd.config import ConvertSpec, parse_tree
 from opd.config.needs import STORAGE_UNITS_KEY, Sizes, sizes_of, worker_needs
-from opd.config.run_config import RunConfig
-from opd.config.verl import RunFacts
+from opd.config.run_config import RunConfig, RunFacts
 from opd.errors import NoPlace, TooFewNodes
 from opd.rollout import manager as rollout_manager
 from opd.trainer.entry import compose

@@ -33,7 +33,7 @@ from opd.compat.ray_start import patient_start
 from opd.compat.verl_trainer import routing_in_process, told
 from opd.compat.vllm_servers import begun_beside_models
 from opd.config import OpdSpec, parse_tree
-from opd.config.verl import RunFacts
+from opd.config.run_config import RunFacts
 from opd.trainer.entry import compose
 
 ROLE = "actor_rollout_ref"
