@@ -1,6 +1,5 @@
 """opdctl against a real control plane and operator: the life of a run from submit to delete, and every refusal in it."""
 
-
 import pytest
 from tests.e2e.cluster.kube import KubeError
 from tests.fast_tier.opdctl import Tool
