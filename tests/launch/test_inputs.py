@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.forks import DRY_RUN, run_forked
 from tests.inputs.files import prompt_rows, write_model, write_rows
 from tests.launch.test_launch import CLEAN, HEAVY
 
@@ -33,10 +32,7 @@ def start(tmp_path):
     def run(code=CODE, env=None, **sets):
         values = whole | {key.replace("__", "."): value for key, value in sets.items()}
         words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-        return subprocess.run(
-            [sys.executable, "-c", code, "exp.yaml", *words],
-            capture_output=True, text=True, timeout=120, cwd=tmp_path, env=CLEAN | (env or {}),
-        )  # fmt: skip
+        return run_forked(DRY_RUN, "-c", code, "exp.yaml", *words, cwd=tmp_path, env=CLEAN | (env or {}))
 
     return run
 
@@ -44,7 +40,6 @@ def start(tmp_path):
 ROW = prompt_rows(1)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sets", "path", "words"),
     [
@@ -91,7 +86,6 @@ def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_
     assert not (tmp_path / "out").exists(), "a person mends it and starts the same name again"
 
 
-@pytest.mark.slow
 def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_path, start):
     done = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
     assert done.returncode == 2
@@ -105,7 +99,6 @@ def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_
     assert "ended for good in attempt 1" in again.stderr
 
 
-@pytest.mark.slow
 def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
     result = {"attempt": 1, "steps": 3}
     folder = tmp_path / "out" / "store" / "exp"
@@ -116,7 +109,6 @@ def test_a_run_that_has_finished_needs_its_inputs_no_more(tmp_path, start):
     assert "finished in attempt 1" in done.stderr
 
 
-@pytest.mark.slow
 def test_whole_inputs_reach_the_trainer(start):
     code = (
         "import sys, types; import opd.launch; entry = types.ModuleType('opd.trainer.entry'); "

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forks import DRY_RUN, run_forked
 
 from opd.config import VARIABLES, load_spec
 from opd.config.run_config import RunFacts
@@ -20,11 +21,9 @@ CLEAN = {k: v for k, v in os.environ.items() if k not in {"RAY_ADDRESS", *(varia
 
 
 def launch(*args, env=None, code="import sys; from opd.launch import main; sys.exit(main())"):
-    command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=CLEAN | (env or {}))
+    return run_forked(DRY_RUN, "-c", code, *args, cwd=Path.cwd(), env=CLEAN | (env or {}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
     done = launch(path, "--dry-run")
@@ -37,13 +36,15 @@ def test_a_dry_run_prints_the_overrides_one_a_line_and_nothing_else(path):
         assert done.stdout.splitlines() == compute_overrides(spec, run=facts)
 
 
-@pytest.mark.slow
 def test_a_dry_run_is_stable_over_processes_and_hash_seeds():
-    runs = [launch(OPD, "--dry-run", env={"PYTHONHASHSEED": seed}).stdout for seed in ("0", "1")]
+    command = [sys.executable, "-m", "opd.launch", str(OPD), "--dry-run"]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, timeout=60, env=CLEAN | {"PYTHONHASHSEED": seed}).stdout
+        for seed in ("0", "1")
+    ]
     assert runs[0] == runs[1] != ""
 
 
-@pytest.mark.slow
 def test_the_module_runs_as_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "opd.launch", str(OPD), "--dry-run"],
@@ -55,7 +56,6 @@ def test_the_module_runs_as_a_command():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -82,19 +82,16 @@ def test_a_bad_spec_ends_with_exit_2_one_clear_message_and_no_traceback(text, wo
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_a_directory_ends_with_exit_2(tmp_path):
     assert (done := launch(tmp_path)).returncode == 2
     assert "directory" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_missing_argument_ends_with_exit_2_and_the_usage():
     assert (done := launch()).returncode == 2
     assert "EXP.yaml" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("args", [(OPD, "--dry-run"), (OPD, "--set", "model.pth=x")])
 def test_nothing_heavy_is_imported_before_the_run_starts(args):
     code = (
@@ -104,7 +101,6 @@ def test_nothing_heavy_is_imported_before_the_run_starts(args):
     assert launch(*args, code=code).stderr.endswith("heavy: []\n")
 
 
-@pytest.mark.slow
 def test_help_shows_an_example_and_the_exit_codes():
     done = launch("--help")
     assert done.returncode == 0
@@ -112,7 +108,6 @@ def test_help_shows_an_example_and_the_exit_codes():
     assert "exit codes" in done.stdout
 
 
-@pytest.mark.slow
 def test_the_environment_is_applied_and_reported():
     done = launch(OPD, "--dry-run", env={"LEARNING_RATE": "3e-6", "KL_LOSS_COEF": "1"})
     assert "actor_rollout_ref.actor.optim.lr=3e-06" in done.stdout.splitlines()
@@ -120,14 +115,12 @@ def test_the_environment_is_applied_and_reported():
     assert "KL_LOSS_COEF is set but kind opd does not read it" in done.stderr
 
 
-@pytest.mark.slow
 def test_in_a_pod_the_file_is_final():
     done = launch(OPD, "--dry-run", "--no-env", env={"LEARNING_RATE": "3e-6"})
     assert done.stdout == launch(OPD, "--dry-run").stdout
     assert done.stderr == ""
 
 
-@pytest.mark.slow
 def test_name_seed_set_and_hydra_overrides_reach_the_run():
     done = launch(OPD, "--dry-run", "--name", "other", "--seed", "7", "--set", "data.train_batch_size=512", "--",
                   "data.train_batch_size=1024", "+algorithm.extra=1")  # fmt: skip
@@ -141,7 +134,6 @@ def test_name_seed_set_and_hydra_overrides_reach_the_run():
     assert lines[-1] == "+algorithm.extra=1"
 
 
-@pytest.mark.slow
 def test_a_ray_cluster_is_recognised_by_its_address():
     alone = launch(EXAMPLES / "opd-cpu.yaml", "--dry-run").stdout
     inside = launch(EXAMPLES / "opd-cpu.yaml", "--dry-run", env={"RAY_ADDRESS": "auto"}).stdout
@@ -149,7 +141,6 @@ def test_a_ray_cluster_is_recognised_by_its_address():
     assert "ray_kwargs.ray_init" not in inside
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("result", "code"), [("0", 0), ("1", 1), ("1 / 0", 1)])
 def test_the_exit_code_is_the_runs(result, code):
     # The entry point is replaced by one that ends at once; the real one is run by the end-to-end tests.
@@ -196,7 +187,6 @@ def plan(tmp_path):
     return run
 
 
-@pytest.mark.slow
 def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob_that_helps(plan):
     fits = plan("opd.gpu_memory_gib=139.8", "rollout.gpu_memory_utilization=0.5")
     assert (fits.returncode, fits.stderr) == (0, "")
@@ -207,7 +197,6 @@ def test_a_plan_is_a_table_by_phase_and_what_cannot_fit_is_refused_with_the_knob
     assert "helps: rollout.gpu_memory_utilization: 0.9: fits" in refused.stdout
 
 
-@pytest.mark.slow
 def test_a_plan_of_rows_beyond_the_students_context_is_refused(plan, tmp_path):
     file = tmp_path / "student" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": 4096}))
@@ -221,7 +210,6 @@ def test_a_plan_of_rows_beyond_the_students_context_is_refused(plan, tmp_path):
 PLANNERS = {"model": (36, 2560, 9728, 32, True), "teacher": (64, 5120, 25600, 64, False)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("gib", "fits"), [("139.8", True), ("15.5", False)], ids=["8 H200s", "8 GPUs of 16 GB"])
 def test_the_shipped_run_on_deepplanning_has_a_plan_on_one_node(tmp_path, gib, fits):
     sets = [f"opd.gpu_memory_gib={gib}"]
@@ -240,7 +228,6 @@ def test_the_shipped_run_on_deepplanning_has_a_plan_on_one_node(tmp_path, gib, f
     assert ("does not fit" in found.stdout) is not fits
 
 
-@pytest.mark.slow
 def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
     config = SHAPE | {"hidden_size": 1536, "intermediate_size": 6144}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -261,7 +248,6 @@ def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
     assert "helps: actor.ppo_micro_batch_size_per_gpu" in refused.stdout
 
 
-@pytest.mark.slow
 def test_a_plan_loads_nothing_heavy(plan):
     code = (
         "import sys; from opd.launch import main; code = main();"
@@ -270,7 +256,6 @@ def test_a_plan_loads_nothing_heavy(plan):
     assert plan("opd.gpu_memory_gib=139.8", code=code).returncode == 0
 
 
-@pytest.mark.slow
 def test_a_plan_that_cannot_be_made_says_which_config_is_missing(plan, tmp_path):
     (tmp_path / "teacher" / "config.json").unlink()
     done = plan()
@@ -278,7 +263,6 @@ def test_a_plan_that_cannot_be_made_says_which_config_is_missing(plan, tmp_path)
     assert f"{tmp_path / 'teacher'}: its config.json cannot be read" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_plan_needs_no_more_than_the_tool_s_own_packages(tmp_path: Path) -> None:
     absent = ("huggingface_hub", "transformers", "torch", "verl", "ray", "tensordict", "tokenizers")
     sizes = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forks import TOOL, run_forked
 
 import opd
 import opdctl
@@ -43,18 +44,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `opdctl ARGUMENTS` as a process of its own, in an empty folder."""
+    """Run `opdctl ARGUMENTS` as a process of its own, in an empty folder."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "opdctl.cli", *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "240", **environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        variables = {**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "240", **environment}
+        return run_forked(TOOL, "-m", "opdctl.cli", *arguments, cwd=tmp_path, env=variables)
 
     return run
 

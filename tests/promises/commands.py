@@ -6,9 +6,7 @@ module, and no test.
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
 import os
 import re
 import subprocess
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.forks import DRY_RUN, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 # The options by which a start reads the variables of the shell.
@@ -114,75 +113,13 @@ def _dry_run(text: str, words: tuple[str, ...], variables: tuple[tuple[str, str]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "exp.yaml"
         file.write_text(text)
-        done = _imported().run(launch(file, *words, "--dry-run"), Path(folder), environment(dict(variables)))
+        command = launch(file, *words, "--dry-run")[1:]
+        done = run_forked(DRY_RUN, *command, cwd=Path(folder), env=environment(dict(variables)))
     applied = _SET_BY_VARIABLE.findall(done.stderr)
     values = {key: plain(value) for _, key, value in applied}
     values |= {key: plain(value) for key, value in _OVERRIDE.findall(done.stdout)}
     keys, stages = {name: key for name, key, _ in applied}, dict(_STAGE.findall(done.stdout))
     return DryRun(done.returncode, done.stderr, values, keys, stages)
-
-
-# Runs `python -m MODULE` in a fork of a process that has made one dry run, and so holds the imports of the next ones.
-_FORKS = """
-import contextlib, gc, io, json, os, runpy, sys, traceback
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-    runpy.run_module("opd.launch", run_name="__main__", alter_sys=True)
-gc.freeze()
-for line in sys.stdin:
-    module, words, folder, variables = json.loads(line)
-    if (child := os.fork()) == 0:
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(variables)
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
-        sys.stdin, sys.argv = open(0), ["", *words]
-        code = 0
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class _Imported:
-    """A process that runs commands as `python -m` does, without their imports."""
-
-    def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        words = [sys.executable, "-c", _FORKS, str(ROOT / "manifests/experiments/quickstart.yaml"), "--dry-run"]
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment())
-        atexit.register(self._end)
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-
-    def run(self, words: Sequence[object], folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run `python -m MODULE WORDS` in an empty folder, which also gets what it printed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        module, *arguments = [str(word) for word in words[2:]]
-        self._process.stdin.write(json.dumps([module, arguments, str(folder), dict(env)]) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        printed, errors = ((folder / name).read_text() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess(list(words), code, printed, errors)
-
-
-@functools.cache
-def _imported() -> _Imported:
-    return _Imported()
 
 
 def plain(text: str) -> Any:
