@@ -16,6 +16,7 @@ import hydra
 from omegaconf import DictConfig
 
 from opd.config import AnyRunSpec, ConvertSpec, PipelineSpec, SpecError
+from opd.config.defaults import DISTILS
 from opd.config.errors import Problem
 from opd.config.load import load_text
 from opd.config.raw import parse_raw
@@ -67,7 +68,8 @@ def spec_of(given: Sequence[str], env: Mapping[str, str]) -> AnyRunSpec:
             rest.append(text)
     teacher = {name: value for name in ("TEACHER_MODEL_PATH",) if (value := env.get(name))}
     try:
-        spec = load_text(f"kind: {kind}\n", env=teacher, sets=sets, overrides=[*_ORIGINAL, *rest]).spec
+        original = [text for text in _ORIGINAL if kind in DISTILS or not text.startswith("opd.")]
+        spec = load_text(f"kind: {kind}\n", env=teacher, sets=sets, overrides=[*original, *rest]).spec
     except SpecError as error:
         raise SpecError(map(_in_verls_keys, error.problems), origin="command line") from error
     if isinstance(spec, ConvertSpec | PipelineSpec):
