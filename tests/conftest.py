@@ -36,6 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(mark)
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
+    items.sort(key=lambda item: item.get_closest_marker("run") is None)  # the longest file first
 
 
 @pytest.hookimpl(tryfirst=True)
