@@ -27,7 +27,7 @@ PROMPTS = 16
 
 @dataclass(frozen=True)
 class Left:
-    """What a run left: its exit code, its log and its folders on the disk and in the store."""
+    """Remains of a run: its exit code, its log and its folders on the disk and in the store."""
 
     code: int
     log: str
