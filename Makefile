@@ -113,10 +113,9 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 # One tier a test, by the marks that pyproject.toml explains.
 UNMARKED := not slow and not e2e and not cluster and not vllm and not gpu
 
-# Helm is built while the environment is installed. Without Go and helm the charts' tests are skipped by name.
+# Helm is built next to set-up, lint and types. Without Go and helm the charts' tests are skipped by name.
 test: ## lint, type and test; make four real runs (Python and make; 8 minutes, 15 the first time)
-	@$(MAKE) --no-print-directory -j2 setup helm-for-tests
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j2 check helm-for-tests
 	$(PYTEST) -m "$(UNMARKED)" $(ARGS)
 
 .PHONY: helm-for-tests

@@ -19,6 +19,7 @@ def _loaded_by(*modules: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "modules",
     [
@@ -39,6 +40,7 @@ def test_what_lies_below_the_trainer_imports_neither_verl_nor_ray(modules):
     assert not _loaded_by(*modules).intersection(_HEAVY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [

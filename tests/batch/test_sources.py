@@ -41,6 +41,7 @@ ROW = st.integers(0, 6).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(rows=st.lists(ROW, min_size=1, max_size=6))
 def test_padded_and_nested_layouts_agree_on_any_rows(make_nested, make_padded, rows):

@@ -52,6 +52,7 @@ def test_any_text_is_read_back_exactly(value):
     assert read_back(value) == value
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False)))
 def test_any_finite_number_is_read_back_exactly(value):

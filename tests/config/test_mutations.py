@@ -105,6 +105,7 @@ def test_a_file_with_a_broken_byte_is_valid_or_a_spec_error(name, data):
     valid_or_spec_error(lambda: load_text(broken))
 
 
+@pytest.mark.slow
 @QUIET
 @given(
     st.sampled_from(sorted(EXAMPLES)),

@@ -116,6 +116,7 @@ def make_run(name: str, folder: Path) -> Run:
     return Run(CELLS[name], student, teacher, seed=1, start=START)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["soft_or_20", "entropy_20", "divergence_20", "random_20", "position_20", "bottom_20"])
 def test_a_cell_trains_its_share_of_the_tokens(name: str, folder: Path, small: None) -> None:
     run = make_run(name, folder)
@@ -161,6 +162,7 @@ def test_problems_are_weighed_and_left_out_as_the_cell_says() -> None:
     assert drawn.tolist() != hard.tolist()
 
 
+@pytest.mark.slow
 def test_stages_change_kind_and_who_answers_at_half(folder: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run("forward_reverse", folder)
     seen: list[bool | str] = []
@@ -175,6 +177,7 @@ def test_stages_change_kind_and_who_answers_at_half(folder: Path, small: None, m
     assert seen == [True, "forward_kl", False, "reverse_kl"]
 
 
+@pytest.mark.slow
 def test_what_ran_is_not_run_again(folder: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "FOLDER", folder)
     monkeypatch.setattr(models, "make", lambda *args, **kwargs: None)

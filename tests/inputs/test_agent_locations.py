@@ -56,6 +56,7 @@ def test_episodes_differ_between_seeds_and_between_training_and_held_out(tmp_pat
     assert not first[1] & second[1]
 
 
+@pytest.mark.slow
 def test_an_answer_is_right_in_its_own_episode_only(tmp_path):
     resolve_agent(config(), tmp_path)
     database = open_world(tmp_path / "database")
@@ -69,6 +70,7 @@ def test_an_answer_is_right_in_its_own_episode_only(tmp_path):
     assert same / len(own) < 0.05, "what was learnt of one episode's prices does not help in another"
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"agent://pupil: unknown; known names are agent://student"):
         resolve_agent(config(**{"actor_rollout_ref.model.path": "agent://pupil"}), tmp_path)

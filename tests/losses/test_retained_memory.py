@@ -87,6 +87,7 @@ def test_the_originals_chunking_saves_eight_bytes_or_more_a_token_and_vocabulary
     assert growth >= 8 * (256 - 64) * VOCAB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
 def test_memory_kept_by_any_means_grows_with_hidden_states_and_per_token_outputs_only(kind):
     num_outputs = 3  # divergence and the two entropies, [T] each; and a byte that says whether they are finite

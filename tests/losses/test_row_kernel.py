@@ -60,6 +60,7 @@ def check(stats: Tensor, expected, own: slice) -> None:
         torch.testing.assert_close(stats[counted, column].double(), exact[counted], rtol=2e-3, atol=2e-4, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.bfloat16), ("fp32", torch.float16)])
 def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision, dtype):

@@ -58,6 +58,7 @@ def test_with_room_all_activations_stay_and_long_forwards_are_made():
     assert "student's activations: all kept" in render(plan)
 
 
+@pytest.mark.slow
 def test_activations_are_given_up_share_by_share_and_recomputed_before_anything_is_offloaded():
     deep = replace(job().student, layers=20)
     wide = {"train_tokens": 40_000, "mini_rows": 4000, "rows_per_step": 4000, "student": deep}

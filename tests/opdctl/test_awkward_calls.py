@@ -188,6 +188,7 @@ def test_a_page_for_stdout_makes_no_file_called_dash(
     assert not (tmp_path / "-").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_gets_the_tables_too(
     call: Callable, make_run: Callable, store: Path, encoding: str

@@ -23,6 +23,7 @@ def helm() -> dict[str, str]:
     return {"OPDCTL_HELM": str(find("helm"))}
 
 
+@pytest.mark.slow
 def test_what_is_there_is_said_to_be_there_and_nothing_stays_in_the_store(call: Callable, store: Path) -> None:
     text = call("doctor", EXPERIMENT, "--store", store, "--charts", ROOT / "charts", **helm()).stdout
     lines = {line.split()[1]: line for line in text.splitlines() if line.startswith(("ok", "MISSING", "warning"))}
@@ -92,6 +93,7 @@ def test_what_is_missing_is_exit_1_with_a_way_to_mend_it(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bad_spec_is_told_with_its_rule(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_text("kind: opd\nstore: {url: s}\nsede: 1\n")
     done = call("doctor", "exp.yaml")

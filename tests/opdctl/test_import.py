@@ -31,6 +31,7 @@ def test_the_command_line_loads_no_heavy_library_until_a_command_runs() -> None:
     assert not loaded_by("import opdctl.cli") & {*TRAINER, *HEAVY}
 
 
+@pytest.mark.slow
 def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
     names = [module.name for module in pkgutil.walk_packages(opdctl.__path__, "opdctl.")]
     assert "opdctl.runs.compare" in names
@@ -38,6 +39,7 @@ def test_nothing_that_any_command_imports_loads_the_trainer() -> None:
     assert not loaded_by(imports) & set(TRAINER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_has_an_example(command: str, inside: Callable) -> None:
     done = inside(command, "--help", NO_COLOR="1", TERM="dumb")

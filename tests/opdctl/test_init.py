@@ -60,6 +60,7 @@ def test_no_file_is_overwritten_unless_asked_for(inside: Callable, tmp_path: Pat
     assert "registry.example" in (tmp_path / "site.yaml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -134,6 +135,7 @@ def test_a_flag_without_effect_is_told(inside: Callable, flag: str, value: str, 
     assert f"note: {flag} {value} has no effect without {needed}" in done.stderr
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_asks_for_what_no_flag_says_and_again_after_a_wrong_answer(tmp_path: Path) -> None:
     mine, theirs = pty.openpty()
     flags = ("--no-cluster", "--teacher", "T", "--val", "v.parquet", *SITE[:2], "--pull-secret", "", "--queue", "")

@@ -84,6 +84,7 @@ def test_a_run_s_summary_says_what_its_other_files_say(inside: Callable, make_ru
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_without_a_summary_to_be_believed_is_read_whole(
     inside: Callable, make_run: Callable, store: Path
 ) -> None:

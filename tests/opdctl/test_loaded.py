@@ -91,6 +91,7 @@ def test_an_evaluation_is_compared_by_problem_with_the_seeds_of_each_side_pooled
     assert mean["is_notable"] == (mean["low"] > 0)
 
 
+@pytest.mark.slow
 def test_the_base_is_the_best_that_has_finished_unless_one_is_named(seeds: Path, make_run: Callable, inside: Callable) -> None:  # fmt: skip
     crashed = {"val-core/math/acc/mean@2": 1.0}
     make_run("a-crashed", attempts=[{1: crashed}], spec={**SPEC, "actor": {"learning_rate": 9.0}})

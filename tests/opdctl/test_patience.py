@@ -28,6 +28,7 @@ def silent_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["list", "status r", "compare a b"])
 def test_a_store_that_says_nothing_is_given_up_with_its_address_and_a_fix(
     inside: Callable, silent_endpoint: str, monkeypatch: pytest.MonkeyPatch, words: str

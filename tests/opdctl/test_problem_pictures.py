@@ -83,6 +83,7 @@ NOT_WEIGHTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", NOT_WEIGHTS.values(), ids=NOT_WEIGHTS)
 def test_a_file_that_is_none_costs_its_picture_and_not_the_report(content: bytes, inside: Callable, weighed: Path, store: Path) -> None:  # fmt: skip
     (weighed / "step-000009.parquet").write_bytes(content)

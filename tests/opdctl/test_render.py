@@ -95,6 +95,7 @@ def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
     assert sorted(found.values()) == [(loss, seed) for loss in losses for seed in seeds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables"),
     [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), ([], {"MODEL_PATH": "a"})],
@@ -118,6 +119,7 @@ def test_a_name_given_to_a_sweep_is_the_first_part_of_every_cell_s() -> None:
         assert all(name.startswith("mine-loss-type-") for name in names)
 
 
+@pytest.mark.slow
 def test_what_the_chart_refuses_is_exit_2_with_its_own_words(helm: str, call: Callable) -> None:
     done = call("render", EXPERIMENTS[0], "--charts", ROOT / "charts", OPDCTL_HELM=helm)
     assert done.returncode == 2
@@ -125,6 +127,7 @@ def test_what_the_chart_refuses_is_exit_2_with_its_own_words(helm: str, call: Ca
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_helm_says_how_to_get_one(call: Callable) -> None:
     python_only = str(Path(sys.executable).parent)
     done = call(

@@ -125,6 +125,7 @@ def test_the_report_is_one_file_with_everything_inside_and_escapes_what_models_w
     assert html.count("<td>plan_read</td>") == html.count(row) == 1
 
 
+@pytest.mark.slow
 def test_collect_prints_the_further_numbers_of_an_evaluation(call: Callable, evaluated: tuple[str, str], store: Path) -> None:  # fmt: skip
     done = call("collect", "--store", store)
     assert done.returncode == 0, done.stderr
@@ -156,12 +157,14 @@ def test_the_chart_library_is_the_one_that_was_downloaded_and_its_notice_is_besi
     assert "Permission is hereby granted" in assets.read(assets.NOTICE)
 
 
+@pytest.mark.slow
 def test_the_cache_of_results_holds_plain_json(call: Callable, evaluated: tuple[str, str], store: Path, own_cache: Path) -> None:  # fmt: skip
     call("collect", "--store", store)
     records = [json.loads(path.read_text()) for path in own_cache.rglob("record.json")]
     assert {item["record"]["run_id"] for item in records} == set(evaluated)
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_from_two_stores_are_told_apart(call: Callable, make_run: Callable, tmp_path: Path) -> None:
     make_run("same", attempts=[{1: {"opd/loss": 1.0}}], url=str(tmp_path / "one"))
     make_run("same-2", attempts=[{1: {"opd/loss": 4.0}}], url=str(tmp_path / "two"))

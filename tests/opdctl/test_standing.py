@@ -48,6 +48,7 @@ def test_status_shows_a_running_run_and_the_time_it_has_left(call: Callable, liv
     assert "2 min" in text  # 6 steps of 20 s
 
 
+@pytest.mark.slow
 def test_status_says_for_how_long_a_run_has_made_no_progress(
     call: Callable, live_run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_status_and_list_of_a_pipeline_name_the_stage_that_runs_and_its_step(
         assert "distil (2 of 3), step 7" in call("list", "--store", store).stdout
 
 
+@pytest.mark.slow
 def test_status_says_why_an_attempt_failed(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:
     run = Run.open(run_id="broken", local_root=tmp_path / "local", spec={"kind": "opd"}, spec_hash="h",
                    store_url=str(store), tee=False)  # fmt: skip
@@ -87,6 +89,7 @@ def test_status_says_why_an_attempt_failed(call: Callable, make_run: Callable, s
     assert "abcdefgh" not in text
 
 
+@pytest.mark.slow
 def test_wait_ends_with_the_run_and_its_exit_code_is_the_result(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("good", result={"steps": 1})
     assert call("wait", "good", "--store", store).returncode == 0
@@ -115,6 +118,7 @@ def test_wait_gives_up_after_its_timeout(call: Callable, live_run: Run, store: P
     assert "not done after 5 s" in done.stderr
 
 
+@pytest.mark.slow
 def test_wait_says_once_that_an_attempt_has_failed_and_how_long_it_waits_for_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_status_for_programs_says_what_the_screen_says(inside: Callable, make_ru
     assert yaml.safe_load(inside("status", "r", "--store", store, "-o", "yaml").stdout).keys() == told.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80])
 @pytest.mark.parametrize("command", ["status r", "collect r", "list", "compare r s"])
 def test_a_narrow_screen_shows_everything_within_its_width(

@@ -36,6 +36,7 @@ def test_collect_merges_the_attempts_and_the_latest_value_wins(call: Callable, t
     assert rows[0]["val-core/math/acc/mean@1"] == ""
 
 
+@pytest.mark.slow
 def test_collect_writes_every_run_of_a_store_into_one_parquet_file(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("a", attempts=[{1: {"opd/loss": 1.0}}])
     make_run("b", attempts=[{1: {"actor/pg_loss": 2.0}, 2: {"actor/pg_loss": 3.0}}])
@@ -61,6 +62,7 @@ def test_collect_refuses_a_suffix_that_it_does_not_write_and_names_those_that_it
     assert call("collect", "r", "--store", store, "-o", "x.xlsx", "--format", "csv").returncode == 0
 
 
+@pytest.mark.slow
 def test_collect_tells_state_evaluation_and_attempts_as_json(call: Callable, two_attempts: str, store: Path) -> None:
     done = call("collect", two_attempts, "--store", store, "--format", "json")
     [run] = json.loads(done.stdout)["runs"]
@@ -69,6 +71,7 @@ def test_collect_tells_state_evaluation_and_attempts_as_json(call: Callable, two
     assert run["validation"] == {"val-core/math/acc/mean@1": [0.5, 0.5]}
 
 
+@pytest.mark.slow
 def test_a_corrupt_and_a_half_written_line_are_reported_and_nothing_else_is_lost(call: Callable, make_run: Callable, store: Path) -> None:  # fmt: skip
     make_run("r", attempts=[{step: {"opd/loss": float(step)} for step in range(1, 6)}])
     path = store / "r" / "attempts" / "0001" / "metrics.jsonl"
@@ -120,6 +123,7 @@ def test_logs_go_over_the_attempts_in_order(call: Callable, make_run: Callable, 
     assert call("logs", "r", "--store", store, "--tail", "1", "--attempt", "1").stdout.splitlines() == ["HF_TOKEN=<redacted>"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_missing_run_is_one_clear_block_and_exit_1(call: Callable, make_run: Callable, store: Path) -> None:
     make_run("r")
     done = call("collect", "nope", "--store", store)
@@ -141,6 +145,7 @@ def test_bad_usage_is_exit_2_without_a_traceback(call: Callable, arguments: tupl
     assert "secret" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bad_experiment_file_is_exit_2(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: opd\nname: BAD NAME\n")
     done = call("collect", "bad.yaml")
@@ -148,6 +153,7 @@ def test_a_bad_experiment_file_is_exit_2(call: Callable, tmp_path: Path) -> None
     assert "bad.yaml" in done.stderr
 
 
+@pytest.mark.slow
 def test_pull_brings_a_verified_checkpoint_and_goes_on_where_it_was_interrupted(call: Callable, make_run: Callable, store: Path, tmp_path: Path) -> None:  # fmt: skip
     make_run("r")
     seal_checkpoint(store / "r", 5, {"actor/model.pt": b"weights" * 1000, "data.pt": b"position"})

@@ -68,6 +68,7 @@ def test_colour_is_written_to_a_terminal_and_never_where_it_is_not_wanted(
     assert "\x1b" not in on_a_terminal(*words, **{**PLAIN, "TERM": "dumb"})
 
 
+@pytest.mark.slow
 def test_a_terminal_of_the_c_locale_gets_tables_of_ascii(
     on_a_terminal: Callable, make_run: Callable, store: Path
 ) -> None:

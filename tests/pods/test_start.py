@@ -158,6 +158,7 @@ def test_requests_that_cannot_be_read_leave_the_next_start_to_kuberay(tmp_path, 
 BAD = {"name": "r", "kind": "opd", "output": {"root": "outputs"}, "sead": 1}
 
 
+@pytest.mark.slow
 def test_the_launcher_s_verdict_on_a_bad_spec_comes_through(tmp_path):
     process = launched(tmp_path, BAD, RAY_CLUSTER_NAME="cluster-1", OPD_STARTS_PER_CLUSTER="3")
     _, err = process.communicate(timeout=60)

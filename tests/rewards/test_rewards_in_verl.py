@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 def test_scoring_with_verls_scorers_imports_neither_verl_nor_torch_nor_ray():
     program = (
         "import sys; from opd.rewards.entry import compute_score\n"

@@ -156,6 +156,7 @@ def test_the_default_bound_of_the_age_follows_what_is_in_flight(in_flight, bound
     assert carried_sizes(spec) == (in_flight or 256, bound)
 
 
+@pytest.mark.slow
 def test_the_first_updates_are_no_shorter_than_the_others():
     def lengths(*, is_cold: bool) -> list[float]:
         """Mean lengths of 20 updates over 8 runs."""

@@ -102,6 +102,7 @@ def test_the_first_attempt_is_number_one_and_says_who_owns_it(local_store: Local
     assert record["spec_hash"] == "h"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_earlier", [0, 1])
 def test_of_processes_that_start_at_once_one_gets_the_attempt(
     tmp_path: Path, start_child: Callable, until: Callable, num_earlier: int

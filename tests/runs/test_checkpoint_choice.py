@@ -282,6 +282,7 @@ def test_no_file_is_moved_in_while_another_one_is_damaged(
     assert loaded_content(decision.path) == saved_content(5)
 
 
+@pytest.mark.slow
 def test_a_download_cut_short_goes_on_with_the_files_that_are_missing(
     make_checkpoints: Callable, save_step: Callable, tmp_path: Path, saved_content: Callable, loaded_content: Callable
 ) -> None:

@@ -216,6 +216,7 @@ def histories(draw: st.DrawFn) -> dict[int, list[dict]]:
     return attempts
 
 
+@pytest.mark.slow
 @settings(SETTINGS, max_examples=300)
 @given(histories())
 def test_no_step_is_lost_or_doubled_and_every_value_is_its_latest_attempts(attempts: dict[int, list[dict]]) -> None:
@@ -254,6 +255,7 @@ def lost_machines(draw: st.DrawFn) -> tuple[int, dict[int, list[dict]]]:
     return num_steps, stored
 
 
+@pytest.mark.slow
 @settings(SETTINGS, max_examples=300)
 @given(lost_machines())
 def test_a_run_whose_machines_are_lost_has_every_training_step_once(case: tuple[int, dict[int, list[dict]]]) -> None:

@@ -70,6 +70,7 @@ def test_a_run_leaves_the_layout_of_the_contract(train: Callable, run_store: Loc
     assert (result["accuracy"], result["run_id"], result["attempt"], result["spec_hash"]) == (0.5, "r", 1, "h")
 
 
+@pytest.mark.slow
 def test_the_result_is_the_last_thing_written_but_for_what_tells_of_it(train: Callable, run_store: LocalStore) -> None:
     assert train().wait() == 0
     result, *others = sorted(run_store.list(""), key=lambda info: info.key != "result.json")

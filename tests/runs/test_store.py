@@ -94,6 +94,7 @@ def test_a_create_that_finds_its_own_bytes_has_won(local_store: LocalStore) -> N
     local_store.create("claim", b"token-1")
 
 
+@pytest.mark.slow
 def test_of_racing_processes_exactly_one_creates_each_key(
     tmp_path: Path, start_child: Callable, until: Callable
 ) -> None:

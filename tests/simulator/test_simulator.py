@@ -75,6 +75,7 @@ def test_a_tag_does_not_hide_the_commit_whose_seeds_are_played(tmp_path: Path, m
     int(tally.commit.__wrapped__()[:7], 16)
 
 
+@pytest.mark.slow
 def test_the_disk_is_changed_by_the_calls_that_strace_saw() -> None:
     assert simulate("--calls").stdout == RECORD.read_text()
 

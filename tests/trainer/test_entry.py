@@ -66,6 +66,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Except
     return run
 
 
+@pytest.mark.slow
 def test_the_traceback_of_an_unexpected_error_is_in_the_stored_log_and_told_once(attempt, tmp_path, monkeypatch, capfd):
     with open(2, "w", buffering=1, closefd=False) as stderr:  # pytest's own would pass the log by
         monkeypatch.setattr(sys, "stderr", stderr)

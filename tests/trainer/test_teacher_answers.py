@@ -61,6 +61,7 @@ def texts(found: TeacherAnswers, tokenizer, index: int, **asked) -> list[str]:
     return [tokenizer.decode(ids) for ids in found.of(index, **asked)]
 
 
+@pytest.mark.slow
 def test_each_prompt_gets_answers_to_itself_each_ended_and_none_twice(tmp_path, dataset, tokenizer):
     found = TeacherAnswers(stored(tmp_path / "a.parquet", answers(3)), dataset, tokenizer, seed=1, key=KEY)
     for index in range(NUM_PROMPTS):
@@ -80,12 +81,14 @@ def test_the_answers_of_a_step_depend_on_seed_step_and_prompt_alone(tmp_path, da
     assert len({str(ids) for ids in drawn[0]}) == 3, "over the steps every answer has its turn"
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_cut_off_gets_no_end(tmp_path, dataset, tokenizer):
     files = stored(tmp_path / "a.parquet", [replace(sample, truncated=True) for sample in answers(1)])
     found = TeacherAnswers(files, dataset, tokenizer, seed=1, key=KEY)
     assert tokenizer.eos_token not in texts(found, tokenizer, 0, step=1, num_samples=1)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

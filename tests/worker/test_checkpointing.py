@@ -170,6 +170,7 @@ def seal_again(run_dir: Path, step: int, name: str, **changes) -> None:
     (folder / "COMPLETE").write_bytes(manifest.seal())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data.pt", *(f"actor/{part}_world_size_2_rank_1.pt" for part in RANK_PARTS)])
 def test_a_replaced_file_under_a_manifest_sealed_again_runs_no_code(tmp_path, config, capsys, name):
     ranks = Ranks(2)
@@ -289,6 +290,7 @@ def test_a_run_that_was_saved_for_its_pods_is_taken_over_at_once(tmp_path):
         assert time.monotonic() - began_s < 60, "its lease is not waited for"
 
 
+@pytest.mark.slow
 def test_a_run_whose_pods_stayed_is_not_taken_over(tmp_path):
     with attempt(tmp_path, lease_ttl_s=8) as first:
         first.hand_over()

@@ -8,6 +8,7 @@ import torch
 from opd.worker.engines import StudentEngine, TeacherEngine, _HeadEngine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "num_graphs"), [(TeacherEngine, 1), (StudentEngine, 0)])
 def test_a_students_layers_are_not_compiled_without_gradients(kind, num_graphs, monkeypatch):
     graphs = []

@@ -38,6 +38,7 @@ def test_runs_that_are_made_side_by_side_have_places_of_their_own_until_they_end
     assert (tmp_path / "run_2/log").read_text() in ("0\n", "1\n")
 
 
+@pytest.mark.slow
 def test_runs_take_none_but_the_gpus_that_their_caller_may_use(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"

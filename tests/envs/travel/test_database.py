@@ -40,6 +40,7 @@ def test_another_seed_gives_another_world():
     assert make_world(seed=1, num_cities=5).city_names != make_world(seed=2, num_cities=5).city_names
 
 
+@pytest.mark.slow
 def test_the_default_database_has_hundreds_of_cities_each_with_entries_of_every_kind():
     world = make_world(seed=42, num_cities=DEFAULT_NUM_CITIES)
     assert DEFAULT_NUM_CITIES >= 200

@@ -37,6 +37,7 @@ def test_a_cluster_that_does_not_answer_is_said_and_the_store_is_shown(
     assert "the cluster was left out: no answer from the API server at http://127.0.0.1:1" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_asked_for_must_answer(
     call: Callable, make_run: Callable, store: Path, nowhere: str
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_cluster_that_was_asked_for_must_answer(
     assert "--context" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_context_that_is_not_in_the_kubeconfig_is_named(call: Callable, nowhere: str) -> None:
     done = call("cancel", "r", "--context", "other", KUBECONFIG=nowhere)
     assert done.returncode == 1
@@ -54,6 +56,7 @@ def test_a_context_that_is_not_in_the_kubeconfig_is_named(call: Callable, nowher
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_kubeconfig_a_cluster_command_says_so(call: Callable, tmp_path: Path) -> None:
     done = call("cancel", "r", KUBECONFIG=str(tmp_path / "none"))
     assert done.returncode == 1

@@ -97,6 +97,7 @@ def test_the_models_end_tokens_count_unless_ignored():
     assert len(answer_one(engine, [5], max_tokens=9, ignore_eos=True).token_ids) == 9
 
 
+@pytest.mark.slow
 def test_a_longer_limit_continues_the_same_answer():
     engine = make_engine(tiny_model())
     long = answer_one(engine, [5, 6, 7], max_tokens=200, seed=3)

@@ -26,6 +26,7 @@ def with_server(scenario: Callable[[RolloutServer], Awaitable[None]], *, load: b
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_concurrent_requests_get_the_engines_answers():
     async def scenario(server):
         outputs = await asyncio.gather(
