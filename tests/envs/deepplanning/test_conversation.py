@@ -30,6 +30,14 @@ def row(language: str, case: str):
     )  # fmt: skip
 
 
+def plan_at(hotel: str) -> str:
+    """A plan of one day in the benchmark's form that has nothing but a meal and the hotel that the row asks for."""
+    meal = {"time_slot": "12:00-13:00", "type": "meal", "details": {"name": "x", "cost": 1}}
+    day = {"current_city": "x", "accommodation": {"name": hotel, "price_per_night": 301}, "activities": [meal]}
+    plan = {"daily_plans": [day], "budget_summary": {"total_estimated_budget": 302}}
+    return f"<plan>{json.dumps(plan, ensure_ascii=False)}</plan>"
+
+
 def settings_of(imported, language: str):
     found = settings(imported)
     return replace(
@@ -44,15 +52,14 @@ def settings_of(imported, language: str):
 def test_a_conversation_asks_the_rows_case_and_only_the_models_tokens_are_trained(imported):
     language, name = "zh", WORDS["zh"]["inn"]
     asked = {"destination": "x", "checkinDate": DATE, "checkoutDate": DATE, "hotelStar": "3"}
-    day = {"day": 1, "activities": [{"type": "meal", "name": "x", "start": "12:00", "end": "13:00"}], "hotel": name}
-    answer = f"<plan>{json.dumps({'days': [day], 'total_cost': 1}, ensure_ascii=False)}</plan>"
+    answer = plan_at(name)
     turns = [call("query_hotel_info", **asked), answer]
     script = ScriptConfig(replies={"plan": turns}, tokenizer_path=str(FOLDER))
     (played,) = play(FOLDER, [row(language, "1")], settings_of(imported, language), script=script)
     (record,) = played.dialogue.turns[0].calls
     (hotel,) = json.loads(record.reply)
     assert (hotel["name"], hotel["price"]) == (name, "301.0")
-    assert played.score == 1.0
+    assert played.breakdown["hard_hotel"] == 1.0, "the plan has the hotel that the row asks for"
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     trained = [token for token, mask in zip(played.dialogue.response_ids, played.dialogue.mask, strict=True) if mask]
     assert tokenizer.decode(trained, skip_special_tokens=True) == "".join(turns)
@@ -63,8 +70,7 @@ def test_a_conversation_asks_the_rows_case_and_only_the_models_tokens_are_traine
 @pytest.mark.parametrize("thinks", [None, True, False])
 def test_thinking_on_and_off_with_a_call_and_in_a_single_turn(imported, language, thinks):
     name = WORDS[language]["inn"]
-    day = {"day": 1, "activities": [{"type": "meal", "name": "x", "start": "12:00", "end": "13:00"}], "hotel": name}
-    plan = f"<plan>{json.dumps({'days': [day], 'total_cost': 1}, ensure_ascii=False)}</plan>"
+    plan = plan_at(name)
     thought = "" if thinks is False else f"<think>{call('query_hotel_info')} or not?</think>"
     asked = call("query_hotel_info", destination="x", checkinDate=DATE, checkoutDate=DATE)
     scripts = {"asks": [thought + asked, thought + plan], "knows": [thought + plan]}
@@ -78,7 +84,7 @@ def test_thinking_on_and_off_with_a_call_and_in_a_single_turn(imported, language
         assert [len(turn.calls) for turn in dialogue.turns] == [1] * (len(turns) - 1) + [0], (
             "a call in a thought is none"
         )
-        assert played.score == 1.0
+        assert played.breakdown["hard_hotel"] == 1.0, "the plan has the hotel that the row asks for"
         tokens = zip(dialogue.response_ids, dialogue.mask, strict=True)
         trained = tokenizer.decode([token for token, mask in tokens if mask], skip_special_tokens=True)
         assert trained == "".join(turns), "the template's own empty thought is not the model's"
