@@ -114,7 +114,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
 UNMARKED := not slow and not e2e and not cluster and not vllm and not gpu
 
 # Helm is built next to set-up, lint and types. Without Go and helm the charts' tests are skipped by name.
-test: ## lint, type and test; make four real runs (Python and make; 8 minutes, 15 the first time)
+test: ## lint, type and test; make four real runs (Python and make; 8 minutes, 16 the first time)
 	@$(MAKE) --no-print-directory -j2 check helm-for-tests
 	$(PYTEST) -m "$(UNMARKED)" $(ARGS)
 
@@ -122,10 +122,10 @@ test: ## lint, type and test; make four real runs (Python and make; 8 minutes, 1
 helm-for-tests:
 	-@$(PYTHON) tools/gotools.py install helm > /dev/null
 
-test-fast: setup ## run the unit tests that take under a second each (3 minutes)
+test-fast: setup ## run the unit tests that take under a second each (5 minutes)
 	$(PYTEST) -m "$(UNMARKED) and not run" --ignore=tests/promises $(ARGS)
 
-test-slow: setup ## run the unit tests that take seconds each (30 minutes)
+test-slow: setup ## run the unit tests that take seconds each (25 minutes)
 	$(PYTEST) -m "slow and not e2e and not cluster and not vllm and not gpu" $(ARGS)
 
 test-cluster: setup tools ## test charts and stores on a real control plane and S3 server (Go 1.26; 20 minutes)
