@@ -1,10 +1,13 @@
-"""What is never printed."""
+"""Secrets: removed from texts, refused in specs, in time linear in the text."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from opdctl.redact import redact, redact_tree
+from opd.config.refusals import secrets
+from opd.redaction import MAX_CHARS, is_secret_name, is_secret_value, redact, redact_tree, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,18 @@ from opdctl.redact import redact, redact_tree
         "postgres://me:sesame@open@host/db",
         "Server=db;User Id=me;Pwd=sesame-open-1;",
         "-----BEGIN RSA PRIVATE KEY-----\nsesame\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\nsesame\n-----END PGP PRIVATE KEY BLOCK-----",
+        "run --password sesame-open-1 --steps 3",
+        "run --token=sesame-open-1",
+        "git clone https://sesame-open-1@github.com/x",
+        "Authorization: token sesame-open-1",
+        "Set-Cookie: session=sesame-open-1",
+        "DB_PASS=sesame-open-1",
+        "PGPASSWORD=sesame-open-1",
+        "password: |\n  sesame-open-1",
+        "<password>sesame-open-1</password>",
+        '{"auths": {"r.io": {"auth": "sesame-open-1"}}}',
+        "redis://:se/sesame@host:1",
     ],
 )
 def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
@@ -47,7 +62,8 @@ def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
     [
         "hf_" + "a" * 34, "AKIA" + "A" * 16, "ghp_" + "a" * 36, "github_pat_" + "a" * 22 + "_" + "b" * 59, "glpat-" + "a" * 20,
         "sk-proj-" + "a" * 40, "AIza" + "a" * 35, "xoxb-" + "1" * 12, "npm_" + "a" * 36, "dckr_pat_" + "a" * 27,
-        "eyJhbGciOiJIUzI1NiJ9." + "a" * 20 + "." + "b" * 20,
+        "eyJhbGciOiJIUzI1NiJ9." + "a" * 20 + "." + "b" * 20, "hf_abcdefgh", "sk_live_" + "a" * 24, "dapi" + "0a" * 16,
+        "hvs." + "a" * 24,
     ],
 )  # fmt: skip
 def test_a_value_that_shows_what_it_is_is_taken_out_anywhere(value: str) -> None:
@@ -91,3 +107,62 @@ def test_innocent_texts_stay_as_they_are(text: str) -> None:
 def test_values_under_secret_names_go_whatever_they_look_like() -> None:
     tree = {"env": {"HF_TOKEN": "x y", "MODE": "fast"}, "list": [{"api-key": "abc"}], "seed": 1}
     assert redact_tree(tree) == {"env": {"HF_TOKEN": "<redacted>", "MODE": "fast"}, "list": [{"api-key": "<redacted>"}], "seed": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "hf_token", "MYPASSWORD", "PGPASSWD", "DB_PASS", "GITHUB_PAT", "GOOGLE_CREDENTIALS"]
+)
+def test_a_name_of_a_secret_is_known_in_any_case(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["PWD", "GIT_ASKPASS", "TOKENIZERS_PARALLELISM", "prompt_keys", "SSH_AUTH_SOCK"])
+def test_other_names_are_no_secrets(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hf_abcdefghijklmnopqrstuvwx",
+        "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=c2VjcmV0c2VjcmV0==",
+        '{"private_key": "-----BEGIN PRIVATE KEY-----MII"}',
+        "http://user:pw@proxy:3128",
+    ],
+)
+def test_a_value_shows_by_its_shape_that_it_is_secret(value: str) -> None:
+    assert is_secret_value(value)
+    assert without_secrets({"SOMETHING": value, "HOME": "/home/me"}) == {"HOME": "/home/me"}
+
+
+@pytest.mark.parametrize(
+    "unit", ["eyJ-", "eyJaaaaaaaaa-", "eyJaaaaaaaa.", "TOKEN ", "a.", "A_", "x://a:", 'KEY="\\', "-----BEGIN "]
+)
+def test_time_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
+    def seconds(num_chars: int) -> float:
+        text = (unit * num_chars)[:num_chars]
+        begin = time.process_time()
+        redact(text, environment={})
+        return time.process_time() - begin
+
+    assert seconds(160_000) < 40 * max(seconds(16_000), 0.005)
+
+
+def test_a_text_without_end_is_cut() -> None:
+    shown = redact("a " * MAX_CHARS, environment={})
+    assert len(shown) < MAX_CHARS + 100
+    assert "characters left out" in shown
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MYPASSWORD": "hunter2"},
+        {"hf_token": "hf_abcdefghijkl"},
+        {"MY_VALUE": "hf_abcdefghijkl"},
+        {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=x;AccountKey=c2VjcmV0c2VjcmV0=="},
+        {"HTTPS_PROXY": "http://user:pw@proxy:3128"},
+    ],
+)
+def test_a_spec_holds_no_secret(env: dict[str, str]) -> None:
+    assert [problem.value for problem in secrets({"env": env, "data": {"prompt_key": "prompt"}})] == ["<redacted>"]
