@@ -381,9 +381,12 @@ def _readlink(path: Any, **options: Any) -> str:
 
 
 def _kill_signal(pid: int, number: int) -> None:
-    if _seen(pid) is None:
+    if (process := _seen(pid)) is None:
         raise ProcessLookupError(errno.ESRCH, "no such process")
-    assert number == 0, "the control code asks only whether a process lives"
+    if number == signal.SIGTERM:  # of an attempt to itself
+        process.has_sigterm = True
+    else:
+        assert number == 0, "else the control code only asks whether a process lives"
 
 
 def _set_handler(number: int, handler: Any) -> Any:
