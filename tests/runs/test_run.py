@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from tests.runs.files import logged_steps
 
-from opd.errors import Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreUnavailable
+from opd.cluster.shutdown import GracefulStop
+from opd.errors import LeaseLost, Overtaken, RunFatal, RunFinished, RunIsLive, SpecChanged, StoreUnavailable
+from opd.runs import clear_fatal
 from opd.runs import run as run_module
 from opd.runs.attempts import Claim
 from opd.runs.metrics import read_metrics
@@ -88,13 +90,51 @@ def test_a_finished_run_is_not_started_again_and_gives_its_result(open_run: Call
     assert finished.value.exit_code == 0
 
 
-def test_a_fatal_end_is_shown_to_every_later_attempt_until_it_is_deleted(open_run: Callable) -> None:
+def test_a_fatal_end_stops_the_retries_of_its_installation_until_it_is_cleared(
+    open_run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPD_INSTALL", "first")
     with open_run() as run:
         run.fail("tokenizers differ", fatal=True)
-    with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*delete .*fatal\.json"):
+    with pytest.raises(RunFatal, match=r"attempt 1: tokenizers differ\n.*--retry"):
         open_run()
-    run.local.delete("fatal.json")
+    assert clear_fatal(LocalStore(tmp_path / "local"), "r")
+    assert not clear_fatal(LocalStore(tmp_path / "local"), "r")
     assert open_run().handle.attempt == 2
+
+
+def test_a_later_installation_tries_again_after_a_fatal_end(
+    open_run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPD_INSTALL", "first")
+    with open_run() as run:
+        run.fail("no such file", fatal=True)
+    monkeypatch.setenv("OPD_INSTALL", "second")
+    assert open_run().handle.attempt == 2
+    assert not run.local.exists("fatal.json")
+
+
+def test_an_attempt_that_the_store_refuses_saves_and_ends_with_the_reason(
+    open_run: Callable, save_step: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable
+) -> None:
+    put = LocalStore._put
+
+    def refused(store: LocalStore, key: str, data: bytes) -> None:
+        if "/store/" in str(store.root):
+            raise PermissionError(13, "Access Denied")
+        put(store, key, data)
+
+    def work() -> None:
+        with open_run(store_url=str(tmp_path / "store"), lease_ttl_s=0.2) as run, GracefulStop() as stop:
+            monkeypatch.setattr(LocalStore, "_put", refused)
+            until(lambda: stop.requested)
+            run.log(1, {"loss": 1.0})
+            save_step(run.checkpoints, 1)
+            raise SystemExit(143)
+
+    with pytest.raises(LeaseLost, match=r"Access Denied.*saves on its own disk and ends"):
+        work()
+    assert (tmp_path / "local/r/checkpoints/global_step_1/COMPLETE").exists()
 
 
 def test_an_exception_marks_the_attempt_failed_and_the_next_one_starts_at_once(open_run: Callable) -> None:
