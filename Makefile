@@ -163,7 +163,7 @@ test-vllm: $(CPU_VLLM)/.stamp ## run whole runs with vLLM's rollout server on th
 	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site:$(CURDIR) VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
 	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
 
-chaos: setup ## break real runs and compare the results (SCENARIO=name ARGS="--rounds 25")
+chaos: setup ## break real runs and compare the results (SCENARIO=name)
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
 mutants: setup ## change the code in single places and list changes that no test notices
