@@ -66,7 +66,7 @@ def test_the_scenarios_run_keeps_its_promises_on_this_machine(tmp_path, inputs):
     spec = merged(*layers, inputs.script(), here)
     spec.pop("cluster")
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(spec, allow_unicode=True))
-    words = [sys.executable, "-m", "opd.launch", "exp.yaml", "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", "exp.yaml"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=550, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     evidence = tmp_path / "evidence"

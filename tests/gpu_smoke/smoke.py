@@ -214,7 +214,7 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
     if name == PLANNER:
         sets += planner_sets(folder / PLANNER_ASSETS)
-    words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
+    words = [sys.executable, "-m", "opd.launch", str(SPECS[name])]
     for item in sets:
         words += ["--set", item]
     spec = load_spec(str(SPECS[name]), env={}, sets=sets, overrides=[]).spec

@@ -74,7 +74,7 @@ def _trainer(scene: Scene, number: int) -> float:
     Without those of Ray's own start, which a RayJob's cluster has behind it.
     """
     folder, log = scene.evidence.folder / f"floor-{number}", scene.evidence.folder / f"floor-{number}.log"
-    words = ["-m", "opd.launch", str(EXPERIMENTS / "quickstart.yaml"), "--no-env", "--set", "trainer.total_steps=1"]
+    words = ["-m", "opd.launch", str(EXPERIMENTS / "quickstart.yaml"), "--set", "trainer.total_steps=1"]
     words += ["--set", f"output.root={folder}", "--set", f"store.url={folder}/store", "--set", "trainer.save_freq=-1"]
     began, seen = time.monotonic(), dict.fromkeys(_MARKS, 0.0)
     with open(log, "wb") as out:
