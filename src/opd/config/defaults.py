@@ -190,10 +190,10 @@ def _places(path: str, tree: dict[str, Any], *, beside: str = "") -> list[str]:
 
 
 def _offload(look: Lookup) -> bool | str:
-    """Only the distillation worker makes a memory plan."""
+    """Only kinds that train make a memory plan."""
     if not look.on_gpu:
         return False
-    return "auto" if look.kind in DISTILS else True
+    return "auto" if look.kind in TRAINS else True
 
 
 def _val_temperature(look: Lookup) -> float:
@@ -210,7 +210,7 @@ def _score_budget(look: Lookup) -> int:
     return max(3 * look.row_length, longest + look.get("data.max_response_length", int))
 
 
-_OFFLOAD_SAYS = "cuda: true, with kind opd, opd-agent: auto; cpu: false"
+_OFFLOAD_SAYS = "cuda: auto, of kinds that train nothing true; cpu: false"
 
 
 def _attention(look: Lookup) -> str:
