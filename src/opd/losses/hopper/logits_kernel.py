@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from opd.losses.cuda.driver import launch_function, num_multiprocessors, tensor_map
+from opd.losses.hopper.driver import launch_function, num_multiprocessors, tensor_map
 
 VOCAB_BLOCK = 256  # columns of a tile, and of a block of the shifted storage; rows.cu relies on it
 TOKEN_BLOCK = 128

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.nvrtc import launch, load_kernel
 from opd.losses.divergence import DIVERGENCE_KINDS, DivergenceKind
+from opd.losses.hopper.nvrtc import launch, load_kernel
 
 CLUSTERS = (4, 8)  # thread blocks that share a row; 8 is the largest size every Hopper GPU can place
 NUM_STATS = 6  # divergence, student entropy, teacher entropy, log p_S(token), log p_T(token), 1 if finite

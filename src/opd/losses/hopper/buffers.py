@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup
-from opd.losses.cuda.row_kernel import Logits, new_gradient_stats
+from opd.losses.hopper.plan import LogitsPrecision, RowBytes, TokenGroup
+from opd.losses.hopper.row_kernel import Logits, new_gradient_stats
 
 
 class ChunkBuffers(NamedTuple):

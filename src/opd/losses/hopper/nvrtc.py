@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.driver import CudaKernelError, launch_function
+from opd.losses.hopper.driver import CudaKernelError, launch_function
 
 SOURCE_FOLDER = Path(__file__).parent
-CACHE_VARIABLE = "OPD_KERNEL_CACHE_DIR"
+CACHE_VARIABLE = "TRITON_CACHE_DIR"
 
 
 def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
@@ -49,7 +49,7 @@ def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -
 
 
 def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
-    """What `make` returns, or returned for this key in an earlier process; kept where OPD_KERNEL_CACHE_DIR names a folder."""
+    """What `make` returns, or returned for this key in an earlier process; kept where TRITON_CACHE_DIR names a folder."""
     folder = os.environ.get(CACHE_VARIABLE)
     if not folder:
         return make()

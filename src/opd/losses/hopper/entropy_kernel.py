@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
-from opd.losses.cuda.row_kernel import Logits
+from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
+from opd.losses.hopper.row_kernel import Logits
 from opd.losses.padded_head import padded_entries
 
 _BLOCKS = 16  # of the vocabulary, in registers at once: a warp reads one in a load of 16 bytes a lane

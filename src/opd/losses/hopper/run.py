@@ -11,11 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.buffers import Buffers, ChunkBuffers
-from opd.losses.cuda.logits_kernel import VOCAB_BLOCK, head_logits
-from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
-from opd.losses.cuda.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
-from opd.losses.cuda.row_kernel import (
+from opd.losses.divergence import DivergenceKind
+from opd.losses.hopper.buffers import Buffers, ChunkBuffers
+from opd.losses.hopper.logits_kernel import VOCAB_BLOCK, head_logits
+from opd.losses.hopper.numbers_kernel import gradient_numbers, scale_weights
+from opd.losses.hopper.plan import LogitsPrecision, RowBytes, TokenGroup, plan_groups, plan_scores
+from opd.losses.hopper.row_kernel import (
     NUM_STATS,
     GradientReport,
     GradientRows,
@@ -23,7 +24,6 @@ from opd.losses.cuda.row_kernel import (
     gradient_report,
     gradient_unit,
 )
-from opd.losses.divergence import DivergenceKind
 from opd.losses.padded_head import PaddedHead, accumulate, padded_entries
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.driver import num_multiprocessors
-from opd.losses.cuda.nvrtc import launch, load_kernel
+from opd.losses.hopper.driver import num_multiprocessors
+from opd.losses.hopper.nvrtc import launch, load_kernel
 
 THREADS = 256
 _BLOCKS_A_MULTIPROCESSOR = 8  # as many as run at once: one that finds nothing to do costs time too

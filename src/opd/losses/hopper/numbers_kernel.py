@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from opd.losses.cuda.nvrtc import launch, load_kernel
-from opd.losses.cuda.row_kernel import (
+from opd.losses.divergence import DivergenceKind
+from opd.losses.hopper.nvrtc import launch, load_kernel
+from opd.losses.hopper.row_kernel import (
     FP16_SMALLEST_ROUNDING,
     NOISE_EVERY,
     NUM_GRAD_STATS,
@@ -14,7 +15,6 @@ from opd.losses.cuda.row_kernel import (
     GradientRows,
     gradient_unit,
 )
-from opd.losses.divergence import DivergenceKind
 
 THREADS = 1024
 
