@@ -25,7 +25,7 @@ from opd.config.prompt_template import checked
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
-RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
+RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
 
 
 class Lora(Section):
@@ -218,7 +218,9 @@ class Rollout(Section):
 class Reward(Section):
     """The function that scores a response."""
 
-    function: RewardFunction = Field(description="Scorer by name; `custom` takes path and entry.")
+    function: RewardFunction = Field(
+        description="Scorer by name; `custom` takes path and entry; `environment`: of agent.toolset."
+    )
     path: Text | None = Field(default=None, description="Python file or importable module of a custom function.")
     entry: Text = Field(default="compute_score", description="Name of the custom function in it.")
     num_workers: Natural = Field(description="Reward processes of verl; 0: scored where the conversation runs.")
@@ -240,7 +242,8 @@ class Agent(Section):
     call_timeout_s: float = Field(default=10.0, gt=0, description="Seconds a tool call may take.")
     num_tool_processes: Count = Field(default=4, description="Tool processes of each rollout process.")
     toolset: Text | None = Field(
-        default=None, description="Python module or file that defines TOOLS over the database; unset: the travel tools."
+        default=None,
+        description="Environment: a registered name, `package.module:NAME` or `file.py`; unset: the default.",
     )
     num_kept_trajectories: Natural = Field(
         default=8, description="Conversations of each step (and validation) kept for the trajectory viewer."
