@@ -210,7 +210,7 @@ class Rollout(Section):
 class Reward(Section):
     """The function that scores a response."""
 
-    function: RewardFunction = key("Scorer by name; `custom` takes path and entry; `environment`: of agent.toolset.")
+    function: RewardFunction = key("Scorer by name; `custom` takes path and entry.")
     path: Text | None = key("Python file or importable module of a custom function.", None)
     entry: Text = key("Name of the custom function in it.", "compute_score")
     num_workers: Natural = key("Reward processes of verl; 0: scored where the conversation runs.")
@@ -237,5 +237,5 @@ class Agent(Section):
     tool_config_path: Text | None = key("Tool list of your own instead of ours.", None)
     call_timeout_s: Positive = key("Seconds a tool call may take.", 10.0)
     num_tool_processes: Count = key("Tool processes of each rollout process.", 4)
-    toolset: Text | None = key("Environment: a registered name, `package.module:NAME` or `file.py`; unset: the default.", None)
+    toolset: Text | None = key("Python module or file that defines TOOLS over the database.", None)
     num_kept_trajectories: Natural = key("Conversations of each step (and validation) kept for the report.", 8)
