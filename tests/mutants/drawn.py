@@ -12,7 +12,7 @@ from tests.mutants.mutant import Mutant
 
 # File below src/opd: the tests that cover it, the fast ones first; the files with slow ones last.
 FILES: dict[str, tuple[str, ...]] = {
-    "runs/attempts.py": ("tests/runs/test_attempts.py", "tests/runs/test_run.py"),
+    "runs/attempts.py": ("tests/runs/test_attempts.py", "tests/runs/test_lease.py", "tests/runs/test_run.py"),
     "runs/checkpoints.py": (
         "tests/runs/test_checkpoint_saving.py",
         "tests/runs/test_checkpoint_choice.py",
@@ -21,7 +21,6 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "store/durable.py": ("tests/runs/test_durability.py",),
     "runs/identity.py": ("tests/runs/test_identity.py",),
-    "runs/lease.py": ("tests/runs/test_lease.py", "tests/runs/test_run.py"),
     "runs/manifest.py": (
         "tests/runs/test_checkpoint_choice.py",
         "tests/runs/test_checkpoint_saving.py",
@@ -29,7 +28,6 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "runs/metrics.py": ("tests/runs/test_metrics.py", "tests/runs/test_durability.py"),
     "runs/resume.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_retention.py"),
-    "runs/retention.py": ("tests/runs/test_retention.py",),
     "runs/shards.py": ("tests/runs/test_checkpoint_choice.py", "tests/runs/test_checkpoint_saving.py"),
     "store/base.py": ("tests/runs/test_store.py", "tests/runs/test_durability.py"),
     "store/local.py": (

@@ -54,7 +54,7 @@ NAMED = [
     _mutant("inputs/fetch.py", "an object's name may lead out of the folder", "if leads_out(info.key)]", "if False]", ("tests/runs/test_fetched.py",)),
     _mutant("store/base.py", "an object's name may lead out of the folder that is pulled",
             'return path.is_absolute() or ".." in path.parts', "return False", ("tests/opdctl/test_download.py",)),
-    _mutant("runs/retention.py", "steps that no resume takes are counted", "filter(is_fit, reversed(complete))", "reversed(complete)", _RETENTION),
+    _mutant("runs/checkpoints.py", "steps that no resume takes are counted", "filter(is_fit, reversed(complete))", "reversed(complete)", _RETENTION),
     _mutant("runs/checkpoints.py", "the step just sealed may go", "self.resumed_step, self._sealed_step)", "self.resumed_step)", _RETENTION),
     _mutant("runs/checkpoints.py", "the store is believed", "for problem in find_wrong_sizes(remote, manifest, is_own_disk=False)]", "for problem in ()]", _RETENTION),
     _mutant("compat/plain_loads.py", "verl unpickles", '{**kwargs, "weights_only": True}', "kwargs", ("tests/compat/test_plain_loads.py",)),
