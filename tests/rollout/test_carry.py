@@ -11,7 +11,6 @@ from statistics import mean
 import pytest
 
 from opd.config import parse_tree
-from opd.config.rules.terms import carried_sizes
 from opd.rollout.carry import Carry, Growth, Slot, Update
 
 
@@ -139,7 +138,7 @@ def test_the_default_bound_of_the_age_keeps_nobody_waiting_where_the_longest_is_
     rollout = {"schedule": "carry", "in_flight": times * 32, "num_samples": 4}
     tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "rollout": rollout}
     sizes = {"data": {"train_batch_size": 8}, "actor": {"ppo_mini_batch_size": 8}}
-    in_flight, max_age = carried_sizes(parse_tree(tree | sizes).spec)
+    in_flight, max_age = parse_tree(tree | sizes).spec.carried
     carry = Carry(rows=32, in_flight=in_flight, max_age=max_age, longest=512)
     made = Made(lambda number: min(512, round(random.Random(number).lognormvariate(4.1, 0.8))), num_drawn=32)
     updates = _updates(carry, made, range(60))
@@ -153,7 +152,7 @@ def test_the_default_bound_of_the_age_follows_what_is_in_flight(in_flight, bound
     tree = {"kind": "opd", "model": {"path": "m"}, "teacher": {"path": "t"}, "data": {"train_batch_size": 128}}
     own = {} if in_flight is None else {"in_flight": in_flight}
     spec = parse_tree(tree | {"rollout": {"schedule": "carry"} | own}).spec
-    assert carried_sizes(spec) == (in_flight or 256, bound)
+    assert spec.carried == (in_flight or 256, bound)
 
 
 @pytest.mark.slow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from opd.config.base import Count, Dtype, Natural, Offload, Paths, Section, Text, _as_tuple
+from opd.config.errors import Problem
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Quantile = Annotated[float, Field(ge=0, le=1)]
@@ -179,6 +181,36 @@ class ProblemImportance(Section):
         default_factory=Recompute, description="When the run measures the pass rates again; by default never."
     )
 
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between weights and pass rates."""
+        section, again = "opd.importance.problems", self.recompute
+        competence = f"set {section}.weights: competence"
+        if self.weights != "none" and self.pass_rates is None:
+            rule = f"weights {self.weights} follow from the prompts' pass rates"
+            fix = "name the file: `pass_rates.parquet` of a run of kind passrate"
+            yield Problem(path="pass_rates", rule=rule, fix=fix)
+        if self.weights == "none" and self.pass_rates is not None:
+            rule, fix = (
+                f"pass rates are read for weights only, and {section}.weights is none",
+                f"{competence}, or remove the key",
+            )
+            yield Problem(path="pass_rates", value=self.pass_rates, rule=rule, fix=fix)
+        for key, exponent in (("alpha", self.alpha), ("beta", self.beta)):
+            if self.weights != "competence" and exponent != 1:
+                rule = f"an exponent is given for weights: competence only; they are {self.weights}"
+                yield Problem(path=key, value=exponent, rule=rule, fix=f"{competence}, or remove the key")
+        if again.is_asked_for and self.weights == "none":
+            fix = f"{competence}, or remove {section}.recompute"
+            yield Problem(path="weights", value="none", rule="pass rates are measured again for weights only", fix=fix)
+        if again.is_asked_for and self.drop:
+            rule = "prompts of weight 0 that have left the data could not come back when pass rates are measured again"
+            yield Problem(path="drop", value=True, rule=rule, fix=f"set drop: false, or remove {section}.recompute")
+        least = 3 if self.weights == "moment_matched" else 2
+        if again.is_asked_for and again.num_samples < least:
+            fix = f"set {section}.recompute.num_samples: 8, or at least {least}"
+            rule = "no weight could follow from pass rates of so few answers"
+            yield Problem(path="recompute.num_samples", value=again.num_samples, rule=rule, fix=fix)
+
 
 class Importance(Section):
     """How much of a step's responses counts."""
@@ -248,6 +280,13 @@ class Stage(Section):
         "included.",
     )
 
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where `beta` and the stage's own loss do not match."""
+        if (self.beta is not None) != (self.loss_type == "jsd"):
+            rule = "beta weighs the mixture of the stage's own loss_type jsd, and is given with it"
+            fix = "set beta: 0.5 with loss_type: jsd, and none with another"
+            yield Problem(path="beta", value=self.beta, rule=rule, fix=fix)
+
 
 class Horizon(Section):
     """How much of each response counts, from its start."""
@@ -264,6 +303,12 @@ class Horizon(Section):
         description="Step, or below 1 share of the run's steps, by which it has grown evenly from `tokens` to "
         "data.max_response_length; unset: it stays.",
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for a horizon that grows from nothing."""
+        if self.grow_until is not None and self.tokens is None:
+            rule, fix = "a horizon grows from its tokens in the first step", "set opd.horizon.tokens, or remove the key"
+            yield Problem(path="grow_until", value=self.grow_until, rule=rule, fix=fix)
 
 
 class Opd(Section):
@@ -368,6 +413,17 @@ class Opd(Section):
         losses = (self.loss_type, *(stage.loss_type for stage in self.stages))
         lacking = [name for name in dict.fromkeys(losses) if name in ("sampled_reverse_kl", "topk_reverse_kl")]
         return (*(["the policy gradient"] if self.has_policy else []), *lacking)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where `beta` and the loss do not match."""
+        if self.beta is None:
+            return
+        if self.loss_type != "jsd":
+            rule = f"beta weighs the mixture of jsd; loss_type {self.loss_type} has none"
+            fix = "remove opd.beta, or set opd.loss_type: jsd"
+            yield Problem(path="beta", value=self.beta, rule=rule, fix=fix)
+        elif not 0 < self.beta < 1:
+            yield Problem(path="beta", value=self.beta, rule="jsd needs 0 < beta < 1", fix="use 0.5, or remove the key")
 
 
 MESSAGES = "messages"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from opd.config.errors import Problem
 
 NUM_HASH_CHARS = 6
 
@@ -57,6 +59,10 @@ class Section(BaseModel):
     """A group of keys: unknown keys refused, no coercion between types, immutable, finite numbers only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between the section's own keys, under paths that begin in the section."""
+        return iter(())
 
 
 def _as_tuple(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from pydantic_core import PydanticUndefined
 
 from opd.config.base import FILE_KINDS, KINDS, Kind, Section, joined
-from opd.config.expressions import evaluate, parse
 from opd.config.tree import MISSING, field_at, get_path, set_path, strip_optional
 
 _T = TypeVar("_T")
@@ -77,8 +76,7 @@ class Lookup:
 class Default:
     """One computed default: `value(lookup)` for the kinds that have the path, `says` for people.
 
-    `text` is the value as an expression, where the charts need it too. `beside` is a key of the same section without
-    which there is no default.
+    `beside` is a key of the same section without which there is no default.
     """
 
     path: str
@@ -86,7 +84,6 @@ class Default:
     value: Callable[[Lookup], Any]
     says: str
     by_kind: dict[Kind, Any] | None = None
-    text: str = ""
     beside: str = ""
 
 
@@ -97,12 +94,8 @@ def _per_kind(path: str, **values: Any) -> Default:
 
 
 def _per_device(path: str, cuda: Any, cpu: Any, kinds: tuple[Kind, ...] = RUNS) -> Default:
-    says, text = f"cuda: {cuda}, cpu: {cpu}".lower(), f"{cpu!r} if device == 'cpu' else {cuda!r}"
-    return Default(path, kinds, lambda look: cuda if look.on_gpu else cpu, says, text=text)
-
-
-def _expression(path: str, text: str, says: str, *, beside: str = "") -> Default:
-    return Default(path, RUNS, lambda look: evaluate(parse(text), look.typed), says, text=text, beside=beside)
+    says = f"cuda: {cuda}, cpu: {cpu}".lower()
+    return Default(path, kinds, lambda look: cuda if look.on_gpu else cpu, says)
 
 
 def _per_recipe(path: str, grpo: Any, native: Any, no_kl: Any) -> Default:
@@ -242,8 +235,8 @@ DEFAULTS: tuple[Default, ...] = (
         "the kind's (and recipe's or variant's) validation sets below data.dir; passrate: data.train",
     ),
     Default("data.train", SAMPLES, _train_files, "the kind's training file below data.dir; eval: data.val"),
-    _expression("data.split.of", "2", "2, where there is a `part`", beside="part"),
-    _expression("data.split.seed", "42", "42, where there is a `part`", beside="part"),
+    Default("data.split.of", RUNS, lambda look: 2, "2, where there is a `part`", beside="part"),
+    Default("data.split.seed", RUNS, lambda look: 42, "42, where there is a `part`", beside="part"),
     _per_device("data.num_workers", 8, 0),
     _per_device("rollout.name", "vllm", "cpu", SAMPLES),
     _per_kind("rollout.num_samples", grpo=8, opd=1, opd_agent=1, eval=8, passrate=8),
@@ -261,12 +254,18 @@ DEFAULTS: tuple[Default, ...] = (
     _per_kind("eval.save_generations", eval=True, passrate=False),
     _per_kind("actor.ppo_mini_batch_size", grpo=128, opd=64, opd_agent=64, sft=64, eval=16, passrate=16),
     _per_kind("actor.ppo_micro_batch_size_per_gpu", grpo=4, opd=4, opd_agent=4, sft=4, eval=2, passrate=2),
-    _expression(
+    Default(
         "actor.log_prob_micro_batch_size_per_gpu",
-        "actor.ppo_micro_batch_size_per_gpu",
+        RUNS,
+        lambda look: look.get("actor.ppo_micro_batch_size_per_gpu", int),
         "actor.ppo_micro_batch_size_per_gpu",
     ),
-    _expression("actor.use_dynamic_bsz", 'kind == "grpo" and recipe == "grpo"', "true for the recipe grpo, else false"),
+    Default(
+        "actor.use_dynamic_bsz",
+        RUNS,
+        lambda look: look.kind == "grpo" and look.get("recipe", str) == "grpo",
+        "true for the recipe grpo, else false",
+    ),
     Default("actor.ppo_max_token_len_per_gpu", RUNS, lambda look: 2 * look.row_length, "2 x (prompt + response)"),
     Default(
         "actor.log_prob_max_token_len_per_gpu",

@@ -44,22 +44,84 @@ class RunSpec(BaseSpec):
     device: Literal["cuda", "cpu"] = Field(default="cuda", description="Device of trainer and rollout.")
     model: Model = Field(description="The student, or the model that is trained or evaluated.")
     data: Data = Field(description="Prompts, lengths, batch size.")
+    actor: Update
+    trainer: RunTrainer = Field(description="Resources and logging.")
+
+    @property
+    def trains(self) -> bool:
+        """True for a kind that trains."""
+        return True
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of the longest row."""
+        return self.data.max_prompt_length + self.data.max_response_length
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the run."""
+        return self.trainer.nnodes * self.trainer.gpus_per_node
+
+    @property
+    def num_sharing(self) -> int:
+        """Ranks that share a sequence."""
+        return self.actor.ulysses_sequence_parallel_size
+
+    @property
+    def num_groups(self) -> int:
+        """Data-parallel ranks."""
+        return max(1, self.num_ranks // self.num_sharing)
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of a prompt in training."""
+        return 1
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a step."""
+        return self.data.train_batch_size * self.num_samples
+
+    @property
+    def is_packed(self) -> bool:
+        """True where work and memory go with the tokens: a GPU, no padding, attention without a matrix of all tokens by all."""
+        packs = self.model.attn_implementation in ("varlen", "flash_attention_2")
+        return self.device == "cuda" and self.actor.use_remove_padding and packs
+
+    @property
+    def reads_by_actor(self) -> bool:
+        """True where actor.log_prob_* cut a forward without a gradient."""
+        return True
+
+    @property
+    def update_by_actor(self) -> bool:
+        """True where actor.ppo_* cut an update."""
+        return True
 
 
 class SamplingSpec(RunSpec):
     """What every kind has whose model answers prompts."""
 
     rollout: Rollout = Field(description="How responses are sampled.")
-    actor: Update
     reward: Reward = Field(description="The function that scores a response.")
-    trainer: RunTrainer = Field(description="Resources and logging.")
     overrides: RawOverrides = ()
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of a prompt in training."""
+        return self.rollout.num_samples
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Under the schedule carry: answers that are generated at once, and the largest age of their tokens in updates."""
+        rows, rollout = self.step_rows, self.rollout
+        in_flight = 2 * rows if rollout.in_flight is None else rollout.in_flight
+        return in_flight, 8 * -(-in_flight // rows) if rollout.max_age is None else rollout.max_age
 
 
 class SftSpec(RunSpec):
     """Supervised fine-tuning: cross-entropy on given answers. Nothing is sampled or scored."""
 
-    actor: Update
     trainer: Trainer = Field(description="Length and rhythm, resources, logging.")
     overrides: RawOverrides = ()
     kind: Literal["sft"] = Field(description="Kind of experiment.")
@@ -102,6 +164,16 @@ class DistillationSpec(SamplingSpec):
         return {f"teachers.{name}": self.teachers[name] for name in sorted(self.teachers)}
 
     @property
+    def reads_by_actor(self) -> bool:
+        """True where actor.log_prob_* cut a forward without a gradient; else opd.read_tokens or the memory plan does."""
+        return self.opd.read_tokens is None and not self.is_packed
+
+    @property
+    def update_by_actor(self) -> bool:
+        """True where actor.ppo_* cut an update; else opd.train_tokens or the memory plan does."""
+        return self.opd.train_tokens is None and not self.is_packed
+
+    @property
     def routed(self) -> tuple[str, ...]:
         """The names of several teachers that some value of the column leads to, in order."""
         return tuple(name for name in sorted(self.teachers) if name in self.route.names)
@@ -137,6 +209,12 @@ class EvalSpec(SamplingSpec):
 
     kind: Literal["eval"] = Field(description="Kind of experiment.")
     eval: Eval = Field(description="What the evaluation asks.")
+
+    @property
+    def trains(self) -> bool:
+        """True for a kind that trains."""
+        return False
+
     agent: Agent | None = Field(default=None, description="Multi-turn rollouts with tools; unset: single answers.")
 
 

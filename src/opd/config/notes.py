@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from opd.config.defaults import DEFAULTS, Lookup
 from opd.config.kinds import BaseSpec, DistillationSpec, EvalSpec
-from opd.config.rules.terms import UPDATE_BY_ACTOR, UPDATE_SIZES, carried_sizes, holds
+
+_UPDATE_SIZES = ("actor.ppo_micro_batch_size_per_gpu", "actor.ppo_max_token_len_per_gpu")
 
 
 def _unread_sizes(spec: DistillationSpec) -> list[str]:
     """Keys of a micro-batch's size that are not their defaults although the update does not read them."""
-    if holds(UPDATE_BY_ACTOR, spec):
+    if spec.update_by_actor:
         return []
     look = Lookup(spec.kind, type(spec), spec.model_dump())
-    sizes = [default for default in DEFAULTS if default.path in UPDATE_SIZES]
+    sizes = [default for default in DEFAULTS if default.path in _UPDATE_SIZES]
     return [default.path for default in sizes if default.value(look) != look.typed(default.path)]
 
 
@@ -37,7 +38,7 @@ def notes(spec: BaseSpec) -> list[str]:
         ]
         if spec.rollout.schedule == "carry":
             num_servers = spec.trainer.nnodes * spec.trainer.gpus_per_node // spec.rollout.tensor_parallel_size
-            of_each = -(-carried_sizes(spec)[0] // num_servers)
+            of_each = -(-spec.carried[0] // num_servers)
             if of_each > (num_decoded := spec.rollout.max_num_seqs):
                 out.append(
                     f"rollout.max_num_seqs {num_decoded}: a rollout server has {of_each} responses in flight (rollout.in_flight) and decodes "

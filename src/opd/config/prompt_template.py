@@ -37,6 +37,11 @@ def column_names(template: str) -> list[str]:
     return list(dict.fromkeys(name for _, name in _parts(template) if name is not None and name != PROMPT))
 
 
+def has_names(template: str) -> bool:
+    """Return True for a template that differs between rows."""
+    return any(name is not None for _, name in _parts(template))
+
+
 def checked(template: str) -> str:
     """The template as it is; `ValueError` where it is none."""
     _parts(template)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -20,7 +21,8 @@ from opd.config.base import (
     Text,
     TopK,
 )
-from opd.config.prompt_template import checked
+from opd.config.errors import Problem
+from opd.config.prompt_template import checked, has_names
 
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
@@ -79,6 +81,17 @@ class Teacher(Section):
         "again and again; 0: it stays what it was at the start.",
     )
 
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong with a prompt of the teacher's own."""
+        if self.prompt is not None and not has_names(self.prompt):
+            rule = "no name stands in braces in it, so the teacher would read the same text in the place of every row's question"
+            fix = "write {prompt}, which is the row's last user message, or {COLUMN} of data.train, or remove the key"
+            yield Problem(path="prompt", value=self.prompt, rule=rule, fix=fix)
+        if self.max_prompt_length is not None and self.prompt is None:
+            rule = "this teacher has no `prompt` of its own, and reads the student's prompts, whose length is data.max_prompt_length"
+            fix = "give it a prompt, or remove the key"
+            yield Problem(path="max_prompt_length", value=self.max_prompt_length, rule=rule, fix=fix)
+
 
 class Route(Section):
     """Which of several teachers reads a row."""
@@ -103,6 +116,12 @@ class Route(Section):
         """Every teacher that some value leads to."""
         return {*self.to.values()} if self.all is None else {self.all}
 
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where rows are routed in two ways."""
+        if self.all is not None and self.to:
+            rule = "one reads every row, or each row has its own by route.to"
+            yield Problem(path="all", value=self.all, rule=rule, fix="remove route.all or route.to")
+
 
 class Split(Section):
     """One of several seeded parts of the training prompts."""
@@ -122,6 +141,21 @@ class Split(Section):
         assert self.of is not None
         assert self.seed is not None
         return self.of, self.seed
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for parts that are not used, and for a part that does not exist."""
+        for key, value in (("of", self.of), ("seed", self.seed)) if self.part is None else ():
+            if value is not None:
+                rule = (
+                    "it says what the parts are, and no data.split.part says which of them is used: all rows would be"
+                )
+                fix = f"set data.split.part to 1, 2 and so on, or remove data.split.{key}"
+                yield Problem(path=key, value=value, rule=rule, fix=fix)
+        if self.part is not None and self.of is not None and self.part > self.of:
+            rule = f"there are {self.of} parts (data.split.of), counted from 1"
+            yield Problem(
+                path="part", value=self.part, rule=rule, fix=f"use at most {self.of}, or a larger data.split.of"
+            )
 
 
 class Data(Section):
@@ -155,6 +189,16 @@ class Data(Section):
     train_ratio: Probability = Field(
         default=0.8, description="Recorded only: the share in the train file that `opd.data`'s commands were given."
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where prompts would lose their beginning."""
+        if not self.filter_overlong and self.truncation == "left":
+            rule = (
+                "left truncation would cut the system prompt and the instruction first, so it is refused: an overlong prompt is "
+                "dropped and counted, or is an error"
+            )
+            fix = "set data.filter_overlong: true, or data.truncation: error"
+            yield Problem(path="truncation", value=self.truncation, rule=rule, fix=fix)
 
 
 class Validation(Section):
@@ -227,6 +271,14 @@ class Reward(Section):
     timeout_s: float = Field(
         default=10.0, gt=0, description="Seconds one answer may take before it scores as a wrong one."
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where function and file do not match."""
+        if self.function == "custom" and self.path is None:
+            yield Problem(path="path", rule="a custom reward function needs its file", fix="set reward.path: FILE.py")
+        if self.function != "custom" and self.path is not None:
+            fix = "set reward.function: custom, or remove reward.path"
+            yield Problem(path="function", value=self.function, rule="reward.path belongs to function custom", fix=fix)
 
 
 class Agent(Section):

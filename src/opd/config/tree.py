@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from opd.config.base import Section
 
@@ -32,6 +33,30 @@ def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
         tree = child
     tree[last] = value
     return True
+
+
+def value_at(section: Any, path: str) -> Any:
+    """Return a validated section's value at a dotted path as plain data; None for a key that it does not have."""
+    for key in path.split("."):
+        if isinstance(section, tuple | list):
+            section = section[int(key)]
+        else:
+            section = section.get(key) if isinstance(section, dict) else getattr(section, key, None)
+    return to_jsonable_python(section)
+
+
+def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """Yield a section and every section in it, each with its path in a file."""
+    yield path, section
+    for name, field in type(section).model_fields.items():
+        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
+        items = [(here, value)]
+        if isinstance(value, dict | tuple):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            items = [(f"{here}.{key}", item) for key, item in pairs]
+        for where, item in items:
+            if isinstance(item, Section):
+                yield from sections(item, where)
 
 
 def drop_path(tree: dict[str, Any], path: str) -> None:

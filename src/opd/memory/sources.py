@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from opd.config import OpdAgentSpec, OpdSpec, SftSpec
-from opd.config.rules.terms import PACKED_ATTENTION
 from opd.memory.job import GIB, Job, Wish
 from opd.memory.shapes import ModelShape
 
@@ -42,7 +41,7 @@ def job_from_spec(
         return _without_teacher(spec, student, num_samples=1, device_bytes=device_bytes)
     teachers = list(spec.named_teachers.values())
     widths = [ENTRY_BYTES[teacher.dtype] for teacher in teachers]
-    actor, on_gpu, is_packed = spec.actor, spec.device == "cuda", _is_packed(spec)
+    actor, on_gpu, is_packed = spec.actor, spec.device == "cuda", spec.is_packed
     prompts = [teacher.max_prompt_length or spec.data.max_prompt_length for teacher in teachers]
     teacher_row_tokens = max(prompts) + spec.data.max_response_length
     checkpointing = _wish(actor.gradient_checkpointing)
@@ -149,24 +148,14 @@ def _adapter_params(spec: PlannedSpec, student: ModelShape) -> int | None:
     return None if lora is None else student.adapter_params(lora.rank, lora.target_modules)
 
 
-def _is_packed(spec: OpdSpec | OpdAgentSpec) -> bool:
-    """Whether work and memory go with the tokens on a GPU: no padding, and attention without a matrix of all tokens by all.
-
-    Only then is a forward of many tokens as cheap as the plan takes it for, and what a layer keeps known.
-    """
-    return (
-        spec.device == "cuda" and spec.actor.use_remove_padding and spec.model.attn_implementation in PACKED_ATTENTION
-    )
-
-
 def most_read_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
     """Tokens of one forward without a gradient on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.read_tokens or (MOST_READ_TOKENS if _is_packed(spec) else None)
+    return spec.opd.read_tokens or (MOST_READ_TOKENS if spec.is_packed else None)
 
 
 def most_train_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
     """Tokens of one micro-batch of the student on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.train_tokens or (MOST_TRAIN_TOKENS if _is_packed(spec) else None)
+    return spec.opd.train_tokens or (MOST_TRAIN_TOKENS if spec.is_packed else None)
 
 
 def _score_tokens(spec: OpdSpec | OpdAgentSpec, rows: int, row_tokens: int) -> int:

@@ -17,3 +17,22 @@
 
 A launcher opens `run.Run`; its trainer writes through it, or from another process through `writer.RunWriter`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opd.store.base import Store
+
+
+def clear_fatal(store: Store, run: str) -> bool:
+    """Let a run of a store be started again after fatal.json; return True if there was one.
+
+    Args:
+        store: the store that holds the runs.
+        run: the run's name.
+    """
+    from opd.runs import result
+
+    return result.clear_fatal(store.child(run))

@@ -52,7 +52,9 @@ class RunWriter:
     Only one process may log metrics of an attempt. `metrics` rows reach the store within the flush interval.
     """
 
-    def __init__(self, handle: RunHandle, *, renew: Callable[[], None] | None = None):
+    def __init__(
+        self, handle: RunHandle, *, renew: Callable[[], None] | None = None, end: Callable[[], None] | None = None
+    ):
         self.handle = handle
         self.local = LocalStore(Path(handle.local_dir), policy=handle.policy)
         self.remote = open_store(handle.store_url, policy=handle.policy) if handle.store_url else None
@@ -71,7 +73,7 @@ class RunWriter:
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
         beat = renew or (lambda: check_owner(impatient, handle.attempt, handle.token))
         self._watch = Watch(
-            beat=beat, interval_s=handle.check_interval_s, term_s=BEATS_PER_LEASE * handle.check_interval_s
+            beat=beat, interval_s=handle.check_interval_s, term_s=BEATS_PER_LEASE * handle.check_interval_s, end=end
         )
         self._mirrored: set[str] = set()
 

@@ -15,9 +15,9 @@ from torch import nn
 
 from opd.errors import Unfit
 from opd.losses import DivergenceKind, DivergenceOutput
-from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.entropy import chunk_rows, next_token_entropy
 from opd.losses.fused import StorageMemory, head_divergence
+from opd.losses.hopper.plan import LogitsPrecision
 from opd.losses.policy import PolicyTerm, token_log_probs
 from opd.losses.unshared import unshared_mass
 from opd.worker.teacher_cache import Fetch

@@ -1,4 +1,4 @@
-"""Says what a key of the experiment file is, from the schema and the tables of rules, variables and verl's keys."""
+"""Says what a key of the experiment file is, from the schema and the tables of variables and verl's keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from functools import cache
 from typing import Any
 
 from opd.config import FILE_KINDS, SPEC_CLASSES, VARIABLES, Kind
-from opd.config.cluster.rules import RULES as CLUSTER_RULES
 from opd.config.defaults import DEFAULTS
 from opd.config.errors import nearest
 from opd.config.keys import Key, cluster_keys, spec_keys
-from opd.config.rule import Rule, keys_read
-from opd.config.rules import RULES
-from opd.config.rules.store import STORE
-from opd.config.rules.terms import SIZES
 from opd.config.tree import field_at
 from opd.config.verl_keys import VERL_KEYS
 from opdctl.errors import usage_error
@@ -111,7 +106,6 @@ def _whole(key: Key, width: int) -> Iterator[str]:
         ("variable", ", ".join(item.name for item in VARIABLES if item.path == path)),
         ("in verl", ", ".join(theirs for theirs, ours in VERL_KEYS if ours == path)),
         ("example", example(key)),
-        *(("rule", text) for text in dict.fromkeys(map(_told, _rules(path)))),
     ]
     yield path
     for name, text in rows:
@@ -138,22 +132,6 @@ def _searched(key: Key) -> str:
     others = [item.name for item in VARIABLES if item.path == key.path]
     others += [theirs for theirs, ours in VERL_KEYS if ours == key.path]
     return " ".join([key.path, key.says, *others]).lower()
-
-
-def _rules(path: str) -> list[Rule]:
-    """The rules that name the key, then those that read it."""
-    rules = (*STORE, *RULES, *CLUSTER_RULES)
-    about = [rule for rule in rules if rule.key.partition(".{")[0] == path]
-    return about + [rule for rule in rules if rule not in about and path in keys_read(rule.when, SIZES)]
-
-
-def _told(rule: Rule) -> str:
-    return f"{_plain(rule.key)}: {_plain(rule.rule)}; {_plain(rule.fix)}"
-
-
-def _plain(message: str) -> str:
-    """A rule's text with what it fills in as `<key>`."""
-    return re.sub(r"\{\{|\}\}", lambda match: match[0][0], re.sub(r"(?<!\{)\{([^{}]+)\}(?!\})", r"<\1>", message))
 
 
 def example(key: Key) -> str:

@@ -14,11 +14,10 @@ import typer
 
 from opd.config import SpecError
 from opd.config.cluster.pods import Gpu
-from opd.config.cluster.rules import RULES, load_cluster, names
+from opd.config.cluster.rules import image_problems, load_cluster
 from opd.config.keys import Key
 from opd.config.load import SITE_KEYS
 from opd.config.quantity import number
-from opd.config.rule import broken
 from opd.config.tree import set_path
 from opdctl.chart.values import load_experiments
 from opdctl.console import fail, note
@@ -224,10 +223,9 @@ def check(site: str, experiment: str) -> None:
         except SpecError as error:
             raise SpecError(error.problems, origin="these answers") from None
     tree = found.values.get("cluster", {})
-    if "image" in tree:  # the charts' own rules about images
-        about = [rule for rule in RULES if rule.chart_only and rule.key == "cluster.image.ref"]
-        if problems := list(broken(about, names(load_cluster(tree, found.spec), found.spec))):
-            raise SpecError(problems, origin="these answers")
+    problems = list(image_problems(load_cluster(tree, found.spec))) if "image" in tree else []
+    if problems:
+        raise SpecError(problems, origin="these answers")
 
 
 def secret_commands(site: Mapping[str, Any], namespace: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from opd.config.base import Count, Natural
 from opd.config.cluster.base import ClusterSection, LabelValue, PositiveSeconds, Seconds
+from opd.config.errors import Problem
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -18,6 +20,13 @@ class Ttl(ClusterSection):
     workers_seconds: Seconds = Field(description="Until the workers (and their GPUs) go.")
     cluster_seconds: Seconds = Field(description="Until the head goes, and with it the dashboard.")
     self_seconds: Seconds = Field(description="Until the RayJob goes, and with it the submitter's log.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where a later stage ends before an earlier one."""
+        if not self.workers_seconds <= self.cluster_seconds <= self.self_seconds:
+            rule = "KubeRay demands workersSeconds <= clusterSeconds <= selfSeconds"
+            value = self.model_dump(by_alias=True)
+            yield Problem(path="", value=value, rule=rule, fix="let each stage last at least as long as the one before")
 
 
 def _ttl(workers: int, cluster: int, self_: int) -> Ttl:
@@ -56,6 +65,13 @@ class Deadlines(ClusterSection):
     pre_running_seconds: PositiveSeconds | None = Field(
         default=None, description="KubeRay gives up if the job is not submitted by then."
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where one deadline is missing."""
+        if (self.active_seconds is None) != (self.pre_running_seconds is None):
+            rule = "the trainer finds the time to save from both deadlines: give both or none"
+            value = self.model_dump(by_alias=True, exclude_none=True)
+            yield Problem(path="", value=value, rule=rule, fix="set activeSeconds and preRunningSeconds")
 
 
 class Stop(ClusterSection):
@@ -124,6 +140,16 @@ class NetworkPolicy(ClusterSection):
         default=(Egress(ports=(443,)),),
         description="Store, hub and trackers; the cluster's DNS and the server of `store.endpoint` are always allowed.",
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where nothing keeps other pods away."""
+        if not self.enabled and not self.accept_open_network:
+            rule = (
+                "Ray's token does not guard the ports on which verl, TransferQueue and torch exchange pickled objects: without a "
+                "policy every pod that reaches them runs code in the run"
+            )
+            fix = "leave it true; or, where something else keeps other pods away, set cluster.networkPolicy.acceptOpenNetwork: true"
+            yield Problem(path="enabled", value=False, rule=rule, fix=fix)
 
 
 class ApiServer(ClusterSection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ from opd.config.cluster.base import (
     Quantity,
     Resources,
 )
+from opd.config.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ class ServiceAccount(ClusterSection):
         description="Workload identity that the account has, where no annotation here says it: opens the address that "
         "hands out credentials (gke, eks-pod-identity), labels the Ray pods (azure). IRSA needs none.",
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for annotations of an account that is not the run's own."""
+        if self.name is not None and self.annotations:
+            rule = f"they are for the run's own account; {self.name} is another's"
+            fix = "annotate that account itself, or remove cluster.serviceAccount.name"
+            yield Problem(path="annotations", value=self.annotations, rule=rule, fix=fix)
 
 
 ImageRef = Annotated[Text, Field(pattern=r"^\S+$")]
@@ -128,6 +137,13 @@ class RayPods(Pods):
     shm_gib: Gib = Field(description="Size of /dev/shm; what is used of it counts against the memory limit.")
     scratch_size: Quantity = Field(default="50Gi", description="Size limit of /tmp: Ray's logs and spilled objects.")
 
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where Ray's object store does not fit."""
+        if self.object_store_gib > self.shm_gib:
+            rule = f"Ray's object store is in /dev/shm, which has {self.shm_gib:g} GiB"
+            fix = "raise shmGib of these pods, or lower objectStoreGib"
+            yield Problem(path="objectStoreGib", value=self.object_store_gib, rule=rule, fix=fix)
+
 
 def ray_pods(*, object_store_gib: float, shm_gib: float) -> RayPods:
     """A group with what it needs."""
@@ -171,6 +187,12 @@ class Rdma(ClusterSection):
         "namespace of manifests/cluster/overlays/rdma; nodes with an unlimited memlock do not need it.",
     )
 
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for the capability without the devices."""
+        if self.ipc_lock and not self.enabled:
+            fix = "set cluster.rdma.enabled: true, or remove ipcLock"
+            yield Problem(path="ipcLock", value=True, rule="the capability is for RDMA only", fix=fix)
+
 
 class PodSecurity(ClusterSection):
     """User and groups of every pod; the rest of Pod Security `restricted` is fixed."""
@@ -207,3 +229,9 @@ class EnvVar(ClusterSection):
     name: EnvName = Field(description="Name.")
     value: str | None = Field(default=None, description="Plain value.")
     value_from: KubeObject | None = Field(default=None, description="Reference, as in a Kubernetes container.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where the variable has two values, or none."""
+        if (self.value is None) == (self.value_from is None):
+            rule = "a variable has either a value or a valueFrom"
+            yield Problem(path="", value=self.name, rule=rule, fix="keep one of the two")

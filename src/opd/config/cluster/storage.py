@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from opd.config.base import Text
 from opd.config.cluster.base import AbsolutePath, ClusterSection, ObjectName, Quantity
+from opd.config.errors import Problem
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -29,6 +31,12 @@ class Checkpoints(ClusterSection):
     ephemeral: bool = Field(
         default=False, description="No claim: each pod has its own empty folder, and only the store keeps results."
     )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem for a claim that nothing mounts."""
+        if self.ephemeral and self.claim is not None:
+            rule = "an ephemeral run has no claim"
+            yield Problem(path="claim", value=self.claim, rule=rule, fix="remove claim, or ephemeral")
 
 
 class Cache(ClusterSection):
@@ -55,6 +63,16 @@ class ToolDatabase(ClusterSection):
     url: Text | None = Field(default=None, description="Or: a file or tar archive, fetched once per pod and verified.")
     sha256: Sha256 | None = Field(default=None, description="SHA-256 of what `url` names.")
     size: Quantity = Field(default="5Gi", description="Size limit of the fetched copy.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield a problem where the database has two sources, or no checksum."""
+        if self.claim is not None and self.url is not None:
+            yield Problem(
+                path="", value=self.url, rule="the tool database comes from one place", fix="keep claim or url"
+            )
+        if (self.url is None) != (self.sha256 is None):
+            rule = "a fetched database is verified: url and sha256 belong together"
+            yield Problem(path="sha256", value=self.sha256, rule=rule, fix="give both")
 
 
 class SecretKey(ClusterSection):
