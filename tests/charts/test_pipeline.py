@@ -145,23 +145,3 @@ BROKEN = [
     {"overrides": ["actor_rollout_ref.model.lora_rank=8"]},
     {"data": {"truncation": "left", "filter_overlong": False}},
 ]
-
-
-@pytest.mark.parametrize("change", BROKEN, ids=str)
-def test_a_rule_that_a_stage_breaks_is_refused_under_its_name_in_the_words_of_the_tool(change):
-    tree = pipeline(good=SFT, bad=sized(OPD, **change))
-    with pytest.raises(SpecError) as caught:
-        stages_of(parse_tree(tree).spec)
-    message = refusal("pipeline", tree, experiment="")
-    said = [line.strip() for problem in caught.value.problems for line in (problem.path, f"rule:  {problem.rule}")]
-    assert "  stages.bad." in message
-    assert any(path in message and rule in message for path, rule in zip(said[::2], said[1::2], strict=True)), message
-
-
-def test_a_mistyped_store_is_refused_once_in_the_words_of_the_tool():
-    tree = {**pipeline(a=OPD), "store": {"url": "s3:/bucket/x"}}
-    with pytest.raises(SpecError) as caught:
-        parse_tree(tree)
-    [problem] = caught.value.problems
-    message = refusal("pipeline", tree, experiment="")
-    assert "\n".join(f"  {line}" for line in problem.lines()) in message

@@ -106,12 +106,6 @@ def test_retries_and_deadlines_reach_kuberay_and_the_trainer():
     assert env["OPD_PRE_RUNNING_DEADLINE_SECONDS"] == "600"
 
 
-def test_a_deadline_that_leaves_no_time_to_train_is_refused():
-    message = refusal("opd", {"cluster": {"deadlines": {"activeSeconds": 900, "preRunningSeconds": 600}}})
-    assert "cluster.deadlines.activeSeconds" in message
-    assert "more than 900" in message  # 600 s before the job runs and 300 s to save
-
-
 def test_a_mode_that_the_crd_would_let_through_is_refused():
     assert "'K8sJobMode', 'HTTPMode'" in refusal("opd", {"cluster": {"submissionMode": "Bogus"}})
 

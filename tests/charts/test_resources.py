@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from tests.charts.helm import head, rayjob, refusal, worker
+from tests.charts.helm import head, rayjob, worker
 from tests.minimal import MINIMAL
 
-from opd.config import FILE_KINDS, SpecError, parse_tree
+from opd.config import FILE_KINDS, parse_tree
 from opd.config.cluster.rules import load_cluster, resources
 from opd.config.needs import needs
 
@@ -69,41 +69,8 @@ def test_what_is_given_stands_and_the_rest_follows_it_in_helm_and_tool_alike(giv
     assert (requests, limits) == (mine[0] | gpus, mine[1] | gpus)
 
 
-def test_one_cpu_less_than_ray_sets_aside_is_refused_with_the_number_and_its_parts():
-    needed = needs(parse_tree(OPD).spec).worker.cpus
-    assert needed == 8 * 3 + 2 + 1
-    enough = {"cluster": {"worker": {"requests": {"cpu": f"{needed - 1}500m"}}}}  # KubeRay rounds up
-    assert rayjob("opd", OPD, enough, experiment="")
-    for given in ({"requests": {"cpu": needed - 1}}, {"requests": {"cpu": 2}, "limits": {"cpu": needed - 1}}):
-        message = both_refuse(OPD, {"worker": given})
-        assert f"needs {needed} (ranks 24, queue storage units 2, queue controllers 1)" in message
-        assert f"use at least {needed}, or remove the key" in message
-
-
 def test_the_cores_of_a_run_on_the_cpu_are_free_since_its_slots_are_the_chart_s():
     tree = {**OPD, "device": "cpu", "trainer": {"gpus_per_node": 4}}
     spec = rayjob("opd", tree, {"cluster": {"worker": {"requests": {"cpu": "500m"}}}}, experiment="")
     [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
     assert group["rayStartParams"]["num-cpus"] == str(4 * 3 + 1 + 1)
-
-
-def test_a_volume_for_one_node_is_refused_where_several_mount_it():
-    two = {**OPD, "trainer": {"nnodes": 2}}
-    own = {"checkpoints": {"accessMode": "ReadWriteOnce"}}
-    assert "trainer.nnodes is 2" in both_refuse(two, own)
-    assert rayjob("opd", OPD, {"cluster": own}, experiment="")
-    for other in ({"claim": "there"}, {"ephemeral": True}):
-        layer = {"cluster": {"checkpoints": {**own["checkpoints"], **other}}, "store": {"url": "s3://b/x"}}
-        assert rayjob("opd", two, layer, experiment="")
-
-
-def both_refuse(tree, cluster):
-    """Helm's message; the tool's has the same key, rule and fix."""
-    message = refusal("opd", tree, {"cluster": cluster}, experiment="")
-    with pytest.raises(SpecError) as caught:
-        load_cluster(cluster, parse_tree(tree).spec)
-    for problem in caught.value.problems if "schema" not in message else ():
-        assert problem.path in message
-        assert problem.rule in message
-        assert problem.fix in message
-    return message

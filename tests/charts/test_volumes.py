@@ -40,15 +40,6 @@ def test_an_existing_claim_is_used_and_none_is_made():
     assert volumes(one(trees, "RayJob")["spec"])["checkpoints"]["persistentVolumeClaim"]["claimName"] == "mine"
 
 
-def test_an_ephemeral_run_needs_an_object_store():
-    ephemeral = {"cluster": {"checkpoints": {"ephemeral": True}}}
-    for url in ("outputs/store", "/data/store", "file:///data"):
-        assert "store.url" in refusal("opd", ephemeral, {"store": {"url": url}})
-    trees = objects("opd", ephemeral, {"store": {"url": "s3://b/x"}})
-    assert "PersistentVolumeClaim" not in {tree["kind"] for tree in trees}
-    assert volumes(one(trees, "RayJob")["spec"])["checkpoints"]["emptyDir"] == {}
-
-
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_relative_paths_of_the_spec_lie_on_the_run_s_volume(kind):
     for role, pod in pod_templates(objects(kind)):
@@ -123,9 +114,6 @@ def test_the_tool_database_can_be_fetched_and_verified_once_per_pod_instead():
 @pytest.mark.parametrize(
     ("database", "path", "expected"),
     [
-        ({"url": "s3://b/x"}, "/databases/x", "url and sha256 belong together"),
-        ({"claim": "a", "url": "s3://b/x", "sha256": "0" * 64}, "/databases/x", "comes from one place"),
-        ({"claim": "a"}, "databases/x", "absolute path"),
         ({}, "/databases/x", "no volume is mounted there"),
     ],
 )

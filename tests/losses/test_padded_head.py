@@ -23,7 +23,7 @@ def padded_gradient(entries: int) -> torch.Tensor:
 def test_products_are_those_of_the_head_as_it_is(entries):
     weight, hidden, gradient = normal(entries, 24), normal(5, 24), padded_gradient(entries)
     head = PaddedHead(weight)
-    logits = head.logits(hidden, torch.float64)
+    logits = head.logits(hidden, torch.empty(5, padded_entries(entries), dtype=torch.float64))
     torch.testing.assert_close(logits[:, :entries], hidden @ weight.T)
     assert torch.isneginf(logits[:, entries:]).all()
     out = torch.full((5, 24), torch.nan, dtype=torch.float64)
@@ -34,7 +34,7 @@ def test_products_are_those_of_the_head_as_it_is(entries):
 def test_every_product_runs_over_a_rounded_number_of_entries(entries):
     head = PaddedHead(normal(entries, 24))
     with ProductSizes() as products:
-        head.logits(normal(8, 24), torch.float64)
+        head.logits(normal(8, 24), torch.empty(8, padded_entries(entries), dtype=torch.float64))
         head.hidden_gradient(torch.zeros(8, padded_entries(entries), dtype=torch.float64), normal(8, 24))
     assert all(size % ENTRY_MULTIPLE == 0 for size in products.sizes - {8, 24})
 
@@ -43,7 +43,8 @@ def test_what_a_head_holds_behind_its_entries_is_never_read():
     weight = normal(128, 24)
     weight[101:] = torch.nan
     head = PaddedHead(weight[:101])
-    assert torch.isfinite(head.logits(normal(5, 24), torch.float64)[:, :101]).all()
+    logits = head.logits(normal(5, 24), torch.empty(5, padded_entries(101), dtype=torch.float64))
+    assert torch.isfinite(logits[:, :101]).all()
     assert torch.isfinite(head.hidden_gradient(padded_gradient(101), normal(5, 24))).all()
 
 
@@ -51,4 +52,6 @@ def test_the_head_is_not_copied():
     weight = normal(1271, 24)
     hidden, head = normal(5, 24), PaddedHead(weight)
     weight[0] = 0.0
-    assert torch.count_nonzero(head.logits(hidden, torch.float64)[:, 0]) == 0
+    assert (
+        torch.count_nonzero(head.logits(hidden, torch.empty(5, padded_entries(1271), dtype=torch.float64))[:, 0]) == 0
+    )

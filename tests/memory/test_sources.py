@@ -9,13 +9,11 @@ from tests.memory.jobs import STUDENT, TEACHER
 from tests.minimal import MINIMAL
 
 from opd.config import parse_tree
-from opd.config.rules.terms import IS_PACKED, READS_BY_ACTOR, UPDATE_BY_ACTOR, holds
 from opd.config.sections import Attention
 from opd.memory.shapes import ModelShape
 from opd.memory.sources import (
     MOST_READ_TOKENS,
     MOST_TRAIN_TOKENS,
-    _is_packed,
     job_from_spec,
     most_read_tokens,
     most_train_tokens,
@@ -106,7 +104,7 @@ def test_padded_rows_and_attention_by_a_matrix_keep_their_micro_batches_and_are_
 @pytest.mark.parametrize("attention", get_args(Attention))
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention):
-    # The charts have the rules' words alone. Specs that other rules refuse are among these.
+    # Specs that rules refuse are among these.
     spec = parse_tree(MINIMAL["opd"]).spec
     for without_padding, read, train in itertools.product([True, False], [None, 2048], [None, 4096]):
         changes = {
@@ -117,9 +115,8 @@ def test_the_plan_and_the_rules_agree_about_who_cuts_a_forward(device, attention
         }
         one = spec.model_copy(update=changes)
         case = (without_padding, read, train)
-        assert holds(IS_PACKED, one) == _is_packed(one), case
-        assert holds(READS_BY_ACTOR, one) == (most_read_tokens(one) is None), case
-        assert holds(UPDATE_BY_ACTOR, one) == (most_train_tokens(one) is None), case
+        assert one.reads_by_actor == (most_read_tokens(one) is None), case
+        assert one.update_by_actor == (most_train_tokens(one) is None), case
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_tracking_server_that_does_not_know_the_run_does_not_stop_the_training
         tracker = tracking.MlflowRun(run, project="p", params={})
         tracker.log({"opd/loss": 1.0}, 1)
         tracker.finish(0)
-    assert "going on without MLflow" in caplog.text
+    assert "continuing without MLflow" in caplog.text
 
 
 ALL_STEPS = list(range(9))

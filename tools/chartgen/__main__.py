@@ -8,7 +8,6 @@ from pathlib import Path
 
 from chartgen.chart import LIBRARY, charts, values_schema
 from chartgen.constants import constants_tpl
-from chartgen.rules import rules_tpl
 from chartgen.values import layout, values_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,10 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file below `root` and its text."""
     library = Path("charts") / LIBRARY
-    files = {
-        library / "templates/_constants.tpl": constants_tpl(root / "uv.lock"),
-        library / "templates/_rules.tpl": rules_tpl(),
-    }
+    files = {library / "templates/_constants.tpl": constants_tpl(root / "uv.lock")}
     for chart in charts():
         folder = Path("charts") / chart.kind
         files[folder / "values.yaml"] = values_yaml(chart)

@@ -1,5 +1,5 @@
 {{- /* What only a chart can check, since it composes the pods, and what goes through trees or text of any depth; every other
-     rule is a row of opd.config's tables, in _rules.tpl. */ -}}
+     rule is Python, in opd.config. */ -}}
 
 {{- /* Fields that podSpec leaves alone, of every group. */ -}}
 {{- define "opd.checkPodSpecs" -}}

@@ -115,6 +115,33 @@
     "shuffle": true,
     "train_ratio": 0.8
    },
+   "actor": {
+    "learning_rate": 1e-06,
+    "lr_schedule": "constant",
+    "min_lr_ratio": 0.0,
+    "num_warmup_steps": 0,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.999],
+    "grad_clip": 1.0,
+    "ppo_epochs": 1,
+    "ppo_mini_batch_size": 128,
+    "ppo_micro_batch_size_per_gpu": 4,
+    "ulysses_sequence_parallel_size": 1
+   },
+   "trainer": {
+    "nnodes": 1,
+    "loggers": ["console"],
+    "project": "opd",
+    "stall_floor_s": 900.0,
+    "stall_factor": 10.0,
+    "total_epochs": 15,
+    "save_freq": 20,
+    "test_freq": 5,
+    "val_before_train": true,
+    "max_skipped_updates": 20,
+    "monitor": true,
+    "resume": "auto"
+   },
    "rollout": {
     "num_samples": 8,
     "temperature": 1.0,
@@ -131,34 +158,7 @@
     "keep_prefixes": false,
     "engine_kwargs": {}
    },
-   "actor": {
-    "learning_rate": 1e-06,
-    "lr_schedule": "constant",
-    "min_lr_ratio": 0.0,
-    "num_warmup_steps": 0,
-    "weight_decay": 0.1,
-    "betas": [0.9, 0.999],
-    "grad_clip": 1.0,
-    "ppo_epochs": 1,
-    "ppo_mini_batch_size": 128,
-    "ppo_micro_batch_size_per_gpu": 4,
-    "ulysses_sequence_parallel_size": 1
-   },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0,
-    "total_epochs": 15,
-    "save_freq": 20,
-    "test_freq": 5,
-    "val_before_train": true,
-    "max_skipped_updates": 20,
-    "monitor": true,
-    "resume": "auto"
-   },
    "overrides": [],
    "recipe": "grpo",
    "grpo": {"kl_loss_type": "low_var_kl", "entropy_coeff": 0.0, "loss_agg_mode": "token-mean", "norm_adv_by_std": true},
@@ -179,6 +179,33 @@
     "shuffle": true,
     "train_ratio": 0.8
    },
+   "actor": {
+    "learning_rate": 1e-06,
+    "lr_schedule": "constant",
+    "min_lr_ratio": 0.0,
+    "num_warmup_steps": 0,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.999],
+    "grad_clip": 1.0,
+    "ppo_epochs": 1,
+    "ppo_mini_batch_size": 64,
+    "ppo_micro_batch_size_per_gpu": 4,
+    "ulysses_sequence_parallel_size": 1
+   },
+   "trainer": {
+    "nnodes": 1,
+    "loggers": ["console"],
+    "project": "opd",
+    "stall_floor_s": 900.0,
+    "stall_factor": 10.0,
+    "total_epochs": 15,
+    "save_freq": 20,
+    "test_freq": 5,
+    "val_before_train": false,
+    "max_skipped_updates": 20,
+    "monitor": true,
+    "resume": "auto"
+   },
    "rollout": {
     "num_samples": 1,
     "temperature": 1.0,
@@ -195,34 +222,7 @@
     "keep_prefixes": false,
     "engine_kwargs": {}
    },
-   "actor": {
-    "learning_rate": 1e-06,
-    "lr_schedule": "constant",
-    "min_lr_ratio": 0.0,
-    "num_warmup_steps": 0,
-    "weight_decay": 0.1,
-    "betas": [0.9, 0.999],
-    "grad_clip": 1.0,
-    "ppo_epochs": 1,
-    "ppo_mini_batch_size": 64,
-    "ppo_micro_batch_size_per_gpu": 4,
-    "ulysses_sequence_parallel_size": 1
-   },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0,
-    "total_epochs": 15,
-    "save_freq": 20,
-    "test_freq": 5,
-    "val_before_train": false,
-    "max_skipped_updates": 20,
-    "monitor": true,
-    "resume": "auto"
-   },
    "overrides": [],
    "teachers": {},
    "route": {"by": "data_source", "to": {}},
@@ -259,6 +259,33 @@
     "shuffle": true,
     "train_ratio": 0.8
    },
+   "actor": {
+    "learning_rate": 1e-06,
+    "lr_schedule": "constant",
+    "min_lr_ratio": 0.0,
+    "num_warmup_steps": 0,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.999],
+    "grad_clip": 1.0,
+    "ppo_epochs": 1,
+    "ppo_mini_batch_size": 64,
+    "ppo_micro_batch_size_per_gpu": 4,
+    "ulysses_sequence_parallel_size": 1
+   },
+   "trainer": {
+    "nnodes": 1,
+    "loggers": ["console"],
+    "project": "opd",
+    "stall_floor_s": 900.0,
+    "stall_factor": 10.0,
+    "total_epochs": 15,
+    "save_freq": 20,
+    "test_freq": 5,
+    "val_before_train": false,
+    "max_skipped_updates": 20,
+    "monitor": true,
+    "resume": "auto"
+   },
    "rollout": {
     "num_samples": 1,
     "temperature": 1.0,
@@ -275,34 +302,7 @@
     "keep_prefixes": false,
     "engine_kwargs": {}
    },
-   "actor": {
-    "learning_rate": 1e-06,
-    "lr_schedule": "constant",
-    "min_lr_ratio": 0.0,
-    "num_warmup_steps": 0,
-    "weight_decay": 0.1,
-    "betas": [0.9, 0.999],
-    "grad_clip": 1.0,
-    "ppo_epochs": 1,
-    "ppo_mini_batch_size": 64,
-    "ppo_micro_batch_size_per_gpu": 4,
-    "ulysses_sequence_parallel_size": 1
-   },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {
-    "nnodes": 1,
-    "loggers": ["console"],
-    "project": "opd",
-    "stall_floor_s": 900.0,
-    "stall_factor": 10.0,
-    "total_epochs": 15,
-    "save_freq": 20,
-    "test_freq": 5,
-    "val_before_train": false,
-    "max_skipped_updates": 20,
-    "monitor": true,
-    "resume": "auto"
-   },
    "overrides": [],
    "teachers": {},
    "route": {"by": "data_source", "to": {}},
@@ -394,6 +394,20 @@
     "shuffle": true,
     "train_ratio": 0.8
    },
+   "actor": {
+    "learning_rate": 1e-06,
+    "lr_schedule": "constant",
+    "min_lr_ratio": 0.0,
+    "num_warmup_steps": 0,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.999],
+    "grad_clip": 1.0,
+    "ppo_epochs": 1,
+    "ppo_mini_batch_size": 16,
+    "ppo_micro_batch_size_per_gpu": 2,
+    "ulysses_sequence_parallel_size": 1
+   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "rollout": {
     "num_samples": 8,
     "temperature": 1.0,
@@ -410,21 +424,7 @@
     "keep_prefixes": false,
     "engine_kwargs": {}
    },
-   "actor": {
-    "learning_rate": 1e-06,
-    "lr_schedule": "constant",
-    "min_lr_ratio": 0.0,
-    "num_warmup_steps": 0,
-    "weight_decay": 0.1,
-    "betas": [0.9, 0.999],
-    "grad_clip": 1.0,
-    "ppo_epochs": 1,
-    "ppo_mini_batch_size": 16,
-    "ppo_micro_batch_size_per_gpu": 2,
-    "ulysses_sequence_parallel_size": 1
-   },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": true}
   },
@@ -443,6 +443,20 @@
     "shuffle": true,
     "train_ratio": 0.8
    },
+   "actor": {
+    "learning_rate": 1e-06,
+    "lr_schedule": "constant",
+    "min_lr_ratio": 0.0,
+    "num_warmup_steps": 0,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.999],
+    "grad_clip": 1.0,
+    "ppo_epochs": 1,
+    "ppo_mini_batch_size": 16,
+    "ppo_micro_batch_size_per_gpu": 2,
+    "ulysses_sequence_parallel_size": 1
+   },
+   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "rollout": {
     "num_samples": 8,
     "temperature": 1.0,
@@ -459,21 +473,7 @@
     "keep_prefixes": false,
     "engine_kwargs": {}
    },
-   "actor": {
-    "learning_rate": 1e-06,
-    "lr_schedule": "constant",
-    "min_lr_ratio": 0.0,
-    "num_warmup_steps": 0,
-    "weight_decay": 0.1,
-    "betas": [0.9, 0.999],
-    "grad_clip": 1.0,
-    "ppo_epochs": 1,
-    "ppo_mini_batch_size": 16,
-    "ppo_micro_batch_size_per_gpu": 2,
-    "ulysses_sequence_parallel_size": 1
-   },
    "reward": {"entry": "compute_score", "timeout_s": 10.0},
-   "trainer": {"nnodes": 1, "loggers": ["console"], "project": "opd", "stall_floor_s": 900.0, "stall_factor": 10.0},
    "overrides": [],
    "eval": {"instruction_variant": "boxed", "save_generations": false}
   },

@@ -65,26 +65,3 @@
 {{- range $name, $value := $group.limits -}}{{- $_ := set $limits $name $value -}}{{- end -}}
 {{- merge (dict "requests" $requests "limits" $limits) (omit $group "requests" "limits") | toJson -}}
 {{- end -}}
-
-{{- /* What the rules call `pods`: each group's requests and limits as they will be, and what its processes need. */ -}}
-{{- define "opd.pods" -}}
-{{- $pods := dict "submitter" (pick .Values.cluster.submitter "requests" "limits") "databases" (include "opd.databases" . | fromJsonArray) -}}
-{{- range $role := include "opd.rayRoles" . | fromJsonArray -}}
-{{- $group := include "opd.rayPods" (list $ $role) | fromJson -}}
-{{- $pod := merge (pick $group "requests" "limits") (include "opd.needs" (list $ $role) | fromJson) -}}
-{{- if eq $role "worker" -}}{{- $pod = merge $pod (include "opd.workers" $ | fromJson) -}}{{- end -}}
-{{- $_ := set $pods $role $pod -}}
-{{- end -}}
-{{- toJson $pods -}}
-{{- end -}}
-
-{{- /* A quantity (500m, 1.5, 2Gi) in cores or bytes. */ -}}
-{{- define "opd.quantity" -}}
-{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 -}}
-{{- if kindIs "string" . -}}
-{{- $unit := regexFind "[a-zA-Z]*$" . -}}
-{{- mulf (trimSuffix $unit . | float64) (get $units $unit) -}}
-{{- else -}}
-{{- float64 . -}}
-{{- end -}}
-{{- end -}}

@@ -7,11 +7,6 @@
 {{- fail (printf "\n\n  %s%s\n%s    rule:  %s\n    fix:   %s\n" (.under | default "") .key $value .rule .fix) -}}
 {{- end -}}
 
-{{- /* A value in a message: text bare, all else as JSON. */ -}}
-{{- define "opd.text" -}}
-{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
-{{- end -}}
-
 {{- /* Every rule, once per release. `helm lint` of a chart alone goes on after a refusal, with values that are no experiment. */ -}}
 {{- define "opd.check" -}}
 {{- include "opd.checkRelease" . -}}
@@ -22,11 +17,26 @@
 {{- else -}}
 {{- include "opd.checkSecrets" (list (include "opd.constants" . | fromJson) "" (omit .Values "opd-lib")) -}}
 {{- include "opd.checkPodSpecs" . -}}
-{{- include "opd.checkRules" . -}}
+{{- include "opd.checkImages" . -}}
 {{- include "opd.checkExperimentEnv" . -}}
 {{- include "opd.checkMountPaths" . -}}
 {{- include "opd.checkToolVolume" . -}}
 {{- include "opd.checkOverrides" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "opd.checkImages" -}}
+{{- $image := .Values.cluster.image -}}
+{{- range $key, $ref := dict "cluster.image.ref" ($image.ref | default "") "cluster.submitter.image" (.Values.cluster.submitter.image | default $image.ref | default "") -}}
+{{- if not $ref -}}
+{{- include "opd.refuse" (dict "key" $key "value" nil
+  "rule" "the image is required and has no default"
+  "fix" "run `images/build.sh trainer --push REGISTRY`: it prints the reference to use, with its digest") -}}
+{{- else if not (or $image.local (regexMatch "@sha256:[0-9a-f]{64}$" $ref)) -}}
+{{- include "opd.refuse" (dict "key" $key "value" $ref
+  "rule" "an image is named by its digest, so that every pod and every attempt runs the same one"
+  "fix" "use the reference that `images/build.sh trainer --push REGISTRY` prints, or cluster.image.local: true for an image loaded onto the nodes") -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

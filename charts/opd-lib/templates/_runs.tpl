@@ -71,9 +71,16 @@ true
 {{- $found | uniq | sortAlpha | toJson -}}
 {{- end -}}
 
-{{- /* What the rules of `cluster` see: a pipeline counts as a run of a kind with workers, where one of its stages has some. */ -}}
-{{- define "opd.whole" -}}
-{{- $kind := "convert" -}}
-{{- range include "opd.runs" . | fromJsonArray -}}{{- if ne .Chart.Name "convert" -}}{{- $kind = .Chart.Name -}}{{- end -}}{{- end -}}
-{{- set (deepCopy .Values) "kind" $kind | merge (dict "pods" (include "opd.pods" . | fromJson)) | toJson -}}
+{{- /* A run's values as JSON, with the defaults that follow from its device. */ -}}
+{{- define "opd.filled" -}}
+{{- $v := set (deepCopy .Values) "kind" .Chart.Name -}}
+{{- if ne $v.kind "convert" -}}
+{{- $onCpu := eq (toString $v.device) "cpu" -}}
+{{- if kindIs "invalid" ($v.trainer).gpus_per_node -}}{{- $_ := set $v.trainer "gpus_per_node" (ternary 1 8 $onCpu) -}}{{- end -}}
+{{- if ne $v.kind "sft" -}}
+{{- if kindIs "invalid" ($v.rollout).num_agent_workers -}}{{- $_ := set $v.rollout "num_agent_workers" (ternary 0 8 $onCpu) -}}{{- end -}}
+{{- if kindIs "invalid" ($v.reward).num_workers -}}{{- $_ := set $v.reward "num_workers" (ternary 0 8 $onCpu) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $v -}}
 {{- end -}}

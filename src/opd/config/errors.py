@@ -31,6 +31,14 @@ class Problem:
     about: str = ""
     source: str = ""
 
+    def below(self, path: str) -> Problem:
+        """Return the problem of a key of the section at `path`."""
+        return replace(self, path=".".join(filter(None, (path, self.path))))
+
+    def with_value(self, value: object) -> Problem:
+        """Return the problem with another value to show."""
+        return replace(self, value=value)
+
     def lines(self) -> list[str]:
         """The problem as indented text lines: path and source, then value, rule, fix and what the key is."""
         where = f" ({self.source})" if self.source else ""

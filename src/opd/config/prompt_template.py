@@ -6,7 +6,7 @@ from collections.abc import Callable
 from string import Formatter
 
 PROMPT = "prompt"
-"""The name that stands for the row's last user message; every other one is a column, or `COLUMN.FIELD`."""
+"""The name of the row's last user message; every other one is a column, or `COLUMN.FIELD`."""
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
@@ -35,6 +35,11 @@ def column_names(template: str) -> list[str]:
         ValueError: it is no template; says why.
     """
     return list(dict.fromkeys(name for _, name in _parts(template) if name is not None and name != PROMPT))
+
+
+def has_names(template: str) -> bool:
+    """Return True for a template that differs between rows."""
+    return any(name is not None for _, name in _parts(template))
 
 
 def checked(template: str) -> str:

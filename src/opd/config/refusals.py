@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from opd.config.errors import REDACTED, Problem
+from opd.redaction import is_secret_name, is_secret_value
 
 _LORA = (
     "LoRA students are asked for by model.lora, with rank, alpha and target_modules: by verl's own keys checkpoints could not "
@@ -34,6 +35,7 @@ _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)(strategy|model_engine)$|^engine$", frozenset({"fsdp2", "dp"}), _MEGATRON),
     (r"(^|\.)megatron(\.|$)", frozenset(), _MEGATRON),
     (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
+    (r"^critic\.", frozenset(), "there is no critic here: advantages compare a prompt's answers"),
 )
 
 # verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.
@@ -49,9 +51,7 @@ REFUSED_VERL_KEYS: tuple[str, ...] = (
     "actor_rollout_ref.actor.checkpoint.load_contents",
 )
 
-_SECRET_NAME = re.compile(r"^[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)$|^(TOKEN|PASSWORD|SECRET)$")
-_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]*_(TOKEN|KEY|PASSWORD|SECRET)['\"]?\s*[:=]")
-_URL_CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]*@")
+_SECRET_IN_TEXT = re.compile(r"[A-Z][A-Z0-9_]{0,128}(?:TOKEN|KEY|PASSWORD|PASSWD|PASS|SECRET)['\"]?\s{0,8}[:=]")
 _SECRET_RULE = "a secret is never written into a spec: it would end in ConfigMaps, logs and the store"
 _SECRET_FIX = "give it in the environment, or by reference to an existing Kubernetes Secret (cluster.envFrom)"
 
@@ -68,37 +68,42 @@ def refused_key(path: str, value: object) -> str:
 
 
 def secrets(tree: Any, path: str = "") -> Iterator[Problem]:
-    """A problem for every literal secret in the tree: `*_TOKEN: text`, `{name: *_TOKEN, value: text}`, user:password URLs."""
+    """Yield a problem for every literal secret in the tree, by the rule of `opd.redaction`."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             child = f"{path}.{key}" if path else str(key)
-            if _is_secret(tree, key):
+            if _is_secret(tree, key, is_env=path == "env"):
                 yield Problem(path=child, value=REDACTED, rule=_SECRET_RULE, fix=_SECRET_FIX)
             else:
                 yield from secrets(value, child)
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
             yield from secrets(value, f"{path}.{index}")
-    elif isinstance(tree, str) and _URL_CREDENTIALS.search(tree):
-        yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix="remove user and password from the URL")
+    elif isinstance(tree, str) and is_secret_value(tree):
+        fix = "remove user and password from the URL" if "://" in tree else _SECRET_FIX
+        yield Problem(path=path, value=REDACTED, rule=_SECRET_RULE, fix=fix)
 
 
 def redact(value: Any) -> Any:
-    """`value` as it may be shown: literal secrets replaced."""
+    """Return `value` with literal secrets replaced."""
     if isinstance(value, dict):
         return {key: REDACTED if _is_secret(value, key) else redact(item) for key, item in value.items()}
     if isinstance(value, list):
         return [redact(item) for item in value]
-    return REDACTED if isinstance(value, str) and _URL_CREDENTIALS.search(value) else value
+    return REDACTED if isinstance(value, str) and is_secret_value(value) else value
 
 
-def _is_secret(mapping: dict[str, Any], key: str) -> bool:
-    """Whether a key holds a literal secret: by its own name, or as the `value` beside such a `name`."""
+def _is_secret(mapping: dict[str, Any], key: str, *, is_env: bool = False) -> bool:
+    """Return True if a key holds a literal secret: by its own name, or as the `value` next to such a `name`.
+
+    Only variables have names of secrets: a spec's own key, such as `data.prompt_key`, is in small letters.
+    """
     name = mapping.get("name")
-    is_pair = key == "value" and isinstance(name, str) and _SECRET_NAME.match(name)
-    return bool(_SECRET_NAME.match(str(key)) or is_pair) and not isinstance(mapping[key], dict | list)
+    names = [str(key), *([name] if key == "value" and isinstance(name, str) else [])]
+    is_named = any((is_env or text == text.upper()) and is_secret_name(text) for text in names)
+    return is_named and not isinstance(mapping[key], dict | list)
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text such as a raw override sets a variable that names a secret, or holds a URL with credentials."""
-    return bool(_SECRET_IN_TEXT.search(text) or _URL_CREDENTIALS.search(text))
+    """Return True if a text such as a raw override sets a variable that names a secret, or shows a secret by its shape."""
+    return bool(_SECRET_IN_TEXT.search(text) or is_secret_value(text))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from opd.config.base import Section
 
@@ -32,6 +33,30 @@ def set_path(tree: dict[str, Any], path: str, value: Any) -> bool:
         tree = child
     tree[last] = value
     return True
+
+
+def value_at(section: Any, path: str) -> Any:
+    """Return a validated section's value at a dotted path as plain data; None for a key that it does not have."""
+    for key in path.split("."):
+        if isinstance(section, tuple | list):
+            section = section[int(key)]
+        else:
+            section = section.get(key) if isinstance(section, dict) else getattr(section, key, None)
+    return to_jsonable_python(section)
+
+
+def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """Yield a section and every section in it, each with its path in a file."""
+    yield path, section
+    for name, field in type(section).model_fields.items():
+        value, here = getattr(section, name), f"{path}.{field.alias or name}".lstrip(".")
+        items = [(here, value)]
+        if isinstance(value, dict | tuple):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            items = [(f"{here}.{key}", item) for key, item in pairs]
+        for where, item in items:
+            if isinstance(item, Section):
+                yield from sections(item, where)
 
 
 def drop_path(tree: dict[str, Any], path: str) -> None:
@@ -93,16 +118,16 @@ def field_at(cls: type[Section], path: str) -> FieldInfo | None:
         if section is None:
             is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
             return field if is_map else None
-        field = section.model_fields.get(key) or _by_alias(section, key)
+        field = section.model_fields.get(key) or names_of(section).get(key)
         if field is None:
             return None
         section = section_of(field)
     return field
 
 
-def _by_alias(section: type[Section], key: str) -> FieldInfo | None:
-    """The field that a file spells so, as `cluster`'s do."""
-    return next((field for field in section.model_fields.values() if field.alias == key), None)
+def names_of(section: type[Section]) -> dict[str, FieldInfo]:
+    """Return the section's fields, as a file spells them."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import queue
@@ -17,6 +18,8 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Self, TypeVar
+
+from opd.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what runs there may print; the driver's standard output is not its
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env=without_secrets(os.environ) | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 start_new_session=True,  # a Ctrl-C is the parent's to handle
             )
         self.connection: Connection = ours
@@ -66,8 +69,9 @@ class ChildProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Ends and reaps the process; idempotent."""
-        self._process.kill()
+        """End and reap the process with all that it started; idempotent."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of zombies
+            os.killpg(self.pid, signal.SIGKILL)
         try:
             self._process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from opd.losses.divergence import compute_dtype, tempered_log_probs
 from opd.losses.fused import fused_obstacle
-from opd.losses.padded_head import PaddedHead
+from opd.losses.padded_head import PaddedHead, padded_entries
 from opd.losses.rows import row_dot
 
 ROWS_FUSED = 16
@@ -35,7 +35,7 @@ def next_token_entropy(
     """
     counted = weight.detach()[:valid_vocab]
     if fused_obstacle(weight, weight) is None:
-        from opd.losses.cuda.entropy_kernel import head_entropies
+        from opd.losses.hopper.entropy_kernel import head_entropies
 
         with torch.cuda.device(hidden.device), torch.autocast("cuda", enabled=False):
             rows = ROWS_FUSED * chunk_size
@@ -46,6 +46,11 @@ def next_token_entropy(
     with torch.autocast(hidden.device.type, enabled=False):
         head = PaddedHead(counted if multiplies_halves else counted.to(dtype))
         for states in hidden.detach().split(chunk_size):
-            log_p = tempered_log_probs(head.logits(states.to(head.dtype), dtype), temperature)
+            log_p = tempered_log_probs(
+                head.logits(
+                    states.to(head.dtype), hidden.new_empty(len(states), padded_entries(valid_vocab), dtype=dtype)
+                ),
+                temperature,
+            )
             parts.append(-row_dot(log_p.exp(), log_p))
     return torch.cat(parts)

@@ -40,22 +40,21 @@ class PaddedHead:
             if len(rows):
                 yield columns, rows
 
-    def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        """hidden [n, d] @ head.T -> [n, padded_entries(V)] in `dtype`, -inf (a probability of 0) behind the V entries."""
-        out = hidden.new_empty(len(hidden), padded_entries(self.entries), dtype=dtype)
+    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
+        """Write hidden [n, d] @ head.T into `out` [n, padded_entries(V)], with minus infinity after the V entries."""
         for columns, rows in self._parts():
             accumulate(out[:, columns], hidden, rows.T, beta=0.0)
         out[:, self.entries :] = -torch.inf
         return out
 
-    def hidden_gradient(self, gradient: Tensor, out: Tensor) -> Tensor:
-        """gradient @ head, into `out` [n, d] of the gradient's dtype or wider.
+    def hidden_gradient(self, gradient: Tensor, out: Tensor, alpha: float = 1.0) -> Tensor:
+        """Write alpha gradient @ head into `out` [n, d] of the gradient's dtype or wider.
 
         Args:
             gradient: [n, padded_entries(V)], finite in the columns behind V too.
         """
         for i, (columns, rows) in enumerate(self._parts()):
-            accumulate(out, gradient[:, columns], rows, beta=float(i > 0))
+            accumulate(out, gradient[:, columns], rows, beta=float(i > 0), alpha=alpha)
         return out
 
 

@@ -15,7 +15,6 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from opd.agent.settings import LOOP_COLUMN, SINGLE_TURN
 from opd.config import OpdSpec
 from opd.config.errors import Problem, SpecError
-from opd.config.rules.terms import carried_sizes
 from opd.rollout.carry import Carry, Growth, Slot, Update
 from opd.rollout.manager import RolloutManager
 from opd.rollout.worker import GIVEN, PROMPT_IDS
@@ -34,7 +33,7 @@ class CarriedRows:
     """
 
     def __init__(self, spec: OpdSpec, dataset: PromptDataset) -> None:
-        rollout, (in_flight, max_age) = spec.rollout, carried_sizes(spec)
+        rollout, (in_flight, max_age) = spec.rollout, spec.carried
         self._dataset, self._num_samples, self._limit = dataset, rollout.num_samples, spec.data.max_response_length
         if in_flight > (num := len(dataset) * rollout.num_samples):
             rule = f"the training data have {num} answers, and {in_flight} are to be generated at once"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from opd.config.errors import Problem, SpecError
 from opd.errors import MissingPackage
+from opd.redaction import redact
 from opd.runs.identity import SPEC_FILE
 from opd.runs.run import Run
 
@@ -153,10 +154,10 @@ class MlflowRun:
         try:
             info = self._start(mlflow, run, project, params)
         except MlflowException as error:
-            logger.warning("going on without MLflow (%s): %s", mlflow.get_tracking_uri(), error)
+            logger.warning("continuing without MLflow (%s): %s", redact(mlflow.get_tracking_uri()), redact(str(error)))
         else:
             self._adapter = _MlflowLoggingAdapter()
-            server = mlflow.get_tracking_uri().rstrip("/")
+            server = redact(mlflow.get_tracking_uri()).rstrip("/")
             self.url = f"{server}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
     @staticmethod

@@ -1,21 +1,23 @@
-"""Checks of `cluster` against a spec by its tables of rules, the rules of `podSpec`, and the requests of pods; nothing is rendered."""
+"""Checks of `cluster` against a spec, and the requests of pods: what would wait for ever, be killed, or be refused by KubeRay."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.config.cluster import Cluster, RunCluster, parse_cluster
-from opd.config.cluster.base import KubeObject, Resources
-from opd.config.cluster.pod_rules import POD_RULES, ROLES
-from opd.config.cluster.pods import RayPods
-from opd.config.cluster.run_rules import RUN_RULES
+from opd.config.cluster import Cluster, KubeObject, Pods, RayPods, Resources, RunCluster, parse_cluster
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import ConvertSpec, FileSpec
 from opd.config.needs import NodeNeeds, needs
 from opd.config.pipeline import runs_of
-from opd.config.rule import broken
+from opd.config.quantity import GIB, number
+from opd.config.rules import check_sections, redacted
+
+Problems = Iterator[Problem]
+HEAD_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
+"""Labels by which KubeRay's head service finds its pod."""
 
 GUARDED = (
     "automountServiceAccountToken",
@@ -78,68 +80,149 @@ def resources(pods: RayPods, needed: NodeNeeds) -> tuple[Resources, Resources]:
     return requests, {"memory": requests["memory"], **pods.limits}
 
 
-RULES = (*RUN_RULES, *POD_RULES)
-
-
 def load_cluster(tree: Mapping[str, Any], spec: FileSpec, *, origin: str = "") -> Cluster:
-    """The `cluster` section of an experiment's file, checked against the experiment.
+    """Return the `cluster` section of an experiment's file, checked against the experiment.
 
     Raises:
-        SpecError: every problem of it.
+        SpecError: every problem of it; `image_problems` has those of an image that may still be named.
     """
     try:
         cluster = parse_cluster(tree, spec.kind)
     except SpecError as error:
         raise SpecError(error.problems, origin=origin) from None
-    if problems := list(_problems(cluster, spec)):
+    if problems := list(cluster_problems(cluster, spec)):
         raise SpecError(problems, origin=origin)
     return cluster
 
 
-def names(cluster: Cluster, spec: FileSpec) -> dict[str, Any]:
-    """What the rules of `cluster` may speak of: every key of the file, and `pods`.
-
-    A pipeline counts as a run of a kind with workers, where one of its stages has some.
-    """
-    kinds = [run.kind for run in runs_of(spec) if not isinstance(run, ConvertSpec)]
-    return {
-        **spec.model_dump(mode="json"),
-        "kind": kinds[0] if kinds else "convert",
-        "cluster": cluster.model_dump(mode="json", by_alias=True),
-        "pods": _pods(cluster, spec),
-    }
-
-
-def _problems(cluster: Cluster, spec: FileSpec) -> Iterator[Problem]:
-    named = names(cluster, spec)
-    yield from broken((rule for rule in RULES if not rule.chart_only), named)
-    for role, kinds in ROLES.items():
-        if named["kind"] in kinds:
-            yield from check_pod_spec(
-                role, getattr(cluster, role).pod_spec, accept_unrestricted=cluster.pod_security.accept_unrestricted
-            )
+def image_problems(cluster: Cluster) -> Problems:
+    """Yield a problem for an image that is missing, or named by a tag."""
+    build = "images/build.sh trainer --push REGISTRY"
+    if not cluster.image.ref:
+        rule, fix = (
+            "the image is required and has no default",
+            f"run `{build}`: it prints the reference to use, with its digest",
+        )
+        yield Problem(path="cluster.image.ref", rule=rule, fix=fix)
+    for key, ref in (("image.ref", cluster.image.ref), ("submitter.image", cluster.submitter.image)):
+        if ref and not cluster.image.local and not re.search(r"@sha256:[0-9a-f]{64}$", ref):
+            rule = "an image is named by its digest, so that every pod and every attempt runs the same one"
+            fix = f"use the reference that `{build}` prints, or cluster.image.local: true for an image loaded onto the nodes"
+            yield Problem(path=f"cluster.{key}", value=ref, rule=rule, fix=fix)
 
 
-def _pods(cluster: Cluster, spec: FileSpec) -> dict[str, Any]:
-    """What `pods` is in the rules; `opd.pods` in the charts is the same."""
+def cluster_problems(cluster: Cluster, spec: FileSpec) -> Problems:
+    """Yield every broken rule of the section, within its own sections first."""
+    runs = runs_of(spec)
+    workers = (
+        cluster if isinstance(cluster, RunCluster) and any(not isinstance(run, ConvertSpec) for run in runs) else None
+    )
     needed = needs(spec)
-    groups = {"head": (cluster.head, needed.head)}
-    if isinstance(cluster, RunCluster) and needed.worker is not None:
-        groups["worker"] = (cluster.worker, needed.worker)
-    agents = [agent for run in runs_of(spec) if (agent := getattr(run, "agent", None)) is not None]
-    pods: dict[str, Any] = {
-        "submitter": {"requests": cluster.submitter.requests, "limits": cluster.submitter.limits},
-        "databases": sorted({agent.database_dir for agent in agents}),
-    }
-    for role, (group, needs_of_one) in groups.items():
-        requests, limits = resources(group, needs_of_one)
-        pods[role] = {
-            "requests": requests,
-            "limits": limits,
-            "cpus": needs_of_one.cpus,
-            "leastGib": needs_of_one.least_gib,
-            "byPart": needs_of_one.cpus_by_part,
-            "onGpu": needs_of_one.on_gpu,
-            "count": needed.num_nodes if role == "worker" else 1,
-        }
-    return pods
+    for problem in check_sections(cluster):
+        yield redacted(problem).below("cluster")
+    yield from _life(cluster)
+    yield from _volumes(cluster, spec, num_workers=needed.num_nodes)
+    yield from _ray_pods("head", cluster.head, needed.head, cluster)
+    if workers is not None and needed.worker is not None:
+        yield from _workers(workers, needed.worker)
+        yield from _ray_pods("worker", workers.worker, needed.worker, cluster)
+        yield from _tool_database(
+            workers, sorted({run.agent.database_dir for run in runs if getattr(run, "agent", None)})
+        )
+    yield from _pods("submitter", cluster.submitter, cluster.submitter.requests, cluster.submitter.limits, cluster)
+
+
+def _life(cluster: Cluster) -> Problems:
+    deadlines, queue = cluster.deadlines, cluster.queue
+    if deadlines.active_seconds is not None and deadlines.pre_running_seconds is not None:
+        least = deadlines.pre_running_seconds + cluster.stop.save_seconds
+        if deadlines.active_seconds <= least:
+            rule = f"it counts from the start, so it must exceed deadlines.preRunningSeconds + stop.saveSeconds = {least}, or no time is left to train"
+            fix = f"use more than {least}"
+            yield Problem(path="cluster.deadlines.activeSeconds", value=deadlines.active_seconds, rule=rule, fix=fix)
+    if queue is not None and queue.manager == "kueue" and cluster.lifecycle != "suspendable":
+        rule = "Kueue suspends runs, which KubeRay refuses for a RayJob with deletion rules"
+        fix = "set cluster.lifecycle: suspendable"
+        yield Problem(path="cluster.lifecycle", value=cluster.lifecycle, rule=rule, fix=fix)
+    if queue is not None and queue.manager == "volcano" and cluster.submission_mode != "K8sJobMode":
+        rule = "KubeRay writes Volcano's gang metadata in K8sJobMode only"
+        fix = "set cluster.submissionMode: K8sJobMode"
+        yield Problem(path="cluster.submissionMode", value=cluster.submission_mode, rule=rule, fix=fix)
+    if not cluster.auth.token and not cluster.network_policy.enabled:
+        rule = "Ray runs any code that reaches it: without token and network policy, every pod of the cluster could"
+        fix = "leave cluster.auth.token or cluster.networkPolicy.enabled true"
+        yield Problem(path="cluster.auth.token", value=False, rule=rule, fix=fix)
+
+
+def _volumes(cluster: Cluster, spec: FileSpec, *, num_workers: int) -> Problems:
+    volume, url = cluster.checkpoints, spec.store.url
+    if volume.ephemeral and ("://" not in url or url.startswith("file://")):
+        fix = "set store.url to s3://..., or cluster.checkpoints.ephemeral: false"
+        yield Problem(path="store.url", value=url, rule="without a claim only an object store keeps results", fix=fix)
+    binds = not volume.ephemeral and volume.claim is None and volume.access_mode == "ReadWriteOnce"
+    if binds and num_workers > 1:
+        rule = (
+            f"all Ray pods mount the volume, ReadWriteOnce binds them to one node, and trainer.nnodes is {num_workers}"
+        )
+        fix = "use ReadWriteMany with a StorageClass that has it, or cluster.checkpoints.ephemeral: true"
+        yield Problem(path="cluster.checkpoints.accessMode", value=volume.access_mode, rule=rule, fix=fix)
+
+
+def _tool_database(cluster: RunCluster, folders: list[str]) -> Problems:
+    given = cluster.tool_database.claim or cluster.tool_database.url
+    if given and not folders:
+        rule, fix = "no tool uses it: the spec has no `agent`", "remove it, or add agent.database_dir"
+        yield Problem(path="cluster.toolDatabase", value=given, rule=rule, fix=fix)
+    for folder in folders if given else ():
+        if not folder.startswith("/"):
+            rule = "the tool database is mounted there, so it is an absolute path"
+            yield Problem(path="agent.database_dir", value=folder, rule=rule, fix="use /databases/NAME")
+
+
+def _workers(cluster: RunCluster, needed: NodeNeeds) -> Problems:
+    """GPUs are counted once, and Ray's CPUs are enough."""
+    group, resource = cluster.worker, cluster.gpu.resource
+    for field, given in (("requests", group.requests), ("limits", group.limits)):
+        if resource in given:
+            rule = "the number of GPUs is given once, in trainer.gpus_per_node"
+            yield Problem(path=f"cluster.worker.{field}", value=resource, rule=rule, fix="remove it here")
+    # Ray schedules by the pod's CPUs: its limit, else its request, in whole ones (KubeRay rounds up).
+    requests, limits = resources(group, needed)
+    field = "limits" if "cpu" in limits else "requests"
+    cpus = limits.get("cpu", requests["cpu"])
+    if needed.on_gpu and math.ceil(number(cpus)) < needed.cpus:
+        rule = (
+            f"Ray places a run by CPUs, and a node of this one needs {needed.cpus} ({needed.cpus_by_part}): with fewer it "
+            "would hold its GPUs and wait for ever"
+        )
+        fix = f"use at least {needed.cpus}, or remove the key"
+        yield Problem(path=f"cluster.worker.{field}.cpu", value=cpus, rule=rule, fix=fix)
+
+
+def _ray_pods(role: str, group: RayPods, needed: NodeNeeds, cluster: Cluster) -> Problems:
+    requests, limits = resources(group, needed)
+    yield from _pods(role, group, requests, limits, cluster)
+    memory = number(limits["memory"])
+    if memory < group.shm_gib * GIB:
+        rule = f"/dev/shm counts against the memory limit, which is {limits['memory']}"
+        fix = f"lower it, or raise cluster.{role}.limits.memory"
+        yield Problem(path=f"cluster.{role}.shmGib", value=group.shm_gib, rule=rule, fix=fix)
+    least = math.ceil(needed.least_gib + group.object_store_gib)
+    if memory < least * GIB:
+        rule = f"the processes of one pod and Ray's object store take {least} GiB before a model is loaded"
+        fix = f"use at least {least}Gi, or remove the key"
+        yield Problem(path=f"cluster.{role}.limits.memory", value=limits["memory"], rule=rule, fix=fix)
+
+
+def _pods(role: str, group: Pods, requests: Resources, limits: Resources, cluster: Cluster) -> Problems:
+    for label in HEAD_LABELS:
+        if label in group.labels or label in cluster.labels:
+            rule = "KubeRay's head service finds its pod by this label"
+            yield Problem(path=f"cluster.{role}.labels", value=label, rule=rule, fix="use another label")
+    for name, request in sorted(requests.items()):
+        if name in limits and number(request) > number(limits[name]):
+            rule = f"a request is at most its limit, which is {limits[name]}"
+            fix = f"lower it, or raise cluster.{role}.limits.{name}"
+            yield Problem(path=f"cluster.{role}.requests.{name}", value=request, rule=rule, fix=fix)
+    accepts = cluster.pod_security.accept_unrestricted
+    yield from check_pod_spec(role, group.pod_spec, accept_unrestricted=accepts)

@@ -1,0 +1,227 @@
+"""The registry of divergences between the student's and the teacher's next-token distributions."""
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOOR = -1e30
+"""The log-probability of an impossible event. Minus infinity times a probability of 0 would be nan."""
+
+Params = Mapping[str, Any]
+Function = Callable[[Tensor, Tensor, Tensor, Params], Tensor]
+"""(log_s [T, E], log_t [T, E], ids [T], params) -> values [T]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A parameter of a divergence: a number between two bounds. A default of None makes the parameter required.
+
+    Args:
+        low, high: excluded bounds of a float, included bounds of an integer.
+        reason: the reason for the bounds, and the way around them, for the error.
+    """
+
+    low: float
+    high: float
+    default: float | None = None
+    is_integer: bool = False
+    reason: str = ""
+
+    def checked(self, kind: str, name: str, value: Any) -> float:
+        """Return the value.
+
+        Raises:
+            ValueError: the value is missing, not a number of the right type, or out of bounds.
+        """
+        is_number = isinstance(value, int if self.is_integer else (int, float)) and not isinstance(value, bool)
+        if is_number and (self.low <= value <= self.high if self.is_integer else self.low < value < self.high):
+            number: float = value
+            return number
+        bounds = f"a whole number from {self.low:g}" if self.is_integer else f"{self.low:g} < {name} < {self.high:g}"
+        raise ValueError(f"divergence {name}={value!r}: {kind} needs {bounds}{self.reason and ', ' + self.reason}")
+
+
+TOP_K = Number(low=1, high=math.inf, is_integer=True, reason="the teacher's most likely tokens to compare one by one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """A registered divergence, or a user's own one. `params` is None where any parameters are allowed."""
+
+    name: str
+    function: Function
+    params: Mapping[str, Number] | None = field(default_factory=dict)
+
+    def checked(self, given: Params) -> dict[str, Any]:
+        """Return the parameters with defaults filled in.
+
+        Raises:
+            ValueError: a parameter is unknown, missing or out of bounds.
+        """
+        if self.params is None:
+            return dict(given)
+        known = {"top_k": TOP_K} | dict(self.params)
+        for name in given:
+            if name not in known:
+                raise ValueError(f"divergence {self.name}: no parameter {name!r}; allowed: {', '.join(known)}")
+        values = {name: of.default for name, of in self.params.items()} | dict(given)
+        return {name: known[name].checked(self.name, name, value) for name, value in values.items()}
+
+
+DIVERGENCES: dict[str, Divergence] = {}
+
+
+def register_divergence(name: str, params: Mapping[str, Number] | None = None) -> Callable[[Function], Function]:
+    """Return a decorator that registers a function of (log_s [T, E], log_t [T, E], ids [T], params) -> [T].
+
+    Both sides are natural logarithms of normalised probabilities, `FLOOR` at the least. E is the vocabulary, or k + 1
+    events, the last of which is all other tokens together. `ids` has the column of each sampled token, or -1 for a
+    token outside the vocabulary. Autograd gives the gradient by `log_s`, so the function must be differentiable. It
+    must be a function of its arguments alone, without reads from the device, because it is compiled on a GPU.
+    """
+
+    def register(function: Function) -> Function:
+        DIVERGENCES[name] = Divergence(name=name, function=function, params=params or {})
+        return function
+
+    return register
+
+
+def divergence_of(name: str) -> Divergence:
+    """Return a registered divergence, or the function that `package.module:name` names.
+
+    Raises:
+        ValueError: no divergence has this name, or the module or its function cannot be imported.
+    """
+    if name in DIVERGENCES:
+        return DIVERGENCES[name]
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(
+            f"divergence kind={name!r}: must be one of {', '.join(DIVERGENCES)}, or a function of yours as package.module:name"
+        )
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"divergence kind={name!r}: {error}; put the module's folder on PYTHONPATH and name a function of it"
+        ) from error
+    if not callable(function):
+        raise ValueError(f"divergence kind={name!r}: {attribute} is {type(function).__name__}, not a function")
+    return Divergence(name=name, function=function, params=None)
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """Return float64 where any input is float64, else float32."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def log_probs(logits: Tensor, temperature: float) -> Tensor:
+    """Return log softmax(logits / temperature) over the last dimension, `FLOOR` at the least."""
+    scaled = logits if temperature == 1.0 else logits / temperature
+    return torch.log_softmax(scaled, dim=-1).clamp(min=FLOOR)
+
+
+def pick(values: Tensor, ids: Tensor) -> Tensor:
+    """[T, E], [T] -> [T]: return the entry of each row's column, 0 where no column has that number.
+
+    A comparison in place of a gather, because the gradient of a gather makes one more tensor of [T, E].
+    """
+    columns = torch.arange(values.shape[-1], device=values.device)
+    return torch.where(columns == ids.unsqueeze(-1), values, 0.0).sum(-1)
+
+
+def kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return KL(p || q) [T] of log-probabilities [T, E], with full precision where p and q are close.
+
+    Both sides sum to one, so the sum of p r is the sum of p r + q - p, r = log p - log q. Its terms are p phi(r) with
+    phi(r) = exp(-r) - 1 + r, which is >= 0 and has a series without subtractions near 0. The slopes are p r by log p
+    and q - p by log q: autograd through the series would only add rounding.
+    """
+    p, q, r = log_p.exp(), log_q.exp(), log_p - log_q
+    is_near = r.abs() < (0.01 if r.dtype == torch.float64 else 0.5)
+    phi = r * r * (1 / 2 - r * (1 / 6 - r * (1 / 24 - r * (1 / 120 - r * (1 / 720 - r * (1 / 5040 - r / 40320))))))
+    value = torch.where(is_near, p * phi, q - p + p * r)
+    slope_q = torch.where(is_near, p * (phi - r), q - p)
+    value, slope_p, slope_q = value.detach(), (p * r).detach(), slope_q.detach()
+    return (value + slope_p * (log_p - log_p.detach()) + slope_q * (log_q - log_q.detach())).sum(-1)
+
+
+def log_mixture(log_a: Tensor, log_b: Tensor, share: float) -> Tensor:
+    """Return log(share a + (1 - share) b)."""
+    return torch.logaddexp(log_a + math.log(share), log_b + math.log1p(-share))
+
+
+@register_divergence("reverse_kl")
+def reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return KL(p_S || p_T)."""
+    return kl(log_s, log_t)
+
+
+@register_divergence("forward_kl")
+def forward_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return KL(p_T || p_S)."""
+    return kl(log_t, log_s)
+
+
+ONE_SIDED = (
+    "because at 0 and 1 the mixture is one of its two sides and the divergence is 0; use kind='reverse_kl' or "
+    "kind='forward_kl' for the one-sided ones"
+)
+
+
+@register_divergence("jsd", {"beta": Number(low=0, high=1, reason=ONE_SIDED)})
+def jsd(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return beta KL(p_T || m) + (1 - beta) KL(p_S || m) with m = beta p_T + (1 - beta) p_S.
+
+    The gradient through m is the sum over entries of m d log m = dm, which is 0: m is a constant for autograd.
+    """
+    beta = params["beta"]
+    log_m = log_mixture(log_t, log_s, beta).detach()
+    return beta * kl(log_t, log_m) + (1.0 - beta) * kl(log_s, log_m)
+
+
+@register_divergence(
+    "skew_kl", {"skew": Number(low=0, high=1, default=0.1, reason="the teacher's part of the mixture")}
+)
+def skew_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return KL(p_T || skew p_T + (1 - skew) p_S), DistiLLM's skewed forward KL."""
+    return kl(log_t, log_mixture(log_t, log_s, params["skew"]))
+
+
+@register_divergence("akl", {"mu": Number(low=0, high=1, default=0.5, reason="the probability of the teacher's head")})
+def akl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return the adaptive KL: forward and reverse KL, each weighted by a part of the two sides' difference.
+
+    The forward KL has the part in the teacher's head, its most likely tokens up to the probability `mu`, at least one.
+    The reverse KL has the rest. The weights have no gradient.
+    """
+    p_t, order = log_t.exp().sort(dim=-1, descending=True)
+    gaps = (p_t - log_s.detach().exp().gather(-1, order)).abs()
+    is_head = p_t.cumsum(-1) <= params["mu"]
+    is_head[..., 0] = True
+    head, whole = (gaps * is_head).sum(-1), gaps.sum(-1)
+    share = torch.where(whole > 0, head / whole.clamp(min=torch.finfo(whole.dtype).tiny), 0.5)
+    return share * kl(log_t, log_s) + (1.0 - share) * kl(log_s, log_t)
+
+
+@register_divergence("sampled_reverse_kl")
+def sampled_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return a(y) = log p_S(y) - log p_T(y) of the sampled token y, an estimate of the reverse KL to compare with it.
+
+    The gradient is (a(y) - D) d log p_S(y) with D = KL(p_S || p_T) as the baseline. Its mean over y ~ p_S is dD.
+    """
+    log_y = pick(log_s, ids)
+    value = (log_y - pick(log_t, ids)).detach()
+    return value + (value - kl(log_s, log_t).detach()) * (log_y - log_y.detach())
+
+
+@register_divergence("topk_reverse_kl", {"top_k": TOP_K})
+def topk_reverse_kl(log_s: Tensor, log_t: Tensor, ids: Tensor, params: Params) -> Tensor:
+    """Return the reverse KL over k + 1 events: the teacher's `top_k` most likely tokens, and all others as one."""
+    return kl(log_s, log_t)

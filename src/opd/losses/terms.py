@@ -1,0 +1,215 @@
+"""The terms of the loss: their weights, their targets, and everything else that one call of the head's loss needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from opd.losses.divergences import Divergence, divergence_of
+
+PolicyLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(log p, old log p, advantages), [T] each -> losses [T]. Differentiable, and local: a token's loss needs no other token."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of each token. Create one object per run or stage: a new policy function is compiled anew.
+
+    Args:
+        kind: a name of `DIVERGENCES`, or `package.module:name`; the divergence from the teacher.
+        params: the divergence's parameters. `top_k` goes with every kind: over k + 1 events, the teacher's k most
+            likely tokens and all others as one.
+        temperature: divides both sides' logits, for every term.
+        policy: the policy loss. None means no loss that is local to a token.
+    """
+
+    kind: str = "reverse_kl"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    temperature: float = 1.0
+    policy: PolicyLoss | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", self.divergence.checked(self.params))
+        if not 0.0 < self.temperature < math.inf:
+            raise ValueError(
+                f"divergence temperature={self.temperature!r}: must be positive and finite; 1.0 leaves logits alone"
+            )
+
+    @property
+    def divergence(self) -> Divergence:
+        """Return the registered divergence.
+
+        Raises:
+            ValueError: `kind` names none.
+        """
+        return divergence_of(self.kind)
+
+    @property
+    def top_k(self) -> int:
+        """Return the number of the teacher's tokens that are events of their own. 0 means the whole vocabulary."""
+        return int(self.params.get("top_k") or 0)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One weight per token and term, [T] each. None means that the loss lacks the term.
+
+    The loss is the sum over tokens of divergence D + policy L - nll log p - entropy H. No weight is normalised here:
+    the caller divides once, by the global count.
+    """
+
+    divergence: Tensor | None = None
+    policy: Tensor | None = None
+    nll: Tensor | None = None
+    entropy: Tensor | None = None
+
+    def at(self, tokens: slice | Tensor) -> Weights:
+        """Return the weights of some tokens, by a slice, a mask or their indices."""
+        return Weights(*(None if each is None else each[tokens] for each in self.named.values()))
+
+    def needed(self) -> Tensor:
+        """Return the indices of the tokens with any weight, ascending. Only these need to reach the head."""
+        given = [each != 0 for each in self.named.values() if each is not None]
+        if not given:
+            raise ValueError("Weights: no term has weights; give those of one term or more")
+        return torch.stack(given).any(0).nonzero().squeeze(-1)
+
+    @property
+    def named(self) -> dict[str, Tensor | None]:
+        """Return the weights by term."""
+        return {"divergence": self.divergence, "policy": self.policy, "nll": self.nll, "entropy": self.entropy}
+
+
+class HiddenTargets(NamedTuple):
+    """A teacher's hidden states [T, d_T] after its final norm, and its head [V_T, d_T] without a bias."""
+
+    hidden: Tensor
+    weight: Tensor
+
+
+class EventTargets(NamedTuple):
+    """A teacher's log-probabilities [T, k] of tokens `ids` [T, k], different ones in each row. All others are one event."""
+
+    ids: Tensor
+    log_probs: Tensor
+
+
+Targets = HiddenTargets | EventTargets
+
+
+@dataclass(frozen=True)
+class Output:
+    """The loss of one call.
+
+    Args:
+        loss: scalar, the weighted sum, with a graph whose backward can run once.
+        statistics: [T] each, detached, by name: `log_prob` of each token, `nonfinite`; with targets `divergence`, and
+            with a teacher's hidden states `teacher_log_prob`; with a policy loss `policy_loss` and its derivative
+            `policy_slope` by log p; on request `entropy`, `teacher_entropy`. A token outside the vocabulary has a
+            log-probability of minus infinity.
+        backend: the form that ran.
+        facts: numbers of the backend about itself.
+    """
+
+    loss: Tensor
+    statistics: dict[str, Tensor]
+    backend: str = "plain"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+STATISTICS = ("entropy", "teacher_entropy")
+"""Statistics that cost time and are computed on request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One call of `head_loss`: everything besides the student's hidden states and head.
+
+    Args:
+        vocab: the number of entries that count.
+        trains: the caller's grad mode is on and an input needs a gradient. A Function's forward cannot see the mode.
+        others: arguments of `head_loss`.
+    """
+
+    ids: Tensor
+    weights: Weights
+    loss: Loss
+    targets: Targets | None
+    advantages: Tensor | None
+    old_log_probs: Tensor | None
+    slopes: Tensor | None
+    vocab: int
+    watch: tuple[str, ...]
+    chunk: int | None
+    workspace_gib: float | None
+    trains: bool
+
+    @property
+    def has_gradient(self) -> bool:
+        """Return True if a term has weights or slopes."""
+        return self.slopes is not None or any(each is not None for each in self.weights.named.values())
+
+    @property
+    def per_token(self) -> dict[str, Tensor | None]:
+        """Return the inputs of one number per token, by name."""
+        return self.weights.named | {
+            "advantages": self.advantages,
+            "old_log_probs": self.old_log_probs,
+            "slopes": self.slopes,
+        }
+
+
+def check(request: Request, hidden: Tensor) -> None:
+    """Refuse a call that lacks an input of one of its terms, or whose inputs differ in length.
+
+    Raises:
+        ValueError: names the input.
+    """
+    targets = request.targets
+    of_targets = None if targets is None else targets[0]
+    given = {"hidden": hidden, "ids": request.ids, "targets": of_targets, **request.per_token}
+    lengths = {name: len(tensor) for name, tensor in given.items() if tensor is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"tokens {lengths}: every per-token input must have the same length T")
+    if request.weights.divergence is not None and targets is None:
+        raise ValueError("targets=None with weights of the divergence: give HiddenTargets or EventTargets")
+    if request.weights.policy is not None and (request.loss.policy is None or request.advantages is None):
+        raise ValueError("weights of the policy without a policy loss or advantages: give Loss.policy and advantages")
+    if request.chunk is not None and request.chunk < 1:
+        raise ValueError(f"chunk={request.chunk}: must be at least 1 token")
+    unknown = set(request.watch) - set(STATISTICS)
+    if unknown:
+        raise ValueError(f"watch={sorted(unknown)}: must be of {', '.join(STATISTICS)}; others come with every call")
+    if "teacher_entropy" in request.watch and not isinstance(targets, HiddenTargets):
+        raise ValueError("watch=teacher_entropy without HiddenTargets: only a teacher's hidden states give its entropy")
+    if isinstance(targets, EventTargets) and request.loss.top_k:
+        raise ValueError(
+            f"top_k={request.loss.top_k} with EventTargets: the targets have their own events; leave it out"
+        )
+
+
+def counted_vocab(student_vocab: int, targets: Targets | None, valid_vocab: int | None) -> int:
+    """Return the number of leading vocabulary entries that count on both sides.
+
+    Raises:
+        ValueError: the two heads differ and `valid_vocab` is missing, or it exceeds one of them.
+    """
+    teacher_vocab = len(targets.weight) if isinstance(targets, HiddenTargets) else student_vocab
+    if valid_vocab is None:
+        if student_vocab != teacher_vocab:
+            raise ValueError(
+                f"valid_vocab=None with heads of {student_vocab} (student) and {teacher_vocab} (teacher) entries: padded "
+                "vocabularies of different size need valid_vocab, the number of the tokenizer's entries"
+            )
+        return student_vocab
+    if not 1 <= valid_vocab <= min(student_vocab, teacher_vocab):
+        raise ValueError(
+            f"valid_vocab={valid_vocab}: must be between 1 and the smaller head's {min(student_vocab, teacher_vocab)} "
+            f"entries (student {student_vocab}, teacher {teacher_vocab}); give the tokenizer's number of entries"
+        )
+    return valid_vocab
