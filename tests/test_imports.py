@@ -82,12 +82,13 @@ LAYERS = (
 TOOL_LAYERS = (
     ("errors", "redact"),
     ("console", "kube"),
-    ("chart", "local"),
+    ("chart",),
     ("runs",),
     ("doctor", "logs", "report"),
     ("submit",),
     ("commands",),
     ("cli",),
+    ("__main__",),
 )
 
 

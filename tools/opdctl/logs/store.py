@@ -1,4 +1,4 @@
-"""Reads a growing log from the store: over attempts, without a gap or a repeat, whole lines only."""
+"""A run's log from its store, as it grows: over attempts, without a gap or a repeat, whole lines only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from opdctl.console import note
 from opdctl.redact import redact
 from opdctl.runs.listing import Listing
 
-# The trainer uploads every 10 s: looking more often shows nothing more.
+# The trainer uploads every 10 s.
 POLL_S = 5.0
 
 
 @dataclass(kw_only=True)
 class Position:
-    """How far one attempt was read: `part` is the one being read, `offset` the bytes of it that were."""
+    """The read part of one attempt's log: number of the part, bytes of it, and bytes that are not printed yet."""
 
     part: int = 0
     offset: int = 0
@@ -29,18 +29,17 @@ class Position:
     has_header: bool = False
 
     def take(self, *, is_final: bool) -> list[str]:
-        """The whole lines that were read but not printed; with `is_final` a half-written last one too."""
+        """Return the unprinted whole lines; with `is_final` a half-written last line, too."""
         whole = len(self.unprinted) if is_final else self.unprinted.rfind(b"\n") + 1
-        # Progress bars return the carriage; no other character ends a line, whatever a model wrote.
+        # Progress bars return the carriage; no other character ends a line of a model's text.
         text = self.unprinted[:whole].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-        lines = text.removesuffix("\n").split("\n") if text else []
         self.unprinted = self.unprinted[whole:]
-        return lines
+        return text.removesuffix("\n").split("\n") if text else []
 
 
 @dataclass
 class LogReader:
-    """Prints driver logs from where it stopped before; parts of a log only grow, and only the last one does."""
+    """Prints driver logs; parts of a log only grow, and only the last part does."""
 
     store: Store
     attempt: int | None = None
@@ -50,26 +49,26 @@ class LogReader:
     _num_lines: int = 0
 
     def print_new(self) -> int:
-        """Prints every new line of one look at the store, a half-written last line included; returns how many."""
+        """Print every new line, a half-written last line included; return their number."""
         return self._print(Listing(self.store), is_final=True)
 
     def follow(self) -> int:
-        """Prints until the run ends (result.json or fatal.json), also through a store that is away for a while."""
-        is_away = False
+        """Print until the run or attempt ends, also while the store is unreachable for some time."""
+        is_unreachable = False
         while True:
             try:
                 listing = Listing(self.store)
                 is_over = RESULT_FILE in listing or FATAL_FILE in listing or self._attempt_is_over(listing)
                 self._print(listing, is_final=is_over)
-                if is_away:
-                    note("the store is back")
-                is_away = False
+                if is_unreachable:
+                    note("the store answers again")
+                is_unreachable = False
                 if is_over:
                     return self._num_lines
             except StoreUnavailable as error:
-                if not is_away:
-                    note(f"the store is away, following goes on when it is back: {error}")
-                is_away = True
+                if not is_unreachable:
+                    note(f"the store is unreachable, waiting for it: {error}")
+                is_unreachable = True
             sys.stdout.flush()
             time.sleep(self.poll_s)
 
@@ -85,7 +84,7 @@ class LogReader:
                 self._fetch(listing, number, position)
             except StoreUnavailable:
                 if self.tail is not None:
-                    self._positions.clear()  # nothing was printed yet: the next look begins anew
+                    self._positions.clear()  # nothing is printed yet: the next look begins anew
                 raise
             lines = position.take(is_final=is_final or number != attempts[-1])
             if lines and not position.has_header and len(listing.folders()) > 1:
@@ -97,7 +96,7 @@ class LogReader:
                 held += lines
         if self.tail is not None:
             self._emit(held[-self.tail :])
-            self.tail = None  # of the first look only
+            self.tail = None
         return self._num_lines - num_before
 
     def _emit(self, lines: list[str]) -> None:
@@ -106,7 +105,7 @@ class LogReader:
         self._num_lines += len(lines)
 
     def _fetch(self, listing: Listing, attempt: int, position: Position) -> None:
-        """Adds what the attempt's log has grown by; a failure half way keeps what came before it."""
+        """Add the bytes by which the attempt's log has grown; a failure half way keeps what came before it."""
         parts = listing.parts(attempt, LOG_FILE)
         while position.part < len(parts):
             key = parts[position.part]

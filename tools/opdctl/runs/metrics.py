@@ -1,4 +1,4 @@
-"""A run's metrics as columns, from the rows that `opd.runs.metrics` parses and merges."""
+"""A run's metrics as columns; `opd.runs.metrics` parses and merges the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opd.runs.metrics import AttemptReport, Row, merge_attempts, parse_metrics
 from opd.text import storable
 
 
-def read_history(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptReport]]:
+def read_metrics(files: Mapping[int, bytes]) -> tuple[pa.Table, list[AttemptReport]]:
     """Return one row a step, ascending, and what was skipped of each attempt.
 
     The table has `step` int64 and every metric float64, with nulls where a step lacks it.
