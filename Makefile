@@ -95,7 +95,7 @@ tools: ## build helm, a control plane and an S3 server for test-cluster (Go 1.26
 check: setup ## check style, types, language and generated files; edit nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy src/opd tools
+	$(BIN)/mypy src/opd src/opd_envs tools
 	PYTHONPATH=tools $(BIN)/python -m chartgen --check
 	$(BIN)/python tools/prose.py
 
@@ -123,7 +123,7 @@ helm-for-tests:
 	-@$(PYTHON) tools/gotools.py install helm > /dev/null
 
 # Each room's tests but whole commands, and of the charts what they render.
-FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat config convert data envs evaluation importance inputs isolation \
+FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat config convert data opd_envs evaluation importance inputs isolation \
   losses memory monitor pods rewards rollout runs tools trainer worker launch/test_launch.py) \
   $(patsubst %,tests/charts/test_%.py,golden_manifests objects pods rayjob) --ignore=tests/config/test_compose.py
 test-fast: setup ## run the unit tests of every room but the tool (3 minutes)
@@ -160,7 +160,7 @@ test-vllm: $(CPU_VLLM)/.stamp ## run whole runs with vLLM's rollout server on th
 	PYTHONPATH=$(CURDIR)/tests/vllm_cpu/site:$(CURDIR) VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_HOST_IP=127.0.0.1 \
 	  $(CPU_VLLM)/bin/python -m pytest -W default tests/vllm_cpu $(ARGS)
 
-chaos: setup ## break real runs and compare the results (SCENARIO=name ARGS="--rounds 25")
+chaos: setup ## break real runs and compare the results (SCENARIO=name)
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
 mutants: setup ## change the code in drawn places and list changes that no test notices (ARGS="--num 150 --seed 1"; hours)

@@ -12,7 +12,7 @@ RunError (exit 1)
 ├── SpecChanged (exit 2)     this run id belongs to another experiment
 ├── RunIsLive                another process owns the run and is alive
 ├── Overtaken                another claim owns the run: stop writing
-├── LeaseLost                the lease could not be renewed within its term, for another reason than a store that is away
+├── LeaseLost                the store refused, or did not answer, for longer than the lease allows
 ├── RunFinished (exit 0)     result.json is there already
 ├── RunFatal                 fatal.json is there: no retry can mend this run
 ├── TooFewNodes              the Ray cluster does not offer what the run needs
@@ -96,7 +96,7 @@ class Overtaken(RunError):
 
 
 class LeaseLost(RunError):
-    """The lease is older than its term: another attempt may own the run; stop writing."""
+    """The lease is too old, so another attempt may own the run: save locally and end."""
 
 
 class RunFinished(RunError):

@@ -10,9 +10,8 @@ import yaml
 from tests.fast_tier.opdctl import Tool
 from tests.fast_tier.runs import reached
 
-from opd.runs.config_map import ProgressConfigMap
 from opd.runs.headline import Score
-from opd.runs.reporter import Snapshot
+from opd.runs.reporter import ProgressConfigMap, Snapshot
 
 NAMESPACE, RUN = "progress", "told"
 OBJECT = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{RUN}-progress"

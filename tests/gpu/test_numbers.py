@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.gpu import needs
 
-from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
-from opd.losses.cuda.row_kernel import CLUSTERS, FP16_SMALLEST_ROUNDING, NOISE_EVERY, GradientRows, gradient_unit
-from opd.losses.cuda.scale_kernel import scale_in_place
+from opd.losses.hopper.numbers_kernel import gradient_numbers, scale_weights
+from opd.losses.hopper.row_kernel import CLUSTERS, FP16_SMALLEST_ROUNDING, NOISE_EVERY, GradientRows, gradient_unit
+from opd.losses.hopper.scale_kernel import scale_in_place
 
 needs.hopper()
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 import torch
 
-from opd.losses.cuda.plan import (
+from opd.losses.fused import head_divergence
+from opd.losses.hopper.plan import (
     RowBytes,
     TokenGroup,
     plan_groups,
     plan_scores,
 )
-from opd.losses.fused import head_divergence
 
 GIB = 2**30
 QWEN = {"stride": 151936, "num_blocks": 594}
@@ -117,7 +117,7 @@ def test_without_a_gpu_the_plain_path_runs_and_asking_for_the_fused_one_says_why
 @pytest.mark.slow
 def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():
     code = (
-        "import sys, opd.losses.fused, opd.losses.cuda.buffers, opd.losses.cuda.nvrtc\n"
+        "import sys, opd.losses.fused, opd.losses.hopper.buffers, opd.losses.hopper.nvrtc\n"
         "assert not {'triton', 'cuda.bindings.driver', 'cuda.bindings.nvrtc'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
@@ -128,8 +128,8 @@ def test_importing_the_losses_loads_neither_triton_nor_cuda_bindings():
 @pytest.mark.parametrize(("is_fp32", "gradient"), [(0, 1), (1, 1), (0, 0)])
 def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):
     pytest.importorskip("cuda.bindings.nvrtc", reason="no CUDA run-time compiler in this torch build")
-    from opd.losses.cuda.nvrtc import compile_cubin
-    from opd.losses.cuda.row_kernel import row_kernel_macros
+    from opd.losses.hopper.nvrtc import compile_cubin
+    from opd.losses.hopper.row_kernel import row_kernel_macros
 
     macros, _ = row_kernel_macros(kind, 151936, is_fp32=bool(is_fp32), gradient="bfloat16" if gradient else None)
     assert compile_cubin("rows.cu", macros, "sm_90a").startswith(b"\x7fELF")
@@ -137,9 +137,9 @@ def test_the_row_kernel_compiles_for_hopper(kind, is_fp32, gradient):
 
 def test_the_small_kernels_compile_for_hopper():
     pytest.importorskip("cuda.bindings.nvrtc", reason="no CUDA run-time compiler in this torch build")
-    from opd.losses.cuda.numbers_kernel import numbers_macros
-    from opd.losses.cuda.nvrtc import compile_cubin
-    from opd.losses.cuda.scale_kernel import scale_macros
+    from opd.losses.hopper.numbers_kernel import numbers_macros
+    from opd.losses.hopper.nvrtc import compile_cubin
+    from opd.losses.hopper.scale_kernel import scale_macros
 
     macros = {("numbers.cu", numbers_macros(8))}
     macros |= {("scale.cu", scale_macros(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
@@ -156,7 +156,7 @@ def test_triton_passes_the_head_product_what_its_own_launch_passes(shift):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from opd.losses.cuda import logits_kernel as module
+    from opd.losses.hopper import logits_kernel as module
 
     out = "fp16" if shift else "fp32"
     matrices = {"hidden": "bf16[128,64]", "weight": "bf16[256,64]", "logits": f"{out}[128,128]"}

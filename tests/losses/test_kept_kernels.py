@@ -2,7 +2,7 @@
 
 import pytest
 
-from opd.losses.cuda.nvrtc import CACHE_VARIABLE, kept
+from opd.losses.hopper.nvrtc import CACHE_VARIABLE, kept
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def call(vocab: int, kind: str, temperature: float, precision: str, workspace: int):
-    from opd.losses.cuda.run import Call
+    from opd.losses.hopper.run import Call
 
     return Call(
         kind=kind, beta=BETA, temperature=temperature, vocab=vocab, workspace_bytes=workspace, precision=precision,
@@ -64,7 +64,7 @@ def check(stats: Tensor, expected, own: slice) -> None:
 @pytest.mark.parametrize("kind", DIVERGENCE_KINDS)
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.bfloat16), ("fp32", torch.float16)])
 def test_the_whole_row_kernel_gives_the_divergence_and_both_gradients(monkeypatch, kind, precision, dtype):
-    from opd.losses.cuda.run import Inputs, run
+    from opd.losses.hopper.run import Inputs, run
 
     kernels_on_cpu.install(monkeypatch)
     inputs = make(dtype, TOKENS)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.losses import kernels_on_cpu
 
-from opd.losses.cuda.numbers_kernel import gradient_numbers, scale_weights
-from opd.losses.cuda.row_kernel import FP16_SMALLEST_ROUNDING, NOISE_EVERY, NUM_STATS, GradientRows, gradient_unit
+from opd.losses.hopper.numbers_kernel import gradient_numbers, scale_weights
+from opd.losses.hopper.row_kernel import FP16_SMALLEST_ROUNDING, NOISE_EVERY, NUM_STATS, GradientRows, gradient_unit
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The thread that keeps an attempt's lease outlives whatever a store answers, and a lease that ran out stops the attempt."""
+"""The lease thread: it survives any answer of a store, and a lease that is too old stops the attempt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from opd.errors import LeaseLost, Overtaken, StoreUnavailable
-from opd.runs.lease import Watch
+from opd.errors import LeaseLost, Overtaken, StoreRefused, StoreUnavailable
+from opd.runs.attempts import Watch
 
 
 class Beats:
@@ -53,32 +53,52 @@ def test_an_odd_answer_does_not_end_the_thread(
     ]
 
 
-def test_a_lease_older_than_its_term_stops_the_attempt(watch: Watch, beats: Beats) -> None:
-    beats.answer = KeyError("LastModified")
+@pytest.mark.parametrize("refused", [KeyError("LastModified"), StoreRefused("403")])
+def test_a_lease_that_the_store_refuses_to_renew_for_its_term_stops_the_attempt(
+    watch: Watch, beats: Beats, refused: Exception
+) -> None:
+    beats.answer = refused
     beats.now_s = 60.0
     watch.check()
     assert beats.num == 0, "a lease within its term is the thread's to renew"
     beats.now_s = 61.0
-    with pytest.raises(LeaseLost, match=r"last renewed 61 s ago and its term is 60 s.*LastModified"):
+    with pytest.raises(LeaseLost, match=r"last renewed 61 s ago and 60 s are allowed"):
         watch.check()
 
 
+def test_an_attempt_that_can_save_is_asked_to_end_once_and_stopped_at_its_second_step_after_that(beats: Beats) -> None:
+    asked: list[float] = []
+    watch = Watch(
+        beat=beats, interval_s=1.0, term_s=60.0, end=lambda: asked.append(beats.now_s), clock=lambda: beats.now_s
+    )
+    beats.answer = StoreRefused("403")
+    for beats.now_s in (30.0, 61.0):
+        watch.check()
+    assert asked == [61.0]
+    with pytest.raises(LeaseLost):
+        watch.check()
+    assert asked == [61.0]
+
+
 def test_a_thread_that_stood_still_is_made_up_for_before_anything_is_stopped(watch: Watch, beats: Beats) -> None:
-    beats.now_s = 1000.0  # a process that was stopped for a while, and nobody has taken over
+    beats.now_s = 1000.0  # the process was stopped for a while, and no other attempt has taken over
     watch.check()
     assert beats.num == 1
 
 
-def test_who_slept_through_a_take_over_is_told_so_at_once(watch: Watch, beats: Beats) -> None:
+def test_who_slept_through_a_take_over_learns_it_at_once(watch: Watch, beats: Beats) -> None:
     beats.now_s = 1000.0
     beats.answer = Overtaken("by attempt 2")
     with pytest.raises(Overtaken, match="by attempt 2"):
         watch.check()
 
 
-def test_a_store_that_is_away_stops_nothing_since_nobody_can_claim_the_run_there(watch: Watch, beats: Beats) -> None:
+def test_an_unreachable_store_stops_the_attempt_after_half_an_hour_only(watch: Watch, beats: Beats) -> None:
     beats.answer = StoreUnavailable("503")
-    for beats.now_s in (61.0, 122.0, 1e6):
+    for beats.now_s in (61.0, 122.0, 1800.0):
+        watch.check()
+    beats.now_s = 1861.0
+    with pytest.raises(LeaseLost, match=r"1800 s are allowed.*503"):
         watch.check()
 
 

@@ -30,12 +30,14 @@ LOST_ANSWERS: dict[str, Callable[[], Exception]] = {
 # For a while: nothing answers; all that changes objects is refused, as with a quota that is used up; what reads them is, as
 # with a key that they are encrypted with, and listings answer.
 LASTING = ("outage", "no writes", "no reads")
-KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", *LASTING)
+# From now on this attempt's credentials are refused, and no other attempt's.
+REVOKED = "revoked"
+KINDS = (*REFUSALS, *LOST_ANSWERS, "late", "never", "twice", "slow", REVOKED, *LASTING)
 # What becomes of a request: refused for good, not answered for longer than it is tried again, or mostly mended by the next try;
 # and one that changes something may take effect when nobody expects it any more.
-_REST = tuple(kind for kind in KINDS if kind not in ("late", "twice", "denied", *LASTING))
-OF_READS = (("denied",), ("no reads",), ("outage",), _REST)
-OF_WRITES = (("late",), ("twice",), ("denied",), ("no writes",), ("outage",), _REST)
+_REST = tuple(kind for kind in KINDS if kind not in ("late", "twice", "denied", REVOKED, *LASTING))
+OF_READS = (("denied",), (REVOKED,), ("no reads",), ("outage",), _REST)
+OF_WRITES = ((REVOKED,), ("late",), ("twice",), ("denied",), ("no writes",), ("outage",), _REST)
 # Mostly that it takes effect when nobody expects it; else nobody knows whether it did, or it never does.
 OF_LATE = (("late",), ("late",), ("late",), ("twice",), ("answer lost", "odd answer"), ("never", "no writes", "denied"))
 WRITES = ("put", "create", "upload", "delete")
@@ -50,6 +52,8 @@ class Bucket:
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.offset_s = 0.0
         self.until_s = dict.fromkeys(LASTING, 0.0)
+        # Since when the credentials of an attempt are refused.
+        self.revoked_s: dict[int, float] = {}
         # "late" or "twice", while a request takes effect whose client has its answer already, or waits no more.
         self.stray = ""
 

@@ -71,6 +71,8 @@ class Oracle:
         # Copies that have gone bad by themselves since their step was begun.
         self.rotten: dict[int, list[tuple[Any, bool]]] = {}
         self.rot_s: dict[int, float] = {}
+        # Rows that an attempt has written although it should have ended by then.
+        self.num_late_rows: dict[int, int] = {}
 
     def fail(self, what: str) -> None:
         raise Failure(what)
@@ -173,8 +175,10 @@ class Oracle:
             numbers = [[row["number"] for row in rows[name]] for name in ("running", "waiting", "complete")]
             self.fail(f"step {step}: an attempt goes on with other rows than it left: {numbers}")
 
-    def chosen(self, step: int, disks: list[Any], *, met_read_faults: bool, rejected: tuple[str, ...]) -> None:
-        """An attempt has chosen where to go on: nothing reported safe may be lost."""
+    def chosen(
+        self, step: int, attempt: int, disks: list[Any], *, met_read_faults: bool, rejected: tuple[str, ...]
+    ) -> None:
+        """Judge where an attempt resumes: nothing reported safe may be lost, no older attempt's copy taken for a newer one's."""
         there = [
             known
             for known, safe in self.safe.items()
@@ -186,6 +190,25 @@ class Oracle:
             self.fail(
                 f"step {newest} was reported safe, and an attempt goes on from step {step}; passed over: {rejected}"
             )
+        if step in there and attempt < self.safe[step].attempt:
+            self.fail(
+                f"step {step} of attempt {self.safe[step].attempt} was reported safe, and the copy of attempt {attempt} is taken"
+            )
+
+    def uploaded(self, disks: list[Any], faults: int) -> None:
+        """Judge the store after an upload of what it lacked: it holds the steps of these disks as the last attempt saved them.
+
+        Args:
+            faults: store faults that came meanwhile; after one nothing is promised.
+        """
+        for step, safe in self.safe.items():
+            if faults or safe.disks != tuple(disks) or step in self.spoiled or self.rotten.get(step):
+                continue
+            stored = self.world.stored(f"checkpoints/global_step_{step}/manifest.json")
+            if stored is not None and json.loads(stored)["attempt"] < safe.attempt:
+                self.fail(
+                    f"the store keeps an older attempt's copy of step {step}, which attempt {safe.attempt} saved again"
+                )
 
     def resumed(self, step: int) -> None:
         """It goes on from there: what came later is not promised any more."""
@@ -198,8 +221,13 @@ class Oracle:
         """The attempt that owns the run by the store that decides."""
         return max(self.world.claimed_attempts(), default=0)
 
-    def logged(self, attempt: int, step: int, *, was_fenced: bool) -> None:
+    def logged(self, attempt: int, step: int, *, was_fenced: bool, storeless_s: float) -> None:
+        """Judge a row: an attempt that has had no store for its lease finishes its step, is asked to end, and ends."""
         self.fenced[attempt, step] = was_fenced
+        if storeless_s > 2 * LEASE_S:  # a beat, the lease, and a step that was begun within it
+            self.num_late_rows[attempt] = self.num_late_rows.get(attempt, 0) + 1
+            if self.num_late_rows[attempt] > 1:
+                self.fail(f"attempt {attempt} has had no store for {storeless_s:.0f} s, and trains on")
 
     def has_rows(self, rows: list[dict[str, Any]], until: int, when: str) -> bool:
         """Each step once, with its own numbers, of an attempt that owned the run when it wrote them; False if excused."""

@@ -151,10 +151,22 @@ class Trainer:
                 process.chose_s = self.world.now_s
             chosen.append(choose(**options))
             met = any(process.has_met_read_faults for process in self._processes())
-            self.world.oracle.chosen(chosen[-1].step or 0, disks, met_read_faults=met, rejected=chosen[-1].rejected)
+            step, manifest = chosen[-1].step or 0, chosen[-1].manifest
+            attempt = manifest.attempt if manifest else 0
+            self.world.oracle.chosen(step, attempt, disks, met_read_faults=met, rejected=chosen[-1].rejected)
             return chosen[-1]
 
+        upload = self.run.checkpoints.upload_missing
+
+        def uploaded(**options: Any) -> Any:
+            before = self.world.num_store_faults
+            steps = upload(**options)
+            met = any(process.has_met_read_faults for process in self._processes())
+            self.world.oracle.uploaded(disks, self.world.num_store_faults - before + met)
+            return steps
+
         self.run.checkpoints.choose = noted  # type: ignore[method-assign]
+        self.run.checkpoints.upload_missing = uploaded  # type: ignore[method-assign]
         checkpointing.resume(config, self.run, self.workers, lambda: self._load(config, chosen))  # type: ignore[arg-type]
         self.step = chosen[-1].step or 0
         self._saved = chosen[-1].step
@@ -186,7 +198,8 @@ class Trainer:
             self._save()
         attempt = self.run.handle.attempt
         was_fenced = world.oracle.highest() > attempt
-        world.oracle.logged(attempt, step, was_fenced=was_fenced)
+        revoked_s = world.bucket.revoked_s.get(attempt, world.now_s)
+        world.oracle.logged(attempt, step, was_fenced=was_fenced, storeless_s=world.now_s - revoked_s)
         self.run.log(step, {"state": state_after(step), "attempt": attempt, "rows": trained})
         self._seal()
         if stop.serve(Path(self.run.handle.local_dir), self._save_for_pods, is_over=self._is_over):

@@ -44,6 +44,7 @@ class World(Scheduler):
         super().__init__(seed)
         self.plan = plan or draw_plan(self.random, sites or Sites(), limit)
         self.num_decisions = 0
+        self.num_store_faults = 0
         self.oracle = Oracle(self)
         self.bucket = Bucket(self)
         self.client = Client(self, self.bucket)
@@ -146,14 +147,19 @@ class World(Scheduler):
     def store_call(self, what: str, key: str, *, writes: bool) -> str | None:
         """Before a request: what becomes of it."""
         kind = self._decide(what, label_of(tuple(key.split("/"))), bucket.KINDS)
-        until_s = self.bucket.until_s
+        until_s, attempt = self.bucket.until_s, self.current.process.attempt
+        if kind == bucket.REVOKED and attempt and not self.is_calm:
+            self.bucket.revoked_s.setdefault(attempt, self.now_s)
+        if kind == bucket.REVOKED or attempt in self.bucket.revoked_s:
+            kind = "denied"
         if kind in until_s:
             until_s[kind] = self.now_s + self.random.choice((3.0, 40.0, 100.0, 150.0, 400.0))
         if not self.is_calm:
             if until_s["outage"] > self.now_s:
-                return "away"
-            if until_s["no writes" if writes else "no reads"] > self.now_s and (writes or what in bucket.READS):
-                return "denied"
+                kind = "away"
+            elif until_s["no writes" if writes else "no reads"] > self.now_s and (writes or what in bucket.READS):
+                kind = "denied"
+        self.num_store_faults += kind is not None
         return kind
 
     def _decide(self, what: str, label: str, kinds: tuple[str, ...]) -> str | None:

@@ -124,7 +124,7 @@ def tensordict(rows: list[dict[str, Any]], first: int = 0) -> TensorDict:
     )
 
 
-def config(case: Case):
+def config(case: Case, kind: str = "opd"):
     """What verl gives the worker of a run; a spec's rules do not count, so that what they keep from it is tried too."""
     from omegaconf import OmegaConf
 
@@ -136,7 +136,7 @@ def config(case: Case):
         f"device={case.device}",
         f"model.path={case.student}",
         "model.attn_implementation=sdpa",
-        *_teachers(case),
+        *(_teachers(case) if kind == "opd" else ("data.train=[train.parquet]", "data.val=[val.parquet]")),
         "data.train_batch_size=8",
         "data.max_prompt_length=16",
         "data.max_response_length=16",
@@ -156,7 +156,7 @@ def config(case: Case):
     role = "actor_rollout_ref"
     overrides = [f"{role}.actor.optim.total_training_steps=10", *case.overrides]
     with patch("opd.config.parse.check", return_value=[]):
-        spec = load_text("kind: opd", sets=sets, overrides=overrides).spec
+        spec = load_text(f"kind: {kind}", sets=sets, overrides=overrides).spec
     composed = compose(spec, RunFacts(run_id="r", run_dir=None, **case.facts))
     if case.device != "cpu":
         composed.actor_rollout_ref.rollout.name = "none"
@@ -364,10 +364,10 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     """One fresh worker of supervised fine-tuning: the loss measured without a gradient, then one update."""
     from verl.utils import tensordict_utils as tu
 
-    from opd.worker.answer_worker import AnswerWorker, sums
+    from opd.worker.answer_worker import AnswerWorker, reduce, sums
 
     torch.manual_seed(0)
-    worker = AnswerWorker(config=config(case), role="actor")
+    worker = AnswerWorker(config=config(case, "sft"), role="actor")
     worker.init_model()
     engine = worker.actor.engine
     per_rank, index = len(case.rows) // engine.get_data_parallel_size(), engine.get_data_parallel_rank()
@@ -385,8 +385,11 @@ def run_answer_case(case: Case) -> dict[str, Any]:
     }
     if output is not None:  # of the ranks that share a sequence one speaks for all
         loss, num_tokens = sums(tu.get(measured, "metrics"))
-        metrics = {name: tu.get(output, "metrics")[name] for name in ("loss", "num_tokens", "num_updates", "skipped")}
-        found |= {"measured": loss / num_tokens, "update": {name: value[0] for name, value in metrics.items()}}
+        metrics = reduce(tu.get(output, "metrics"))
+        found |= {
+            "measured": loss / num_tokens,
+            "update": {name.removeprefix("actor/"): value for name, value in metrics.items()},
+        }
     return found
 
 

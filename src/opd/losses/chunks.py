@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ SMALLEST_ROWS, LARGEST_ROWS = 128, 2048
 TAIL = 4
 """The last tokens run in chunks of a quarter: chunks have two shapes, and little of the last one is padding."""
 TOP_BLOCK = 64
+OF_ROWS = ("log_prob", "divergence", "entropy", "teacher_entropy")
+"""Statistics of whole rows of logits: one of them is nan or infinite where a row is not finite."""
 
 
 class Forward(NamedTuple):
@@ -32,6 +34,8 @@ class Forward(NamedTuple):
     grad_weight: Tensor | None = None
     backend: str = "plain"
     facts: Mapping[str, Any] = MappingProxyType({})
+    scale: Callable[[Tensor, Tensor], Any] = Tensor.mul_
+    """Multiplies a gradient by a scalar on its device, in place."""
 
 
 class Plan(NamedTuple):
@@ -131,19 +135,9 @@ class _Run:
         statistics = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         loss = statistics.pop("loss").sum()
         backend = "compiled" if self.compile else "plain"
-        return Forward(loss, self._finished(statistics), self.grad_hidden, self.grad_weight, backend)
-
-    def _finished(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the statistics with `nonfinite`, and minus infinity for tokens outside the vocabulary."""
-        seen = [
-            statistics[name] for name in ("log_prob", "divergence", "entropy", "teacher_entropy") if name in statistics
-        ]
+        seen = [statistics[name] for name in OF_ROWS if name in statistics]
         statistics["nonfinite"] = ~torch.isfinite(torch.stack(seen)).all(0)
-        ids = self.request.ids
-        is_unknown = (ids < 0) | (ids >= self.request.vocab)
-        for name in {"log_prob", "teacher_log_prob"} & statistics.keys():
-            statistics[name] = statistics[name].masked_fill(is_unknown, -torch.inf)
-        return statistics
+        return Forward(loss, statistics, self.grad_hidden, self.grad_weight, backend)
 
     def _chunk(self, group: int, start: int, stop: int, rows: int) -> dict[str, Tensor]:
         """Return the statistics of a chunk, whose gradient goes to its rows of the group's."""

@@ -35,7 +35,7 @@ def next_token_entropy(
     """
     counted = weight.detach()[:valid_vocab]
     if fused_obstacle(weight, weight) is None:
-        from opd.losses.cuda.entropy_kernel import head_entropies
+        from opd.losses.hopper.entropy_kernel import head_entropies
 
         with torch.cuda.device(hidden.device), torch.autocast("cuda", enabled=False):
             rows = ROWS_FUSED * chunk_size

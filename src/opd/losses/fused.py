@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opd.losses.chunked import check_arguments, chunked_divergence, counted_vocab
-from opd.losses.cuda.plan import LogitsPrecision
 from opd.losses.divergence import COMPARISONS, DivergenceKind
+from opd.losses.hopper.plan import LogitsPrecision
 from opd.losses.output import DivergenceOutput
 from opd.losses.policy import PolicyTerm
 
@@ -41,7 +41,7 @@ class StorageMemory:
 class FusedDivergence(torch.autograd.Function):
     """The loss sum, statistics [5, T], which rows are not finite, storage and error of one call.
 
-    Inputs: `opd.losses.cuda.run.Inputs`, one by one; the `opd.losses.cuda.run.Call`; whether a gradient is asked for at all.
+    Inputs: `opd.losses.hopper.run.Inputs`, one by one; the `opd.losses.hopper.run.Call`; whether a gradient is asked for at all.
     """
 
     @staticmethod
@@ -56,7 +56,7 @@ class FusedDivergence(torch.autograd.Function):
         call: Any,
         with_gradient: bool,
     ) -> tuple[Any, ...]:
-        from opd.losses.cuda.run import Inputs, run
+        from opd.losses.hopper.run import Inputs, run
 
         need_hidden, need_weight = (with_gradient and needed for needed in ctx.needs_input_grad[:2])
         inputs = Inputs(student_hidden, student_weight, teacher_hidden, teacher_weight, token_weights, token_ids)
@@ -72,7 +72,7 @@ class FusedDivergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
-        from opd.losses.cuda.scale_kernel import scale_in_place
+        from opd.losses.hopper.scale_kernel import scale_in_place
 
         grad_loss = grad_outputs[0]
         if grad_loss is None:
@@ -211,7 +211,7 @@ def head_divergence(
             top_k=top_k,
             policy=policy,
         )
-    from opd.losses.cuda.run import Call
+    from opd.losses.hopper.run import Call
 
     call = Call(kind, beta, temperature, vocab, int(workspace_gib * 2**30), precision, max_expected_error)
     ids = None if token_ids is None else token_ids.long().contiguous()

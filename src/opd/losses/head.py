@@ -104,12 +104,16 @@ def head_loss(
         watch=tuple(watch),
         chunk=chunk,
         workspace_gib=workspace_gib,
+        trains=torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad),
     )
     check(request, hidden)
     chosen = choose_backend(hidden, weight, request, backend)
-    # Inside a Function's forward grad mode is always off, so the caller's mode is an argument.
-    total, forward = _HeadLoss.apply(hidden, weight, request, chosen, torch.is_grad_enabled())
-    return Output(total, forward.statistics, forward.backend, forward.facts)
+    total, forward = _HeadLoss.apply(hidden, weight, request, chosen)
+    statistics = dict(forward.statistics)
+    is_unknown = (ids < 0) | (ids >= request.vocab)
+    for name in {"log_prob", "teacher_log_prob"} & statistics.keys():
+        statistics[name] = statistics[name].masked_fill(is_unknown, -torch.inf)
+    return Output(total, statistics, forward.backend, forward.facts)
 
 
 def choose_backend(hidden: Tensor, weight: Tensor, request: Request, backend: BackendName | None = None) -> BackendName:
@@ -145,9 +149,9 @@ def _can_compile() -> bool:
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName, with_gradient: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, request: Request, name: BackendName
     ) -> tuple[Tensor, Forward]:
-        can = with_gradient and request.has_gradient
+        can = request.trains and request.has_gradient
         need_hidden, need_weight = (can and needed for needed in ctx.needs_input_grad[:2])
         # verl runs the forward under bf16 autocast, which would round every logit to 8 significant bits.
         with torch.autocast(hidden.device.type, enabled=False):
@@ -164,7 +168,7 @@ class _HeadLoss(torch.autograd.Function):
                 result = BACKENDS[name].forward(
                     hidden, weight, request, need_hidden=need_hidden, need_weight=need_weight
                 )
-        ctx.gradients = (result.grad_hidden, result.grad_weight)
+        ctx.gradients, ctx.scale = (result.grad_hidden, result.grad_weight), result.scale
         ctx.weight_dtype = _grad_dtype(weight)
         ctx.set_materialize_grads(False)
         return result.loss, result._replace(grad_hidden=None, grad_weight=None)
@@ -174,18 +178,18 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_loss = grad_outputs[0]
         if grad_loss is None:
-            return (None,) * 5
+            return (None,) * 4
         if ctx.gradients is None:
             raise RuntimeError("head_loss: its gradients were handed out by an earlier backward; call it again")
         (grad_hidden, grad_weight), ctx.gradients = ctx.gradients, None
         if grad_hidden is not None:
-            grad_hidden.mul_(grad_loss)
+            ctx.scale(grad_hidden, grad_loss)
         if grad_weight is not None and grad_weight.dtype == ctx.weight_dtype:
-            grad_weight.mul_(grad_loss)
+            ctx.scale(grad_weight, grad_loss)
         elif grad_weight is not None:
             narrow = torch.empty_like(grad_weight, dtype=ctx.weight_dtype)
             grad_weight = torch.mul(grad_weight, grad_loss, out=narrow)
-        return grad_hidden, grad_weight, None, None, None
+        return grad_hidden, grad_weight, None, None
 
 
 def _grad_dtype(weight: Tensor) -> torch.dtype:

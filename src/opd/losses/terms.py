@@ -128,7 +128,13 @@ STATISTICS = ("entropy", "teacher_entropy")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One call of `head_loss`, checked: everything besides the student's hidden states and head."""
+    """One call of `head_loss`: everything besides the student's hidden states and head.
+
+    Args:
+        vocab: the number of entries that count.
+        trains: the caller's grad mode is on and an input needs a gradient. A Function's forward cannot see the mode.
+        others: arguments of `head_loss`.
+    """
 
     ids: Tensor
     weights: Weights
@@ -141,6 +147,7 @@ class Request:
     watch: tuple[str, ...]
     chunk: int | None
     workspace_gib: float | None
+    trains: bool
 
     @property
     def has_gradient(self) -> bool:

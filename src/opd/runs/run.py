@@ -22,13 +22,12 @@ from opd.runs.attempts import (
     attempt_prefix,
     claim_attempt,
 )
-from opd.runs.config_map import ProgressConfigMap
 from opd.runs.disk import as_disk_full
 from opd.runs.driver_log import LOG_FILE, LogTee
 from opd.runs.identity import settle_identity
 from opd.runs.metrics import METRICS_FILE, read_metrics
 from opd.runs.progress import PROGRESS
-from opd.runs.reporter import Reporter
+from opd.runs.reporter import ProgressConfigMap, Reporter
 from opd.runs.result import refuse_if_over, write_fatal, write_result
 from opd.runs.resume import newest_complete_step
 from opd.runs.stacks import FILE as STACKS_FILE
@@ -62,7 +61,7 @@ class Run(RunWriter):
         tells_cluster: bool,
         within: Run | None = None,
     ):
-        super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()))
+        super().__init__(handle, renew=lambda: self.impatient.beat(progress_record()), end=_ask_to_end)
         self.within = within
         self.impatient = claim.with_policy(NO_RETRY)
         self.claim = claim
@@ -248,7 +247,9 @@ class Run(RunWriter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        full = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
+        ending: RunError | None = as_disk_full(error, self.local.root) if isinstance(error, Exception) else None
+        if isinstance(error, SystemExit):
+            ending = self._watch.lost
         self.close()
         if self._has_ended:
             return
@@ -257,11 +258,11 @@ class Run(RunWriter):
                 self._end("stopped")
                 self._summarise("stopped")
             else:
-                self.fail(full or error)
+                self.fail(ending or error)
         except StoreError as away:
             logger.warning("the end of attempt %d is not marked, its lease runs out: %s", self.handle.attempt, away)
-        if full is not None:
-            raise full from error
+        if ending is not None:
+            raise ending from error
 
     def _end(self, outcome: str, detail: str = "") -> None:
         try:
@@ -317,6 +318,11 @@ def _outcome(error: BaseException | str) -> str:
     if isinstance(error, Overtaken):
         return "overtaken"
     return "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
+
+
+def _ask_to_end() -> None:
+    """Have the main thread do what it does at SIGTERM: finish its step, save, end."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _raise_system_exit(signum: int, frame: FrameType | None) -> None:

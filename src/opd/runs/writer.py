@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from opd.errors import StoreError
-from opd.runs.attempts import BEATS_PER_LEASE, attempt_prefix, check_owner
+from opd.runs.attempts import BEATS_PER_LEASE, Watch, attempt_prefix, check_owner
 from opd.runs.checkpoints import Checkpoints
-from opd.runs.lease import Watch
 from opd.runs.metrics import METRICS_FILE, MetricsWriter, Row, read_metrics
 from opd.runs.stream import FileMirror, Streamer
 from opd.store.base import NO_RETRY, RetryPolicy, Store
@@ -52,7 +51,9 @@ class RunWriter:
     Only one process may log metrics of an attempt. `metrics` rows reach the store within the flush interval.
     """
 
-    def __init__(self, handle: RunHandle, *, renew: Callable[[], None] | None = None):
+    def __init__(
+        self, handle: RunHandle, *, renew: Callable[[], None] | None = None, end: Callable[[], None] | None = None
+    ):
         self.handle = handle
         self.local = LocalStore(Path(handle.local_dir), policy=handle.policy)
         self.remote = open_store(handle.store_url, policy=handle.policy) if handle.store_url else None
@@ -71,7 +72,7 @@ class RunWriter:
         impatient = [store.with_policy(NO_RETRY) for store in self.stores]
         beat = renew or (lambda: check_owner(impatient, handle.attempt, handle.token))
         self._watch = Watch(
-            beat=beat, interval_s=handle.check_interval_s, term_s=BEATS_PER_LEASE * handle.check_interval_s
+            beat=beat, interval_s=handle.check_interval_s, term_s=BEATS_PER_LEASE * handle.check_interval_s, end=end
         )
         self._mirrored: set[str] = set()
 

@@ -10,16 +10,12 @@ from opd.inputs.fetch import cache_dir
 
 def folders() -> dict[str, str]:
     """Environment variable of each compiler's cache, and its folder. Each names its entries by versions, device and source."""
-    # Not above: it brings torch along, which reads the environment.
-    from opd.losses.cuda.nvrtc import CACHE_VARIABLE as KERNELS
-
     return {
         "TORCHINDUCTOR_CACHE_DIR": "inductor",
-        "TRITON_CACHE_DIR": "triton",
+        "TRITON_CACHE_DIR": "triton",  # the fused loss keeps its CUDA kernels there too
         "VLLM_CACHE_ROOT": "vllm",  # its torch.compile's, and DeepGEMM's kernels
         "FLASHINFER_WORKSPACE_BASE": "flashinfer",  # where an engine asks for its attention
         "CUDA_CACHE_PATH": "driver",  # what the driver makes of kernels that have no machine code for the device
-        KERNELS: "kernels",
     }
 
 

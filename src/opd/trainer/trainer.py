@@ -160,6 +160,21 @@ class OrderedTrainer(PPOTrainerSync):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self._set_worker(next(iter(self.role_worker_mapping)), PPOWorker)
+        OmegaConf.update(self.config, f"actor_rollout_ref.{KEY}", self.config[KEY], force_add=True)
+
+    @property
+    def update_settings(self) -> dict[str, Any]:
+        """Return how the workers cut a step's rows into updates, in verl's words."""
+        config = self.config.actor_rollout_ref
+        mini_batch = config.actor.ppo_mini_batch_size * config.rollout.n
+        return {
+            "global_batch_size": mini_batch,
+            "mini_batch_size": mini_batch,
+            "epochs": config.actor.ppo_epochs,
+            "seed": config.actor.data_loader_seed,
+            "dataloader_kwargs": {"shuffle": config.actor.shuffle},
+            "temperature": config.rollout.temperature,
+        }
 
     def _set_worker(self, role: Role, worker_class: type) -> None:
         """Make `worker_class` the one worker of the job, under `role`."""

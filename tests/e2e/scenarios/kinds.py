@@ -11,8 +11,8 @@ from tests.e2e.scenarios.scene import PREFIX, ROOT, Scene
 
 from opd.data.toy import STUDENT_DIR
 from opd.data.toy.task import write_parquet
-from opd.envs.database_folder import write_archive
-from opd.envs.travel.toy.task import make_world
+from opd_envs.database_folder import write_archive
+from opd_envs.travel.toy.task import make_world
 
 INPUTS, _ARCHIVE = "inputs", "travel.tar.gz"
 _SPECS = ROOT / "tests" / "e2e_cpu" / "specs"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from opd.losses import padded_head
-from opd.losses.cuda import nvrtc
+from opd.losses.hopper import nvrtc
 
 HERE = Path(__file__).parent
 CLUSTER, THREADS = 2, 64
@@ -130,7 +130,7 @@ def accumulate(out: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: f
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test: the fused form's kernels are the CPU's."""
-    from opd.losses.cuda import numbers_kernel, row_kernel, run
+    from opd.losses.hopper import numbers_kernel, row_kernel, run
 
     for module in (numbers_kernel, row_kernel):
         monkeypatch.setattr(module, "load_kernel", load_kernel)

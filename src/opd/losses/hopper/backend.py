@@ -1,0 +1,114 @@
+"""The fused kernels behind `head_loss`: the calls that they can run, and the precision in which they store logits."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from opd.losses.chunks import Forward
+from opd.losses.hopper.plan import LogitsPrecision
+from opd.losses.terms import HiddenTargets, Request
+
+KINDS = ("reverse_kl", "forward_kl", "jsd")
+"""Their places are the numbers of the kinds in rows.cu."""
+RETRY_AFTER = 64
+"""Calls with fp32 logits before fp16 is tried again. A try that fails costs half a call, fp32 a tenth of each."""
+MAX_EXPECTED_ERROR = 2.5e-3
+"""Expected error of the logits' gradient above which a call stores logits in fp32."""
+WORKSPACE_GIB = 1.1
+
+
+class HopperBackend:
+    """Trains with an exact divergence over the whole vocabulary, from a teacher's hidden states, alone.
+
+    It keeps `workspace_gib` besides inputs, gradients and numbers per token, whatever the number of tokens. Logits are
+    stored in fp16 as distances below the maximum of their block of 256. Where the gradient's expected rounding error is
+    too large (student and teacher nearly equal), the call repeats with fp32 logits, and the next calls begin with them.
+    A token whose logits are not finite is reported, and its numbers and gradient are 0. Sums have a fixed order.
+    """
+
+    def __init__(self) -> None:
+        self._num_wide = 0
+
+    def obstacle(self, hidden: Tensor, weight: Tensor, request: Request) -> str | None:
+        """Return the reason why the kernels cannot run a call. None means that they can."""
+        return _lacking(request) or _device_obstacle(weight, request)
+
+    @property
+    def precision(self) -> LogitsPrecision:
+        """Return the precision of logits in the next call's first try."""
+        return "fp32" if self._num_wide % RETRY_AFTER else "fp16"
+
+    def forward(
+        self, hidden: Tensor, weight: Tensor, request: Request, *, need_hidden: bool, need_weight: bool
+    ) -> Forward:
+        """Run a call."""
+        from opd.losses.hopper.run import Call, Inputs, run
+        from opd.losses.hopper.scale_kernel import scale_in_place
+
+        loss, targets, token_weights = request.loss, request.targets, request.weights.divergence
+        assert isinstance(targets, HiddenTargets)
+        assert token_weights is not None
+        inputs = Inputs(
+            hidden, weight.detach(), targets.hidden, targets.weight, token_weights, request.ids.long().contiguous()
+        )
+        workspace = int((request.workspace_gib or WORKSPACE_GIB) * 2**30)
+        beta = float(loss.params.get("beta", 0.0))
+        call = Call(loss.kind, beta, loss.temperature, request.vocab, workspace, self.precision, MAX_EXPECTED_ERROR)
+        with torch.cuda.device(hidden.device):
+            result = run(inputs, call, need_hidden=need_hidden, need_weight=need_weight)
+        self._num_wide = self._num_wide + 1 if result.precision == "fp32" else 0
+        names = ("divergence", "entropy", "teacher_entropy", "log_prob", "teacher_log_prob")
+        statistics = dict(zip(names, result.stats[:, :5].T.contiguous(), strict=True))
+        return Forward(
+            result.loss_sum,
+            statistics | {"nonfinite": result.stats[:, 5] == 0},
+            result.grad_hidden,
+            result.grad_weight,
+            "fused",
+            {"precision": result.precision, "expected_error": result.expected_error},
+            scale_in_place,
+        )
+
+
+def _lacking(request: Request) -> str | None:
+    """Return the part of a call that has no kernel."""
+    if request.loss.kind not in KINDS or request.loss.top_k:
+        return f"divergence {request.loss.kind} has no kernel"
+    if not isinstance(request.targets, HiddenTargets):
+        return "targets are no hidden states"
+    others = {name for name, values in request.per_token.items() if values is not None} - {"divergence"}
+    if others:
+        return f"no kernel takes {', '.join(sorted(others))}"
+    if request.weights.divergence is None or not request.trains:
+        return "no gradient is asked for"
+    return None
+
+
+def _device_obstacle(weight: Tensor, request: Request) -> str | None:
+    assert isinstance(request.targets, HiddenTargets)
+    for name, head in (("student", weight), ("teacher", request.targets.weight)):
+        if head.device.type != "cuda":
+            return f"the {name}'s head is on {head.device.type}, not on a CUDA device"
+        if head.dtype not in (torch.bfloat16, torch.float16):
+            return f"the {name}'s head is {head.dtype}; the kernels take bfloat16 and float16"
+        if head.shape[1] % 8 or not head.is_contiguous():
+            return f"the {name}'s head of shape {tuple(head.shape)} needs contiguous rows of a multiple of 8 entries"
+    if torch.cuda.get_device_capability(weight.device)[0] != 9:
+        return "the device is no Hopper GPU (compute capability 9.0)"
+    return _missing_module()
+
+
+@functools.cache
+def _missing_module() -> str | None:
+    for module in ("triton", "cuda.bindings"):
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:  # the parent package is missing too
+            found = False
+        if not found:
+            return f"the module {module} is not installed"
+    return None

@@ -1,0 +1,124 @@
+"""Run-time compilation and launch of the package's CUDA sources, through the NVRTC that every CUDA build of torch brings."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opd.losses.hopper.driver import CudaKernelError, launch_function
+
+SOURCE_FOLDER = Path(__file__).parent
+CACHE_VARIABLE = "TRITON_CACHE_DIR"
+
+
+def compile_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    """Machine code of one source file of this package; needs no GPU.
+
+    Args:
+        source: file name beside this module.
+        macros: (name, value) pairs for -D.
+        arch: such as `sm_90a`.
+
+    Raises:
+        CudaKernelError: the compiler's log.
+    """
+    from cuda.bindings import nvrtc
+
+    code = (SOURCE_FOLDER / source).read_bytes()
+    headers = sorted(SOURCE_FOLDER.glob("*.cuh"))
+    contents, names = [header.read_bytes() for header in headers], [header.name.encode() for header in headers]
+    created = nvrtc.nvrtcCreateProgram(code, source.encode(), len(headers), contents, names)
+    program = _checked(created, "nvrtcCreateProgram")
+    options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-D{name}={value}" for name, value in macros)]
+    result = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise CudaKernelError(f"{source} for {arch} with {dict(macros)} did not compile:\n{log.decode()}")
+    cubin: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    _checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
+    _checked(nvrtc.nvrtcDestroyProgram(program), "nvrtcDestroyProgram")
+    return cubin
+
+
+def kept(key: bytes, make: Callable[[], bytes]) -> bytes:
+    """What `make` returns, or returned for this key in an earlier process; kept where TRITON_CACHE_DIR names a folder."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    if not folder:
+        return make()
+    path = Path(folder) / f"{hashlib.sha256(key).hexdigest()}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        made = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(made)
+        os.replace(file.name, path)  # never half of it, whoever else writes
+    except OSError:  # it is only kept for speed
+        pass
+    return made
+
+
+def _kept_cubin(source: str, macros: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    texts = [
+        (SOURCE_FOLDER / source).read_bytes(),
+        *(path.read_bytes() for path in sorted(SOURCE_FOLDER.glob("*.cuh"))),
+    ]
+    version = _checked(nvrtc.nvrtcVersion(), "nvrtcVersion")
+    key = repr((texts, source, macros, arch, version)).encode()
+    return kept(key, lambda: compile_cubin(source, macros, arch))
+
+
+@functools.cache
+def load_kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int, smem_bytes: int) -> Any:
+    """Compile a kernel for a device and load it once a process; `smem_bytes` is its dynamic shared memory limit."""
+    from cuda.bindings import driver
+
+    major, minor = torch.cuda.get_device_capability(device_index)
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    cubin = _kept_cubin(source, macros, arch)
+    with torch.cuda.device(device_index):
+        torch.cuda.current_stream().query()  # makes the primary context current in this thread
+        module = _checked(driver.cuModuleLoadData(cubin), "cuModuleLoadData")
+        function = _checked(driver.cuModuleGetFunction(module, name.encode()), "cuModuleGetFunction")
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(function, attribute, smem_bytes), "cuFuncSetAttribute")
+    return function
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    num_threads: int,
+    smem_bytes: int,
+    arguments: Sequence[Tensor | int | float | None],
+) -> None:
+    """Launch on torch's current stream. Tensors pass as pointers (None as null), int as 64 bits, float as 32 bits."""
+    launch_function(int(kernel), grid, num_threads, smem_bytes, [_parameter(argument) for argument in arguments])
+
+
+def _parameter(argument: Tensor | int | float | None) -> Any:
+    if argument is None:
+        return ctypes.c_void_p()
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_longlong(argument)
+
+
+def _checked(result: tuple[Any, ...], call: str) -> Any:
+    """The value of a cuda.bindings call, or its error as an exception."""
+    status, *values = result
+    if int(status) != 0:
+        raise CudaKernelError(f"{call} failed: {status!r}")
+    return values[0] if values else None
