@@ -87,14 +87,15 @@ def test_a_fault_of_data_or_models_ends_with_exit_2_before_anything_is_imported_
 
 
 def test_in_a_cluster_the_run_is_marked_so_that_no_later_attempt_takes_gpus(tmp_path, start):
-    done = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
+    installed = {"RAY_ADDRESS": "auto", "OPD_INSTALL": "first"}
+    done = start(env=installed, data__train="[missing.parquet]")
     assert done.returncode == 2
     store = LocalStore(tmp_path / "out" / "store" / "exp")
     assert "missing.parquet" in store.get_json("fatal.json")["reason"]
     assert store.get_json("attempts/0001/ended.json")["outcome"] == "fatal"
     assert b"no such file" in store.get("attempts/0001/driver.log")
     # The file has come meanwhile: the next attempt ends all the same, before the trainer is imported.
-    again = start(env={"RAY_ADDRESS": "auto"}, data__train="[missing.parquet]")
+    again = start(env=installed, data__train="[missing.parquet]")
     assert again.returncode == 2
     assert "ended for good in attempt 1" in again.stderr
 

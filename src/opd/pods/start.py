@@ -24,8 +24,6 @@ from typing import Any
 from opd.errors import EXIT_NODE_LOST, AlreadyExists, NodeLost, StoreError
 from opd.pods import stop
 from opd.pods.experiment import Experiment, read_experiment
-from opd.runs.attempts import highest_attempt
-from opd.runs.result import write_fatal
 from opd.store.access import apply_experiment
 from opd.store.base import Store, json_bytes
 from opd.store.opening import open_store
@@ -67,10 +65,7 @@ def claim_start(store: Store, cluster: str, *, head_started_at_s: float) -> Star
 
 
 def misfit(chart: str, image: str) -> str:
-    """Why a chart of one version cannot start an image of another; empty where major and minor are the same.
-
-    Charts that say no version are older than this rule.
-    """
+    """Return why a chart of one version cannot start an image of another; empty where major and minor are the same."""
     if not chart or chart.split(".")[:2] == image.split(".")[:2]:
         return ""
     return (
@@ -148,7 +143,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     apply_experiment(experiment.tree, is_final=True)
     if why := misfit(os.environ.get(CHART_VARIABLE, ""), version("opd")):
         _say(why)
-        _end_for_good(experiment, why)
         return EXIT_MISFIT
     # Ray stops a job by signalling every process of it: the trainer handles that, this one waits for it.
     told: list[int] = []
@@ -209,15 +203,6 @@ def _surviving(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         _say(f"{what} is left out: {error}")
-
-
-def _end_for_good(experiment: Experiment, reason: str) -> None:
-    """Write fatal.json, so that status and every later start say why; without the store the log alone says it."""
-    try:
-        store = _store(experiment)
-        write_fatal(store, reason, run_id=experiment.run_id, attempt=highest_attempt(store))
-    except StoreError as error:
-        _say(f"fatal.json could not be written: {error}")
 
 
 def _store(experiment: Experiment) -> Store:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from opd.config import BaseSpec, PipelineSpec, SpecError, dump_spec, identity, spec_hash
 from opd.errors import RunError, RunFinished, Unfit, Unforeseen
 from opd.runs.disk import as_disk_full
-from opd.runs.result import refuse_if_over
+from opd.runs.result import INSTALL_VARIABLE, refuse_if_over
 from opd.runs.run import Run
 from opd.store.opening import open_store
 
@@ -54,13 +54,13 @@ def attempting(claimed: Run, *foreseen: type[Exception]) -> Iterator[Run]:
 
 
 def refuse(spec: BaseSpec, error: SpecError) -> int:
-    """End a start whose data or models cannot be used: says why, and returns the exit code.
+    """End a start whose data or models cannot be used: print why, and return the exit code.
 
-    In a Ray cluster the run is marked fatal, so that no later attempt asks for GPUs again. On a person's machine nothing
-    is written: mend it, and start again. A run that has finished needs its inputs no more.
+    In an installation of our charts the refusal is stored, so that no retry of its RayJob asks for GPUs again. Elsewhere
+    nothing is written. A run that has finished needs its inputs no more.
     """
     try:
-        if os.environ.get("RAY_ADDRESS"):
+        if os.environ.get(INSTALL_VARIABLE):
             with open_run(spec) as claimed:
                 print(error, file=sys.stderr)
                 claimed.fail(error, fatal=True)

@@ -30,6 +30,7 @@ _STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 _RANK_FILE = re.compile(r"_rank_(\d+)\.")
 _SHARD = re.compile(r"actor/[a-z_]+_world_size_(\d{1,7})_rank_\d+\.pt")
 _NUM_NAMED = 4
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,11 @@ class FileEntry(ListedFile):
     def __post_init__(self) -> None:
         _check_types(self, path=str, size=int, sha256=str, rank=int)
         parts = PurePosixPath(self.path).parts
-        if (
-            not parts
-            or self.path.startswith("/")
-            or ".." in parts
-            or "\\" in self.path
-            or str(Path(*parts)) != self.path
-        ):
+        leaves = self.path.startswith("/") or ".." in parts or "\\" in self.path or "\0" in self.path
+        if not parts or leaves or "/".join(parts) != self.path:
             raise UnsafePath(f"manifest path {self.path!r}: must be relative, normal and inside its checkpoint folder")
+        if max(len(part.encode("utf-8", "surrogatepass")) for part in parts) > _LONGEST_NAME or not _is_text(self.path):
+            raise UnsafePath(f"manifest path {self.path[:80]!r}: no file system takes it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +80,7 @@ class Manifest:
                 raise CorruptRecord(f"manifest version is not {MANIFEST_VERSION}")
             files = tuple(FileEntry(**entry) for entry in record.pop("files"))
             return cls(files=files, **record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecord(f"not a manifest: {type(error).__name__}: {error}") from error
 
     def seal(self) -> bytes:
@@ -157,6 +155,15 @@ def visible_files(folder: Path) -> list[str]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
     return sorted(found)
+
+
+def _is_text(text: str) -> bool:
+    """Return True if UTF-8 can hold the text: JSON's `"\\ud800"` is half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_types(record: Any, **types: type) -> None:

@@ -1,7 +1,9 @@
-"""How a run ends: result.json, written behind all that the run leaves, or fatal.json, which tells later attempts not to try again."""
+"""The end of a run: result.json, written after all that the run leaves, or fatal.json, which stops an installation's retries."""
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,37 +11,61 @@ from typing import Any
 from opd.errors import RunFatal, RunFinished
 from opd.store.base import Store
 
+logger = logging.getLogger(__name__)
+
 RESULT_FILE = "result.json"
 FATAL_FILE = "fatal.json"
+INSTALL_VARIABLE = "OPD_INSTALL"
+"""A name of one `helm install`, set by our charts: all pods of its RayJob have it, later installations have another."""
 
 
 def write_result(
     store: Store, result: Mapping[str, Any], *, run_id: str, attempt: int, spec_hash: str
 ) -> dict[str, Any]:
-    """Writes result.json atomically: the caller's values and which attempt of which experiment they come from."""
+    """Write result.json atomically: the caller's values, and which attempt of which experiment they come from."""
     record = {**result, "run_id": run_id, "attempt": attempt, "spec_hash": spec_hash, "finished_at_s": time.time()}
     store.put_json(RESULT_FILE, record)
     return record
 
 
 def write_fatal(store: Store, reason: str, *, run_id: str, attempt: int) -> dict[str, Any]:
-    """Writes fatal.json: no retry can mend this run, as `reason` says."""
-    record = {"reason": reason, "run_id": run_id, "attempt": attempt, "time_s": time.time()}
+    """Write fatal.json: no retry within this installation can succeed, as `reason` says."""
+    install = os.environ.get(INSTALL_VARIABLE, "")
+    record = {"reason": reason, "run_id": run_id, "attempt": attempt, "install": install, "time_s": time.time()}
     store.put_json(FATAL_FILE, record)
     return record
 
 
 def refuse_if_over(store: Store) -> None:
-    """Raises RunFinished or RunFatal if the run has ended for good, with what the earlier attempt left; no power cut takes it."""
+    """Raise RunFinished or RunFatal if no attempt of this installation may follow; what the store holds survives a power cut.
+
+    A fatal.json of another installation is passed over: somebody has installed the run again, with what was wrong mended.
+    """
     result = store.get_json(RESULT_FILE)
     if result is not None:
         store.keep(RESULT_FILE)
         raise RunFinished(f"{store.url} finished in attempt {result['attempt']}: see {store.url}/{RESULT_FILE}", result)
     fatal = store.get_json(FATAL_FILE)
-    if fatal is not None:
-        store.keep(FATAL_FILE)
-        raise RunFatal(
-            f"{store.url} ended for good in attempt {fatal['attempt']}: {fatal['reason']}\n"
-            f"mend the cause and start under another name, or delete {store.url}/{FATAL_FILE} to try again",
-            fatal,
-        )
+    if fatal is None:
+        return
+    if fatal.get("install", "") != os.environ.get(INSTALL_VARIABLE, ""):
+        logger.warning("an earlier installation ended for good, this one tries again: %s", fatal.get("reason"))
+        clear_fatal(store)
+        return
+    store.keep(FATAL_FILE)
+    raise RunFatal(
+        f"{store.url} ended for good in attempt {fatal.get('attempt')}: {fatal.get('reason')}\n"
+        f"mend the cause, then `opdctl submit FILE --retry` (or delete {store.url}/{FATAL_FILE}), or start under another name",
+        fatal,
+    )
+
+
+def clear_fatal(store: Store) -> bool:
+    """Let a run that ended for good be started again; return True if there was something to clear.
+
+    Args:
+        store: the run's own folder in the store.
+    """
+    was_there = store.exists(FATAL_FILE)
+    store.delete(FATAL_FILE)
+    return was_there
