@@ -168,7 +168,7 @@ def _reward_function(look: Lookup) -> str:
     if look.has("reward.path"):
         return "custom"
     if look.uses_tools:
-        return "agent_plan"
+        return "environment"
     if look.kind in ASKS:
         variant = look.get("eval.instruction_variant", str)
         return {"dapo": "math_dapo", "none": "math_verify"}.get(variant, "math_reward")
@@ -194,10 +194,10 @@ def _run_name(look: Lookup) -> str:
 
 
 def _offload(look: Lookup) -> bool | str:
-    """Only the distillation worker makes a memory plan."""
+    """Only kinds that train make a memory plan."""
     if not look.on_gpu:
         return False
-    return "auto" if look.kind in DISTILS else True
+    return "auto" if look.kind in TRAINS else True
 
 
 def _val_temperature(look: Lookup) -> float:
@@ -333,7 +333,7 @@ DEFAULTS: tuple[Default, ...] = (
     _per_recipe("grpo.clip_ratio_high", 0.28, 0.2, 0.2),
     _per_recipe("grpo.clip_ratio_c", 10.0, 3.0, 3.0),
     _per_recipe("grpo.kl_loss_coef", 0.0, 0.001, 0.0),
-    Default("reward.function", SAMPLES, _reward_function, "math_reward; eval: the variant's; with tools: agent_plan"),
+    Default("reward.function", SAMPLES, _reward_function, "math_reward; eval: the variant's; with tools: environment"),
     _per_device("reward.num_workers", 8, 0, SAMPLES),
     _per_kind("trainer.val_before_train", grpo=True, opd=False, opd_agent=False, sft=True),
     Default("name", KINDS, _run_name, "kind, model.name and recipe, opd.loss_type or eval.instruction_variant"),

@@ -30,7 +30,7 @@ from opd.config.prompt_template import checked, has_names
 Attention = Literal["varlen", "sdpa", "flash_attention_2", "eager"]
 TeacherName = Annotated[str, Field(pattern=KEY_PATTERN)]
 PromptTemplate = Annotated[Text, AfterValidator(checked)]
-RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "agent_plan", "custom"]
+RewardFunction = Literal["math_reward", "math_dapo", "math_verify", "exact_match", "environment", "custom"]
 Parts = Annotated[int, Field(ge=2)]
 
 
