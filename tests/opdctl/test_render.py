@@ -100,7 +100,7 @@ def test_a_shipped_sweep_renders_runs_that_differ_in_what_it_sweeps(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables"),
-    [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), ([], {"MODEL_PATH": "a"})],
+    [(["--set", "seed=5"], {}), (["--set", "model.path=a"], {}), (["--env"], {"MODEL_PATH": "a"})],
 )
 def test_a_sweep_whose_key_is_overridden_is_refused_instead_of_run_several_times(
     words: list[str], variables: dict[str, str], call: Callable, tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -91,7 +90,7 @@ def _checks(
         except ClusterError as error:
             failure = bad("cluster", str(error), error.fix)
     if experiment is not None:
-        check, item = check_spec(experiment, os.environ, **files)
+        check, item = check_spec(experiment, {}, **files)
         checks.append(check)
     at = store or (address_of(dump_spec(item.spec)) if item is not None else None)
     if at is not None:
