@@ -45,7 +45,7 @@ from opd.worker.ulysses import SHARED, Slice, check_shareable, shared_arguments
 
 TEACHER = "opd_teacher"
 STUDENT = "opd_student"
-POLICY = "opd_policy"
+SERVED = "opd_served"
 
 # (task for the head, metrics of a micro-batch from the head's output) built by the worker for each micro-batch.
 TaskBuilder = Callable[[TensorDict, torch.Tensor, Slice | None], DivergenceTask]
@@ -159,9 +159,9 @@ class _PackedEngine(FSDPEngineWithLMHead):
         return shared_arguments(name, bounds, num_own_tokens * self.ulysses_sequence_parallel_size)
 
 
-@EngineRegistry.register(model_type=POLICY, backend=["fsdp2"], device=["cuda", "npu"])
-class PolicyEngine(_PackedEngine):
-    """Actor and reference policy of GRPO: verl's losses over our attention."""
+@EngineRegistry.register(model_type=SERVED, backend=["fsdp2"], device=["cuda", "npu"])
+class ServedEngine(_PackedEngine):
+    """A model that an evaluation serves."""
 
 
 class _HeadEngine(_PackedEngine):

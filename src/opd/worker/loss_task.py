@@ -11,8 +11,8 @@ from torch import Tensor
 from opd.losses import HiddenTargets, Loss, Weights, head_loss, token_log_probs
 from opd.worker.teacher_cache import Fetch
 
-Slopes = Callable[[Tensor], Tensor]
-"""Log-probabilities [T] of a micro-batch's tokens -> the derivatives [T] of its loss by them."""
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities [T] of a micro-batch's tokens -> its loss, and the derivatives [T] of it."""
 
 
 class TrainedTokens(NamedTuple):
@@ -75,7 +75,7 @@ class LossTask:
         """Return the loss and statistics of the student's `hidden` [T, d] through its whole head `weight` [V, d]."""
         slopes = None
         if self.slopes is not None:
-            slopes = self.slopes(
+            _, slopes = self.slopes(
                 token_log_probs(
                     hidden,
                     weight,

@@ -33,18 +33,7 @@ from opd.worker.token_choice import choose, leave_out_beyond, read_log_probs
 from opd.worker.token_view import Seen, TokenView
 from opd.worker.training_workers import teacher_worker
 from opd.worker.unshared_tokens import leave_out_unshared
-from opd.worker.update import StudentWorker, as_output, numbered
-
-
-def num_updates(data: TensorDict, num_groups: int) -> int:
-    """Optimizer updates of a step.
-
-    Args:
-        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
-        num_groups: ranks with different rows.
-    """
-    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
-    return len(data) * num_groups // int(mini_batch) * int(epochs)
+from opd.worker.update import StudentWorker, as_output, num_updates, numbered
 
 
 class OPDWorker(StudentWorker):

@@ -74,7 +74,7 @@ def micro_batch_counts(
             f"sum/{TEACHER}{part.name}/rows": float(sum(trained[row] for row in part.rows)),
         }
     if first_update and "rollout_log_probs" in micro_batch:
-        sums.update(_agreement(micro_batch, output.student_log_prob, task.own))
+        sums.update(agreement(micro_batch, output.student_log_prob, task.own))
     return sums
 
 
@@ -140,7 +140,7 @@ def cache_counts(cache: HiddenCache) -> dict[str, float]:
     }
 
 
-def _agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
+def agreement(micro_batch: TensorDict, log_prob: torch.Tensor, counted: torch.Tensor | None) -> dict[str, float]:
     """Moments of p(token) under rollout and actor, before the first update of a step (they should be the same model)."""
     masks = micro_batch["response_mask"].unbind()
     rollout = torch.cat([lp[m.bool()] for lp, m in zip(micro_batch["rollout_log_probs"].unbind(), masks, strict=True)])
@@ -194,10 +194,10 @@ def reduce(raw: Mapping[str, Any], *, loss_agg_mode: Reduction = "token-mean") -
         count = {of: total[f"sum/{TEACHER}{name}/{of}"] for of in _OF_TEACHER}
         metrics |= {f"opd/{TEACHER}{name}/{of}": value for of, value in count.items()}
         metrics[f"opd/{TEACHER}{name}/divergence"] /= max(count["tokens"], 1.0)
-    return metrics | sign_metrics(total) | _agreement_metrics(total, raw)
+    return metrics | sign_metrics(total) | agreement_metrics(total, raw)
 
 
-def _agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
+def agreement_metrics(total: Mapping[str, float], raw: Mapping[str, Any]) -> dict[str, float]:
     """verl's names for the rollout-vs-actor check, from global moments."""
     n = total.get("sum/p_tokens", 0.0)
     if n == 0:

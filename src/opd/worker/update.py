@@ -147,6 +147,17 @@ def as_output(metrics: Mapping[str, Any] | None) -> TensorDict | None:
     return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": dict(metrics)}).cpu()
 
 
+def num_updates(data: TensorDict, num_groups: int) -> int:
+    """Return the number of optimizer updates of a step.
+
+    Args:
+        data: this rank's rows with the batch settings of verl's `train_mini_batch`.
+        num_groups: ranks with different rows.
+    """
+    mini_batch, epochs = (tu.get_non_tensor_data(data, name, 1) for name in ("mini_batch_size", "epochs"))
+    return len(data) * num_groups // int(mini_batch) * int(epochs)
+
+
 def numbered(data: TensorDict) -> TensorDict:
     """Number this rank's rows, so that a micro-batch finds its rows again."""
     data["opd_row"] = torch.arange(len(data))
