@@ -11,9 +11,8 @@ from opd.agent.environments import DEFAULT_TOOLSET
 from opd.agent.settings import AGENT_LOOP, SINGLE_TURN
 from opd.config import AnyRunSpec, AnySamplingSpec, EvalSpec, GrpoSpec, OpdSpec, PassRateSpec, SftSpec
 from opd.config.algorithm import MESSAGES
-from opd.config.raw import parse_raw
+from opd.config.raw import VERL_KEYS, parse_raw
 from opd.config.run_config import RunFacts
-from opd.config.verl_keys import VERL_KEYS
 
 # A word that needs no quotes: it cannot start a number, hold Hydra's punctuation or open an interpolation.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
