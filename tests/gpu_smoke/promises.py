@@ -16,8 +16,6 @@ from opd.evaluation.pass_rates import WEIGHT, WEIGHTS_FOLDER, weights_key
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.start_times import PREFIX
-from opd_envs.deepplanning.scoring.judge import DIMENSIONS
-from opd_envs.travel.entries import LANGUAGES
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"
@@ -32,13 +30,11 @@ MIN_PEARSON = {
     "lora": 0.97,
     "grpo": 0.98,
     "agent": 0.98,
-    "deepplanning": 0.98,
     "weighted": 0.98,
     "pipeline": 0.98,
 }
 """By run. The toy nets are 64 wide with logits of 10 to 20, which bf16 rounds by up to 1/16: there the two forwards,
 vLLM's and the trainer's, differ by that much."""
-BENCHMARK_SCORES = ("commonsense_score", "personalized_score", "composite_score", "delivery_rate")
 MAX_DIVERGENCE_RATIO = 0.9
 MAX_ROUNDED_OFF = 0.01
 """Of the share of chosen tokens: each answer's is rounded down, by less than one of some hundred tokens."""
@@ -211,29 +207,6 @@ def agent_promises(rows: list[Row], run_dir: Path) -> Iterator[Promise]:
     yield Promise(
         "every reply is read and never trained", f"{right} of {len(kept)} kept conversations", 0 < right == len(kept)
     )
-
-
-def planner_promises(rows: list[Row]) -> Iterator[Promise]:
-    """Of a run with DeepPlanning's tools and scores: its tools served, and the last validation has each of its numbers."""
-    tool = "agent/tool/query_hotel_info"
-    served = [row.get(f"{tool}/calls", 0.0) - row.get(f"{tool}/errors", 0.0) for row in training_rows(rows)]
-    yield Promise(
-        "the benchmark's tool served in every step", f"{min(served):.0f} to {max(served):.0f}", min(served) > 0
-    )
-    for language in LANGUAGES:
-        means = f"val-aux/deepplanning_travel_{language}/{{}}/mean@1"
-        last: Row = next((row for row in reversed(rows) if means.format("composite_score") in row), {})
-        names = [*BENCHMARK_SCORES, *(f"dimension_{name}" for name in DIMENSIONS)]
-        names += [f"commonsense_{rule.__name__}" for rules in DIMENSIONS.values() for rule in rules]
-        missing = [name for name in names if means.format(name) not in last]
-        yield Promise(f"every number of the benchmark, {language}", f"{len(missing)} missing", not missing)
-        if missing:
-            continue
-        commonsense, personalized, composite, delivered = (last[means.format(name)] for name in BENCHMARK_SCORES)
-        halves = (commonsense + personalized) / 2
-        observed = f"{composite:.4f}, {halves:.4f}"
-        yield Promise(f"its composite score is the mean of two, {language}", observed, math.isclose(composite, halves))
-        yield Promise(f"plans can be read, {language}", f"{delivered:.2f} of them", delivered > 0)
 
 
 def replies_are_not_trained(item: Trajectory) -> bool:

@@ -1,6 +1,6 @@
 """`make gpu-smoke`: the whole trainer on one GPU with vLLM, and its promises: distillation of two sizes, on all tokens and on
 chosen ones, from several teachers, after the loss of a rank's process, the toy task, all weights and adapters alone, GRPO, conversations
-with tools over our own world and DeepPlanning's layout, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
+with tools, an evaluation, two stages with weighted prompts, a pipeline of a warm-up and a distillation.
 
 Needs a CUDA device and the `gpu` extra. Each run is `opd.launch` as a user starts it; what counts is read from the
 files it left. Prints a table, writes `results.json` beside the runs, exits 1 if a promise is broken.
@@ -25,14 +25,12 @@ import psutil
 import pyarrow.parquet as pq
 from tests.gpu.facts import machine, write_record
 from tests.gpu.processes import end
-from tests.gpu_smoke import planner
 from tests.gpu_smoke.promises import (
     PEARSON,
     Promise,
     agent_promises,
     choice_promises,
     eval_promises,
-    planner_promises,
     promises,
     sft_promises,
     start_parts,
@@ -52,7 +50,6 @@ from opd.runs.manifest import COMPLETE_FILE, step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
-from opd_envs.preparing import TRAIN_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -63,7 +60,6 @@ SPECS = {
     "lora": ROOT / "manifests/experiments/quickstart.yaml",
     "grpo": HERE / "specs/grpo.yaml",
     "agent": ROOT / "manifests/experiments/opd-agent-quickstart.yaml",
-    "deepplanning": HERE / "specs/deepplanning.yaml",
     "eval": HERE / "specs/eval.yaml",
     "weighted": HERE / "specs/weighted.yaml",
     "pipeline": HERE / "specs/pipeline.yaml",
@@ -92,16 +88,6 @@ PACKAGES = ("torch", "triton", "transformers", "verl", "vllm", "ray", "tensordic
 
 ALLOCATED = "perf/max_memory_allocated_gb"
 BROKEN = "BROKEN"
-PLANNER, PLANNER_ASSETS = "deepplanning", "planner_assets"
-
-
-def planner_sets(assets: Path) -> list[str]:
-    """Where the run on DeepPlanning's layout finds its models, its database and its rows."""
-    rows = assets / planner.ROWS / TRAIN_FILE
-    return [
-        f"model.path={assets / 'student'}", f"teacher.path={assets / 'teacher'}",
-        f"agent.database_dir={assets / planner.DATABASE}", f"data.train=[{rows}]", f"data.val=[{rows}]",
-    ]  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -212,8 +198,6 @@ def run(name: str, folder: Path, timeout_s: float, extra: list[str]) -> Outcome:
         write_remainders(folder / "assets/remainders", seed=1)
     if SPECS[name] == SPECS["opd"]:
         sets += [f"model.path={folder / 'assets/student'}", f"teacher.path={folder / 'assets/teacher'}"]
-    if name == PLANNER:
-        sets += planner_sets(folder / PLANNER_ASSETS)
     words = [sys.executable, "-m", "opd.launch", str(SPECS[name]), "--no-env"]
     for item in sets:
         words += ["--set", item]
@@ -292,8 +276,6 @@ def _kept(name: str, spec: Any, rows: list[dict[str, Any]], run_dir: Path, log: 
         yield from teacher_promises(rows, [reader.name for reader in spec.routed])
     if spec.kind == "opd-agent":
         yield from agent_promises(rows, run_dir)
-    if name == PLANNER:
-        yield from planner_promises(rows)
 
 
 def show(outcome: Outcome, log: Path) -> None:
@@ -356,9 +338,6 @@ def main() -> int:
     elif any(SPECS[name] in (SPECS["opd"], SPECS["teachers"]) for name in names):
         words = [sys.executable, "-m", "tests.gpu_smoke.assets", str(folder / "assets")]
         subprocess.run(words, cwd=ROOT, check=True)  # its GPU memory ends with it
-    if PLANNER in names:
-        words = [sys.executable, "-m", "tests.gpu_smoke.planner", str(folder / PLANNER_ASSETS)]
-        subprocess.run(words, cwd=ROOT, check=True)
     facts = machine(*PACKAGES)
     outcomes = []
     for name in names:
