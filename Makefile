@@ -95,7 +95,7 @@ tools: ## build helm, a control plane and an S3 server for test-cluster (Go 1.26
 check: setup ## check style, types, language and generated files; edit nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy src/opd tools
+	$(BIN)/mypy src/opd src/opd_envs tools
 	PYTHONPATH=tools $(BIN)/python -m chartgen --check
 	$(BIN)/python tools/prose.py
 
@@ -123,7 +123,7 @@ helm-for-tests:
 	-@$(PYTHON) tools/gotools.py install helm > /dev/null
 
 # Each room's tests but whole commands, and of the charts what they render.
-FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat config convert data envs evaluation importance inputs isolation \
+FAST := tests/test_imports.py $(addprefix tests/,agent batch cluster compat config convert data opd_envs evaluation importance inputs isolation \
   losses memory monitor pods rewards rollout runs tools trainer worker launch/test_launch.py) \
   $(patsubst %,tests/charts/test_%.py,golden_manifests objects pods rayjob) --ignore=tests/config/test_compose.py
 test-fast: setup ## run the unit tests of every room but the tool (3 minutes)
@@ -166,7 +166,7 @@ test-vllm: $(CPU_VLLM)/.stamp ## run whole runs with vLLM's rollout server on th
 chaos: setup ## break real runs and compare the results (SCENARIO=name)
 	$(BIN)/python -m tests.chaos $(SCENARIO) $(ARGS)
 
-mutants: setup ## change the code in single places and list changes that no test notices
+mutants: setup ## change the code in drawn places and list changes that no test notices (ARGS="--num 150 --seed 1"; hours)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 simulate: setup ## simulate the control code under faults (COUNT=10000 SEED=n STEPS=n ARGS=--bugs)
@@ -219,8 +219,8 @@ charts-push: helm ## package and push the charts (REGISTRY=oci://registry.exampl
 golden: setup ## write the golden files anew from the code
 	$(BIN)/python tests/golden/update.py
 
-evidence: setup ## train a toy study (STUDY=importance, opsd, reward, lora or teachers)
-	$(BIN)/python -m tests.evidence.$(or $(STUDY),importance) $(ARGS)
+evidence: setup ## compare the rules of opd.importance on a toy task
+	$(BIN)/python -m tests.evidence.importance $(ARGS)
 
 agent-evidence: setup ## distil a tiny student that uses tools, with five seeds and a control
 	$(BIN)/python -m tests.agent_evidence $(ARGS)

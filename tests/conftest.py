@@ -18,7 +18,10 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from opd.runs import process  # noqa: E402
+from tests import entry_points  # noqa: E402
 from tests.programs import need  # noqa: E402
+
+entry_points.use()
 
 TESTS = Path(__file__).parent
 # Folders whose tests all have one mark. A test elsewhere names its own, and `make test` runs those without a tier's mark.

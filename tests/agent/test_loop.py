@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoTokenizer
 from opd.agent.settings import AGENT_LOOP, FINAL_TEXT
 from opd.config import parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
-from opd.envs.travel.toy import STUDENT, TEACHER, model_folder
-from opd.envs.travel.toy.task import heldout_rows, make_world, open_world
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd_envs.travel.toy import STUDENT, TEACHER, model_folder
+from opd_envs.travel.toy.task import heldout_rows, make_world, open_world
 
 TOOLSET = str(Path(__file__).with_name("faulty_tools.py"))
 FOLDER = model_folder(STUDENT)

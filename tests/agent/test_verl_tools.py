@@ -10,12 +10,12 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from opd.agent.environments import tool_schemas
 from opd.agent.parsing import HermesParser
-from opd.agent.toolset import tool_schemas
 from opd.agent.verl_tools import VerlTools, call_parser
-from opd.envs.deepplanning.parts import TOOLSETS
+from opd_envs.deepplanning.parts import TOOLSETS
 
-SCHEMAS = tool_schemas()
+SCHEMAS = tool_schemas("travel")
 
 
 class Counter(BaseTool):

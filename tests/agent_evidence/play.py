@@ -11,12 +11,12 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from opd.agent.dialogue import Dialogue, Sampled
-from opd.agent.environment import Environment
 from opd.agent.parsing import HermesParser
 from opd.agent.settings import FINAL_TEXT, AgentSettings
-from opd.envs.travel.reward import compute_score
+from opd.agent.shared import Shared
 from opd.rollout.cpu.config import EngineConfig
 from opd.rollout.cpu.server import RolloutServer, ScriptConfig, ServerConfig
+from opd_envs.travel.reward import compute_score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,10 @@ class Played:
     breakdown: Mapping[str, float | str]
 
 
-def make_environment(folder: Path, settings: AgentSettings) -> Environment:
+def make_environment(folder: Path, settings: AgentSettings) -> Shared:
     """The environment for the model in `folder`."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return Environment(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
+    return Shared(settings, tokenizer, schemas=None, make_parser=lambda schemas: HermesParser())
 
 
 def play(
@@ -59,7 +59,7 @@ def play(
 
 
 async def _play(
-    environment: Environment,
+    environment: Shared,
     config: ServerConfig,
     rows: Sequence[Mapping[str, Any]],
     settings: AgentSettings,

@@ -24,18 +24,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from tests.envs.deepplanning import shop
-from tests.envs.deepplanning.planned import World, write_worlds
-from tests.envs.deepplanning.published import DATE
+from tests.opd_envs.deepplanning import shop
+from tests.opd_envs.deepplanning.planned import World, write_worlds
+from tests.opd_envs.deepplanning.published import DATE
 
 from opd.agent.dialogue import Reply
-from opd.agent.environment import EpisodeTools
+from opd.agent.environments import DEFAULT_TOOLSET, load_environment
+from opd.agent.shared import EpisodeTools
 from opd.agent.tool_pool import ToolPool
-from opd.agent.toolset import DEFAULT_TOOLSET, load_toolset
-from opd.envs.deepplanning.__main__ import main as import_main
-from opd.envs.deepplanning.parts import ARCHIVES, SHOPPING_PARTS, TOOLSETS
-from opd.envs.travel.database import Database, open_database
-from opd.envs.travel.make_database import DEFAULT_NUM_CITIES, write_database
+from opd_envs.deepplanning.__main__ import main as import_main
+from opd_envs.deepplanning.parts import ARCHIVES, SHOPPING_PARTS, TOOLSETS
+from opd_envs.travel.database import Database, open_database
+from opd_envs.travel.make_database import DEFAULT_NUM_CITIES, write_database
 
 SEED = 42
 WARM_UP_CALLS = 20
@@ -158,7 +158,7 @@ class Conversation(NamedTuple):
 
 async def converse(pool: ToolPool, toolset: str, talk: Conversation) -> list[Reply]:
     """One conversation: a call after the reply to the one before, with the state that this one left."""
-    loaded = load_toolset(toolset)
+    loaded = load_environment(toolset)
     tools = EpisodeTools(
         pool=pool, names=tuple(loaded.tools), episode_seed=talk.seed, case_id=talk.case_id, keeps_state=loaded.keeps_state
     )  # fmt: skip

@@ -242,14 +242,14 @@ RULES = [
         "opd",
         {"teacher.prompt": "Answer as {{experts}} do."},
         "teacher.prompt",
-        "no name stands in braces",
+        "no names in braces",
         {"teacher.prompt": "{prompt} Answer as {{experts}} do."},
     ),
     (
         "opd-agent",
         SEVERAL | {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "Think."}}},
         "teachers.b.prompt",
-        "no name stands in braces",
+        "no names in braces",
         {"teachers": {"a": {"path": "t"}, "b": {"path": "u", "prompt": "{{{data_source}}}"}}},
     ),
     (

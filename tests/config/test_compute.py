@@ -232,7 +232,7 @@ def test_the_agent_reaches_verls_multi_turn_settings():
     assert found[f"{multi_turn}.max_assistant_turns"] == "50"
     assert found[f"{multi_turn}.format"] == "hermes"
     assert found["actor_rollout_ref.rollout.agent.default_agent_loop"] == "opd_tools"
-    assert found["++data.toolset"] == "opd.agent.tools"
+    assert found["++data.toolset"] == "travel"
     assert found["actor_rollout_ref.rollout.max_model_len"] == str(4096 + 24576)
 
 

@@ -177,7 +177,7 @@ def test_pass_rates_are_those_of_the_training_prompts_sampled_as_in_training(min
     named = parse_tree({**minimal("passrate"), "data": {"train": ["a.parquet"]}}).spec
     assert named.data.val == named.data.train == ("a.parquet",)
     tools = parse_tree({**minimal("passrate"), "agent": {"database_dir": "d"}}).spec
-    assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "agent_plan")
+    assert (tools.data.val, tools.reward.function) == (("data/agent_processed/train.parquet",), "environment")
 
 
 def test_the_agent_validates_on_both_languages(minimal):

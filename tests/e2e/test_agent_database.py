@@ -15,7 +15,7 @@ from tests.e2e.scenarios.agent_database import EXPERIMENT, LAYERS, make_inputs, 
 from tests.e2e.scenarios.scene import ROOT
 
 from opd.agent.trajectories import file_key
-from opd.data.prepare_agent_data import TRAIN_FILE, val_file
+from opd_envs.preparing import TRAIN_FILE, val_file
 
 
 @pytest.fixture(scope="module")

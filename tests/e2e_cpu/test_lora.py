@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from opd.agent.trajectories import file_key, from_lines
 from opd.data.toy import STUDENT_DIR
-from opd.envs.travel.toy import STUDENT as AGENT_STUDENT
-from opd.envs.travel.toy import model_folder
+from opd_envs.travel.toy import STUDENT as AGENT_STUDENT
+from opd_envs.travel.toy import model_folder
 
 _STEPS = 6
 _LORA = ("model.lora.rank=4", "model.lora.alpha=8", "actor.learning_rate=3e-3")

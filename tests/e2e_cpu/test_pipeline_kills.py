@@ -24,7 +24,7 @@ from tests.chaos.attempt import start as start_marked
 from tests.chaos.compare import Places, differences
 from tests.e2e_cpu.runs import SPECS, finish, start
 
-from opd.config.defaults import TRAINS
+from opd.config.base import TRAINS
 from opd.config.load import load_spec
 from opd.config.pipeline import Stage, stages_of
 from opd.pods import stop

@@ -10,18 +10,18 @@ from tests.e2e_cpu import probe
 from tests.e2e_cpu.masks import Masks
 from tests.e2e_cpu.runs import ROOT, finish, start
 from tests.e2e_cpu.test_agent import SCRIPT, call, rollouts, trajectories
-from tests.envs.deepplanning import shop
-from tests.envs.deepplanning.published import write_data
+from tests.opd_envs.deepplanning import shop
+from tests.opd_envs.deepplanning.published import write_data
 from transformers import AutoTokenizer
 
-from opd.agent.toolset import tool_schemas
+from opd.agent.environments import tool_schemas
 from opd.config.verl import hydra_value
-from opd.data.prepare_agent_data import main as prepare
-from opd.envs.deepplanning.__main__ import main as import_main
-from opd.envs.deepplanning.parts import LEVELS
-from opd.envs.travel.toy import STUDENT, model_folder
+from opd_envs.deepplanning.__main__ import main as import_main
+from opd_envs.deepplanning.parts import LEVELS
+from opd_envs.deepplanning.prepare import main as prepare
+from opd_envs.travel.toy import STUDENT, model_folder
 
-TOOLSET = "opd.envs.deepplanning.shopping.en"
+TOOLSET = "deepplanning-shopping-en"
 BOOTS, SHIRT, BAG = (call("add_product_to_cart", product_id=number) for number in ("b1", "c1", "d1"))
 COUPON = call("add_coupon_to_cart", coupon_name=shop.STORE_30)
 DONE = "The cart is filled."
@@ -41,7 +41,7 @@ def outcome(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shopping")
     data, database = write_data(folder / "data", languages=[], levels=LEVELS), folder / "database"
     assert import_main(["import", "--data-dir", str(data), "--out", str(database)]) == 0
-    prepare(["--data-dir", str(data), "--sources", "deepplanning", "--database-dir", str(database)])
+    prepare(["--data-dir", str(data), "--database-dir", str(database)])
     rows = data / "agent_processed" / "val_shopping.parquet"
     sets = {
         "agent.database_dir": database, "agent.toolset": TOOLSET, "agent.max_assistant_turns": MAX_TURNS,

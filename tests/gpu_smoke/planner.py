@@ -21,17 +21,17 @@ from tests.agent_evidence.models import STUDENT_RECIPE, TEACHER_RECIPE, Recipe, 
 from tests.agent_evidence.play import make_environment
 from tests.agent_evidence.settings import settings
 from tests.agent_evidence.tokenizer import build_tokenizer
-from tests.envs.deepplanning.published import DATE, WORDS, write_queries, write_zip
-from tests.envs.deepplanning.published import query as published_query
+from tests.opd_envs.deepplanning.published import DATE, WORDS, write_queries, write_zip
+from tests.opd_envs.deepplanning.published import query as published_query
 from transformers import PreTrainedTokenizerBase
 
 from opd.agent.dialogue import Dialogue
 from opd.agent.settings import AgentSettings
-from opd.data.prepare_agent_data import TRAIN_FILE
-from opd.data.prepare_agent_data import main as prepare
-from opd.envs.deepplanning.__main__ import main as import_main
-from opd.envs.deepplanning.parts import ARCHIVES, TOOLSETS
-from opd.envs.travel.entries import LANGUAGES, Language
+from opd_envs.deepplanning.__main__ import main as import_main
+from opd_envs.deepplanning.parts import ARCHIVES, TOOLSETS
+from opd_envs.deepplanning.prepare import main as prepare
+from opd_envs.preparing import TRAIN_FILE
+from opd_envs.travel.entries import LANGUAGES, Language
 
 DATA, DATABASE, ROWS = "data", "database", "data/agent_processed"
 CASES = [str(number) for number in range(10, 90)]
@@ -69,7 +69,7 @@ def write_world(
     packed = [] if archive is None else ["--archive", str(archive)]
     if import_main(["import", "--data-dir", str(data), "--out", str(folder / DATABASE), *packed]):
         raise ValueError(f"{data}: the import failed")
-    prepare(["--data-dir", str(data), "--sources", "deepplanning", "--database-dir", str(folder / DATABASE)])
+    prepare(["--data-dir", str(data), "--database-dir", str(folder / DATABASE)])
     return folder
 
 

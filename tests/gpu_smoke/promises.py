@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from opd.agent.trajectories import FOLDER as TRAJECTORIES
 from opd.agent.trajectories import Trajectory, from_lines
-from opd.envs.deepplanning.scoring.judge import DIMENSIONS
-from opd.envs.travel.entries import LANGUAGES
 from opd.evaluation.pass_rates import WEIGHT, WEIGHTS_FOLDER, weights_key
 from opd.evaluation.samples import Sample, read_generations
 from opd.runs.headline import VALIDATION_LOSS
 from opd.runs.start_times import PREFIX
+from opd_envs.deepplanning.scoring.judge import DIMENSIONS
+from opd_envs.travel.entries import LANGUAGES
 
 Row = dict[str, Any]
 PEARSON = "training/rollout_actor_probs_pearson_corr"

@@ -46,13 +46,13 @@ from tests.remainders import write_remainders
 from opd.config import load_spec
 from opd.config.pipeline import FOLDER as STAGES
 from opd.config.pipeline import stages_of
-from opd.data.prepare_agent_data import TRAIN_FILE
 from opd.data.toy.task import write_parquet
 from opd.evaluation.pass_rates import PassRate, prompt_id, write_pass_rates
 from opd.runs.manifest import COMPLETE_FILE, step_folder
 from opd.runs.metrics import read_metrics
 from opd.runs.result import RESULT_FILE
 from opd.store.local import LocalStore
+from opd_envs.preparing import TRAIN_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -7,9 +7,9 @@ from tests.gpu_smoke.promises import planner_promises
 from tests.gpu_smoke.smoke import SPECS
 
 from opd.config import load_spec
-from opd.data.prepare_agent_data import TRAIN_FILE, val_file
-from opd.envs.deepplanning.parts import TOOLSETS
-from opd.envs.travel.reward import compute_score
+from opd_envs.deepplanning.parts import TOOLSETS
+from opd_envs.deepplanning.reward import compute_score
+from opd_envs.preparing import TRAIN_FILE, val_file
 
 
 @pytest.fixture(scope="module")

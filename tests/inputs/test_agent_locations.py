@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 
 from opd.config import parse_tree
 from opd.config.run_config import KEY, RunConfig, RunFacts
-from opd.envs.travel.answers import right_answer
-from opd.envs.travel.database import verify_folder
-from opd.envs.travel.task import parse_task
-from opd.envs.travel.toy import STUDENT, model_folder
-from opd.envs.travel.toy.task import open_world
 from opd.inputs.locations import resolve_agent
+from opd_envs.travel.answers import right_answer
+from opd_envs.travel.database import verify_folder
+from opd_envs.travel.task import parse_task
+from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.travel.toy.task import open_world
 
 SPEC = {"kind": "grpo", "model": {"path": "agent://student"}, "agent": {"database_dir": "agent://database"}}
 

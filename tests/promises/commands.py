@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests import entry_points
 from tests.forks import DRY_RUN, run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ _OVERRIDE = re.compile(r"^[+]*([\w.]+)=(.*)$", re.MULTILINE)
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a child's environment: these variables, and none of this process's own that the project reads."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools"), str(entry_points.FOLDER)])
     return {**kept, "PYTHONPATH": path, "COLUMNS": "240", **(variables or {})}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from opd.config.errors import Problem
@@ -23,6 +25,15 @@ def context_of(config: Mapping[str, Any]) -> int | None:
         if isinstance(part, Mapping) and isinstance(length := part.get(_LENGTH), int):
             return length
     return None
+
+
+def local_context(path: str) -> int | None:
+    """Return the context of a model in a local folder; None where there is none, or it does not say."""
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return context_of(config) if isinstance(config, dict) else None
 
 
 def context_problems(spec: AnyRunSpec, context: int | None) -> Iterator[Problem]:

@@ -35,6 +35,7 @@ _REFUSED: tuple[tuple[str, frozenset[str], str], ...] = (
     (r"(^|\.)(strategy|model_engine)$|^engine$", frozenset({"fsdp2", "dp"}), _MEGATRON),
     (r"(^|\.)megatron(\.|$)", frozenset(), _MEGATRON),
     (r"^distillation\.enabled$", frozenset({"false"}), _NATIVE),
+    (r"^critic\.", frozenset(), "there is no critic here: advantages compare a prompt's answers"),
 )
 
 # verl's keys of these features: a raw override may not set a map above them, where the patterns would not see them.

@@ -40,6 +40,9 @@ def json_schema(kind: Kind, *, only: str | None = None) -> dict[str, Any]:
     if several and only is None:
         flat |= {"if": {"properties": {"teachers": {"maxProperties": 0}}}, "then": {"required": ["teacher"]}}
     _relax_sections(flat)
+    for node in (flat["properties"].get("model"), flat["properties"].get("teacher"), *several.values()):
+        if node is not None:
+            node["type"] = ["object", "string"]  # `model: PATH` is `model: {path: PATH}`
     for key in CHART_KEYS if only is None else ():
         flat["properties"][key] = {"type": "object", "description": "The charts' part; the trainer does not read it."}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **flat}

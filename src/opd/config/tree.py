@@ -118,16 +118,16 @@ def field_at(cls: type[Section], path: str) -> FieldInfo | None:
         if section is None:
             is_map = field is not None and get_origin(strip_optional(field.annotation)) is dict
             return field if is_map else None
-        field = section.model_fields.get(key) or _by_alias(section, key)
+        field = section.model_fields.get(key) or names_of(section).get(key)
         if field is None:
             return None
         section = section_of(field)
     return field
 
 
-def _by_alias(section: type[Section], key: str) -> FieldInfo | None:
-    """The field that a file spells so, as `cluster`'s do."""
-    return next((field for field in section.model_fields.values() if field.alias == key), None)
+def names_of(section: type[Section]) -> dict[str, FieldInfo]:
+    """Return the section's fields, as a file spells them."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def leaf_paths(cls: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

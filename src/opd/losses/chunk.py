@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from opd.losses.divergences import FLOOR, Function, log_probs, pick
+from opd.losses.divergences import FLOOR, Function, log_probs
 from opd.losses.terms import HiddenTargets, PolicyLoss, Request
 
 FP16_SCALE = 1024.0
@@ -80,11 +80,11 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
     """
     log_s = log_probs(x.student[:, : form.vocab], form.temperature)
     log_t = None if x.teacher is None else log_probs(x.teacher[:, : form.vocab], form.temperature)
-    log_y = pick(log_s, x.ids)
+    log_y = _of_token(log_s, x.ids)
     statistics = {"log_prob": log_y}
     slope, loss = _token_terms(form, x, log_y, statistics)
     if log_t is not None:
-        statistics["teacher_log_prob"] = pick(log_t, x.ids)
+        statistics["teacher_log_prob"] = _of_token(log_t, x.ids)
         if "teacher_entropy" in form.watch:
             statistics["teacher_entropy"] = -(log_t.exp() * log_t).sum(-1)
 
@@ -103,9 +103,9 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
             total = total if x.entropy is None else total - x.entropy * entropy
         return total, of_tokens
 
+    g = g_events = None
     if out is None or (x.divergence is None and x.entropy is None):
         total, of_tokens = objective(log_s, events_s)
-        g, g_events = torch.zeros_like(log_s), torch.zeros_like(events_s)
     elif x.events is None:
         total, pull, of_tokens = torch.func.vjp(lambda log_s: objective(log_s, log_s), log_s, has_aux=True)
         (g,) = pull(torch.ones_like(total))
@@ -117,34 +117,46 @@ def chunk_loss(form: Form, x: Chunk, out: Tensor | None) -> tuple[dict[str, Tens
         return statistics, None
     p = log_s.exp()
     is_token = torch.arange(form.vocab, device=log_s.device) == x.ids.unsqueeze(-1)
-    g = (g - p * g.sum(-1, keepdim=True)) + slope.unsqueeze(-1) * (is_token.to(p.dtype) - p)
+    z = torch.zeros_like(p) if slope is None else slope.unsqueeze(-1) * (is_token.to(p.dtype) - p)
+    z = z if g is None else z + (g - p * g.sum(-1, keepdim=True))
     scale = (FP16_SCALE if out.dtype == torch.float16 else 1.0) / form.temperature
     at_events = None
-    if x.events is not None and x.is_event is not None:
+    if g_events is not None and x.events is not None and x.is_event is not None:
         others = torch.where(x.is_event[:, : form.vocab], 0.0, (log_s - events_s[:, -1:]).exp())
-        g = g + g_events[:, -1:] * others - p * g_events.sum(-1, keepdim=True)
-        at_events = ((g.gather(-1, x.events) + g_events[:, :-1]) * scale).to(out.dtype)
-    out.copy_(pad(g * scale, (0, out.shape[1] - form.vocab)))
+        z = z + g_events[:, -1:] * others - p * g_events.sum(-1, keepdim=True)
+        at_events = ((z.gather(-1, x.events) + g_events[:, :-1]) * scale).to(out.dtype)
+    out.copy_(pad(z * scale, (0, out.shape[1] - form.vocab)))
     return statistics, at_events
 
 
-def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the slope of the loss by each token's log-probability, and the loss of these terms; both [C]."""
-    slope, loss = torch.zeros_like(log_y), torch.zeros_like(log_y)
+def _of_token(log_p: Tensor, ids: Tensor) -> Tensor:
+    """Return the log-probability [C] of each token, 0 outside the vocabulary."""
+    last = log_p.shape[-1] - 1
+    found = log_p.gather(-1, ids.clamp(0, last).unsqueeze(-1)).squeeze(-1)
+    return torch.where((ids >= 0) & (ids <= last), found, 0.0)
+
+
+def _token_terms(form: Form, x: Chunk, log_y: Tensor, statistics: dict[str, Tensor]) -> tuple[Tensor | None, Tensor]:
+    """Return the slope [C] of the loss by each token's log-probability, None without such terms, and their loss [C]."""
+    slopes, loss = [], torch.zeros_like(log_y)
     if form.policy is not None and x.advantages is not None:
-        old, policy, advantages = x.old_log_probs, form.policy, x.advantages
-        old = log_y if old is None else old
+        policy, advantages = form.policy, x.advantages
+        old = log_y if x.old_log_probs is None else x.old_log_probs
         losses, pull = torch.func.vjp(lambda current: policy(current, old, advantages), log_y)
         (of_policy,) = pull(torch.ones_like(losses))
         statistics["policy_loss"], statistics["policy_slope"] = losses.detach(), of_policy
         if x.policy is not None:
-            slope, loss = slope + x.policy * of_policy, loss + x.policy * losses.detach()
+            slopes.append(x.policy * of_policy)
+            loss = loss + x.policy * losses.detach()
     if x.nll is not None:
-        slope, loss = slope - x.nll, loss - x.nll * log_y
+        slopes.append(-x.nll)
+        loss = loss - x.nll * log_y
     if x.slopes is not None:
-        slope = slope + x.slopes
+        slopes.append(x.slopes)
+    if not slopes:
+        return None, loss
     is_known = (x.ids >= 0) & (x.ids < form.vocab)
-    return torch.where(is_known, slope, 0.0), loss
+    return torch.where(is_known, torch.stack(slopes).sum(0), 0.0), loss
 
 
 def _events(form: Form, x: Chunk, log_s: Tensor, log_t: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

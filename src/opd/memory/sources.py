@@ -55,7 +55,7 @@ def job_from_spec(
         more_teachers=tuple(zip(teacher_shapes[1:], widths[1:], strict=True)),
         teacher_row_tokens=teacher_row_tokens,
         score_tokens=_score_tokens(spec, job.rows_per_step, teacher_row_tokens),
-        score_is_planned=is_packed and spec.opd.read_tokens is None,
+        score_is_planned=not spec.reads_by_actor and spec.opd.read_tokens is None,
         checkpointing=True if checkpointing is None and on_gpu and not is_packed else checkpointing,
         activation_share=spec.opd.activation_budget if actor.torch_compile and on_gpu else 1.0,
         compiled=actor.torch_compile and on_gpu,
@@ -150,12 +150,12 @@ def _adapter_params(spec: PlannedSpec, student: ModelShape) -> int | None:
 
 def most_read_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
     """Tokens of one forward without a gradient on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.read_tokens or (MOST_READ_TOKENS if spec.is_packed else None)
+    return None if spec.reads_by_actor else spec.opd.read_tokens or MOST_READ_TOKENS
 
 
 def most_train_tokens(spec: OpdSpec | OpdAgentSpec) -> int | None:
     """Tokens of one micro-batch of the student on one rank, at most; None: it is cut as verl's keys say."""
-    return spec.opd.train_tokens or (MOST_TRAIN_TOKENS if spec.is_packed else None)
+    return None if spec.update_by_actor else spec.opd.train_tokens or MOST_TRAIN_TOKENS
 
 
 def _score_tokens(spec: OpdSpec | OpdAgentSpec, rows: int, row_tokens: int) -> int:

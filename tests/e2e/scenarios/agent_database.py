@@ -20,7 +20,7 @@ from tests.gpu_smoke import planner
 
 from opd.agent.trajectories import file_key
 from opd.config.verl import hydra_value
-from opd.data.prepare_agent_data import TRAIN_FILE, val_file
+from opd_envs.preparing import TRAIN_FILE, val_file
 
 EXPERIMENT = EXPERIMENTS / "opd-agent-quickstart.yaml"
 LAYERS = (OVERRIDES / "worker.yaml", OVERRIDES / "agent-database.yaml")

@@ -14,8 +14,8 @@ from opd.config import FILE_KINDS, SPEC_CLASSES, VARIABLES, Kind
 from opd.config.defaults import DEFAULTS
 from opd.config.errors import nearest
 from opd.config.keys import Key, cluster_keys, spec_keys
+from opd.config.raw import VERL_KEYS
 from opd.config.tree import field_at
-from opd.config.verl_keys import VERL_KEYS
 from opdctl.errors import usage_error
 
 # The first kind that has a key says what it is; `opd` has most.

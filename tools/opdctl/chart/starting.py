@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from opd.config import SpecError
-from opd.config.cluster.pods import Gpu
+from opd.config.cluster import Gpu
 from opd.config.cluster.rules import image_problems, load_cluster
 from opd.config.keys import Key
 from opd.config.load import SITE_KEYS

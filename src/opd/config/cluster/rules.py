@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opd.config.cluster import Cluster, RunCluster, parse_cluster
-from opd.config.cluster.base import KubeObject, Resources
-from opd.config.cluster.pods import Pods, RayPods
+from opd.config.cluster import Cluster, KubeObject, Pods, RayPods, Resources, RunCluster, parse_cluster
 from opd.config.errors import Problem, SpecError
 from opd.config.kinds import ConvertSpec, FileSpec
 from opd.config.needs import NodeNeeds, needs
