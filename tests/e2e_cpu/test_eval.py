@@ -56,7 +56,6 @@ def test_an_evaluation_keeps_every_answer_of_every_file_and_ends_with_a_table(tm
     [row] = outcome.rows
     assert row["val-aux/num_overlong_dropped"] == row["val-aux/mine/num_dropped"] == 2
     assert row["val-aux/rollout/failed"] == row["val-aux/reward/failed"] == 0
-    assert row["val-aux/mine/acc/worst@4"] <= row["val-core/mine/acc/mean@4"] <= row["val-aux/mine/acc/best@4"]
     assert "toy_add-boxed" in outcome.output
     assert any("prompt too long" in line and line.rstrip(" │").endswith("0") for line in outcome.output.splitlines())
 

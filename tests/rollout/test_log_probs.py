@@ -28,7 +28,3 @@ def test_the_first_step_asks_and_from_it_on_every_kth():
 @pytest.mark.parametrize("correction", [{"bypass_mode": True}, {"rollout_is": "token"}, {"rollout_rs": "sequence"}])
 def test_a_correction_that_reads_them_in_the_loss_has_them_in_every_step(correction):
     assert _steps(3, **correction) == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_a_run_that_switches_them_off_in_verls_own_keys_never_asks():
-    assert _steps(3, configured=False) == []

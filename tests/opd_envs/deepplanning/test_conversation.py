@@ -50,23 +50,6 @@ def settings_of(imported, language: str):
 
 
 @pytest.mark.slow
-def test_a_conversation_asks_the_rows_case_and_only_the_models_tokens_are_trained(imported):
-    language, name = "zh", WORDS["zh"]["inn"]
-    asked = {"destination": "x", "checkinDate": DATE, "checkoutDate": DATE, "hotelStar": "3"}
-    answer = plan_at(name)
-    turns = [call("query_hotel_info", **asked), answer]
-    script = ScriptConfig(replies={"plan": turns}, tokenizer_path=str(FOLDER))
-    (played,) = play(FOLDER, [row(language, "1")], settings_of(imported, language), script=script)
-    (record,) = played.dialogue.turns[0].calls
-    (hotel,) = json.loads(record.reply)
-    assert (hotel["name"], hotel["price"]) == (name, "301.0")
-    assert played.breakdown["hard_hotel"] == 1.0, "the plan has the hotel that the row asks for"
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    trained = [token for token, mask in zip(played.dialogue.response_ids, played.dialogue.mask, strict=True) if mask]
-    assert tokenizer.decode(trained, skip_special_tokens=True) == "".join(turns)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("thinks", [None, True, False])
 def test_thinking_on_and_off_with_a_call_and_in_a_single_turn(imported, language, thinks):

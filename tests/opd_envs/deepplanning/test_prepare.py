@@ -181,12 +181,6 @@ def test_what_is_there_is_prepared_and_what_is_not_is_said(published, imported, 
     assert all(f"left out: {line}" in printed for line in left_out)
 
 
-def test_a_language_can_be_left_out(published, imported):
-    prepare(published, imported, "--languages", "zh")
-    train = rows_of(published / "agent_processed", "train")
-    assert {row["data_source"] for row in train} == {"deepplanning_travel_zh"}
-
-
 def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(published, tmp_path):
     write_data(tmp_path / "small", languages=["en"], cases=map(str, range(9)))
     assert import_main(["import", "--data-dir", str(tmp_path / "small"), "--out", str(tmp_path / "db")]) == 0
@@ -199,13 +193,3 @@ def test_rows_name_their_case_and_queries_without_one_are_dropped_and_counted(pu
     summary = json.loads((out / "summary.json").read_text())["sets"]
     assert summary["deepplanning_travel_en"]["num_dropped"] == {"no_case": 1}
     assert "Day 1:" in rows[0]["prompt"][0]["content"]
-
-
-def test_with_the_benchmarks_database_a_query_must_say_who_travels_from_where(published, tmp_path, capsys):
-    write_data(tmp_path / "small", languages=["en"], cases="0")
-    assert import_main(["import", "--data-dir", str(tmp_path / "small"), "--out", str(tmp_path / "db")]) == 0
-    edit(published, lambda queries: queries[0]["meta_info"].update(people_number=0))
-    with pytest.raises(SystemExit):
-        main(["--data-dir", str(published), "--database-dir", str(tmp_path / "db")])
-    error = capsys.readouterr().err
-    assert "row 1, column 'meta_info': must have org (a text) and whole numbers people_number" in error

@@ -7,12 +7,11 @@ import tarfile
 import pytest
 from tests.opd_envs.deepplanning import shop
 from tests.opd_envs.deepplanning.published import write_data
-from tests.opd_envs.deepplanning.test_import import contents
 
 from opd_envs.deepplanning import archive as archives
 from opd_envs.deepplanning.__main__ import main
 from opd_envs.deepplanning.archive import Archive, ArchiveError
-from opd_envs.deepplanning.database import open_database, verify_database
+from opd_envs.deepplanning.database import open_database
 from opd_envs.deepplanning.importer import checked_cases
 from opd_envs.deepplanning.layout import DOCUMENT, Surprises
 from opd_envs.deepplanning.shopping.catalog import first_cart
@@ -29,24 +28,6 @@ def test_every_document_is_stored_as_it_stands_under_its_case(imported):
             text = texts[table.file]
             assert stored == (text.splitlines() if table.file.endswith(".jsonl") else [text])
     database.close()
-
-
-def test_one_manifest_tells_of_travel_and_shopping(imported):
-    manifest = verify_database(imported)
-    assert (manifest.num_rows["shopping_2.products"], manifest.num_rows["en.trains"]) == (12, 8)
-    assert manifest.cases["shopping_3"] == ("0", "1")
-    assert set(manifest.files) == {f"deepplanning_{part}.sqlite" for part in manifest.cases}
-
-
-def test_levels_are_imported_alone_and_next_to_a_language(tmp_path, capsys):
-    data = write_data(tmp_path / "data", languages=["zh"], levels=[2, 3])
-    run = ["import", "--data-dir", str(data)]
-    assert main([*run, "--out", str(tmp_path / "one"), "--levels", "2"]) == 0
-    assert verify_database(tmp_path / "one").case_names == {"shopping_2/0", "shopping_2/1"}
-    assert main([*run, "--out", str(tmp_path / "two"), "--levels", "3", "--languages", "zh"]) == 0
-    assert set(verify_database(tmp_path / "two").cases) == {"zh", "shopping_3"}
-    assert main([*run, "--out", str(tmp_path / "no"), "--levels", "1"]) == 2
-    assert "database_level1.tar.gz: no such file. Get it from" in capsys.readouterr().err
 
 
 def surprises_of(tmp_path, change=lambda members: None, queries=None, **documents):
@@ -70,10 +51,6 @@ def with_product(tmp_path, **values):
 def with_fields(tmp_path, file, **values):
     """Another document with other values."""
     return surprises_of(tmp_path, **{file: shop.files(3, "0")[file] | values})
-
-
-def test_the_layout_itself_surprises_nobody(tmp_path):
-    assert surprises_of(tmp_path, queries={"0": (("query", shop.query(3, "0")["query"]),)}) == []
 
 
 PRODUCT_CHANGES = [
@@ -163,26 +140,6 @@ def test_queries_are_compared_with_their_cases(tmp_path):
     assert "note: archive: a query without a case (case_7)" in found
 
 
-def test_the_order_in_the_archive_is_no_matter_and_the_same_archive_gives_the_same_bytes(tmp_path):
-    def import_of(name, change=lambda members: None):
-        data = write_data(tmp_path / name, languages=[], levels=[1])
-        cases = [(str(number), shop.files(1, str(number))) for number in range(11)]
-        shop.write_tar(next(data.rglob("*.tar.gz")), 1, cases, change=change)
-        assert main(["import", "--data-dir", str(data), "--out", str(tmp_path / name / "db")]) == 0
-        return tmp_path / name / "db"
-
-    def backwards(members):
-        items = list(members.items())[::-1]
-        members.clear()
-        members.update(items)
-
-    one, again, other = import_of("one"), import_of("again"), import_of("other", backwards)
-    assert contents(one) == contents(again)
-    assert verify_database(one).cases["shopping_1"] == tuple(map(str, range(11)))
-    file = "deepplanning_shopping_1.sqlite"
-    assert (one / file).read_bytes() == (other / file).read_bytes()
-
-
 def packed(path, *members: tarfile.TarInfo, data=b"{}"):
     with gzip.open(path, "wb") as raw, tarfile.open(fileobj=raw, mode="w") as archive:
         for member in members:
@@ -191,43 +148,12 @@ def packed(path, *members: tarfile.TarInfo, data=b"{}"):
     return path
 
 
-def test_links_and_devices_are_faults(tmp_path):
-    kinds = {"hard": tarfile.LNKTYPE, "soft": tarfile.SYMTYPE, "pipe": tarfile.FIFOTYPE}
-    members = [tarfile.TarInfo(f"case_{name}/cart.json") for name in kinds]
-    for member, kind in zip(members, kinds.values(), strict=True):
-        member.type, member.linkname = kind, "/etc/passwd"
-    found = Surprises()
-    Archive(packed(tmp_path / "x.tar.gz", *members), SHOPPING, found).__exit__(None, None, None)
-    assert [line.split(" (")[0] for line in found.lines()] == [
-        "fault: archive: a member is a link",
-        "fault: archive: a member is no plain file",
-    ]
-
-
 @pytest.mark.parametrize("limit", ["MAX_MEMBERS", "MAX_TOTAL_BYTES", "MAX_MEMBER_BYTES"])
 def test_an_archive_beyond_the_limits_is_refused(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(archives, limit, 2)
     path = packed(tmp_path / "x.tar.gz", *(tarfile.TarInfo(f"case_{n}/cart.json") for n in range(5)), data=b"{}  ")
     with pytest.raises(ArchiveError, match="at most 2 are read"):
         Archive(path, SHOPPING, Surprises())
-
-
-@pytest.mark.parametrize("damage", [lambda data: b"version https://git-lfs", lambda data: data[: len(data) // 2]])
-def test_what_is_no_whole_archive_is_an_error(tmp_path, capsys, damage):
-    data = write_data(tmp_path, languages=[], levels=[1])
-    path = next(data.rglob("*.tar.gz"))
-    path.write_bytes(damage(path.read_bytes()))
-    assert main(["check", "--data-dir", str(data)]) == 2
-    assert "database_level1.tar.gz: no readable tar.gz archive" in capsys.readouterr().err
-
-
-def test_faults_write_nothing(tmp_path, capsys):
-    data = write_data(tmp_path / "data", languages=[], levels=[3])
-    cases = [("0", shop.files(3, "0") | {"user_info.json": {"coupons": 3}})]
-    shop.write_tar(next(data.rglob("*.tar.gz")), 3, cases)
-    assert main(["import", "--data-dir", str(data), "--out", str(tmp_path / "out")]) == 1
-    assert "coupons must hold whole numbers" in capsys.readouterr().out
-    assert [item.name for item in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_case_without_cart_begins_with_an_empty_one_and_another_with_its_own(tmp_path):

@@ -5,27 +5,20 @@ import json
 import pyarrow.parquet as pq
 import pytest
 from tests.opd_envs.deepplanning import shop
-from tests.opd_envs.deepplanning.customer import TOOLSET, Customer
+from tests.opd_envs.deepplanning.customer import Customer
 from tests.opd_envs.deepplanning.published import write_data, write_queries
-from transformers import AutoTokenizer
 
 from opd.agent.dialogue import ANSWERED, ASSISTANT_TURNS
-from opd.agent.environments import tool_schemas
 from opd.agent.settings import ENDING, TOOL_STATE
-from opd.rewards import compute_score as compute_score_in_pool
 from opd_envs.deepplanning.__main__ import main as import_main
-from opd_envs.deepplanning.parts import ARCHIVES, LEVELS, QUERY_FILES, SHOPPING_PARTS
+from opd_envs.deepplanning.parts import ARCHIVES, LEVELS, SHOPPING_PARTS
 from opd_envs.deepplanning.prepare import main as prepare
 from opd_envs.deepplanning.reward import compute_score
 from opd_envs.deepplanning.shopping.catalog import open_database
 from opd_envs.deepplanning.shopping.score import judge_filled_cart
 from opd_envs.deepplanning.shopping.tables import NAMES
-from opd_envs.deepplanning.task import BenchmarkCart, parse_task
-from opd_envs.rows import length_rule
-from opd_envs.travel.database import ManifestError
-from opd_envs.travel.toy import STUDENT, model_folder
+from opd_envs.deepplanning.task import BenchmarkCart
 
-PATIENCE_S = 60.0
 NUM_CASES = 67
 """Of each level."""
 NUMBERS = {
@@ -159,63 +152,6 @@ def test_a_conversation_that_did_not_end_by_itself_is_incomplete_and_its_cart_co
     assert (row["incomplete"], row["score"]) == (1.0, 1.0)
 
 
-def test_a_text_alone_fills_no_cart(shops, rows, folder):
-    one = shops[0]
-    row = rows[case_of(one)]
-    text = f"<cart>{json.dumps({'products': one.wanted, 'coupons': one.used})}</cart>"
-    found = compute_score("x", text, row["reward_model"]["ground_truth"], row["extra_info"], database_dir=str(folder))
-    assert (found["score"], found["hard_products"]) == (0.0, 0.0)
-
-
-def test_rows_name_case_and_database_and_ask_for_the_level(shops, rows, folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert len(rows) == len(shops) == sum(map(len, manifest["cases"].values()))
-    asked = {level: rows[f"shopping_{level}/0"]["prompt"][0]["content"] for level in LEVELS}
-    assert [("user's coupons" in asked[level], "budget" in asked[level]) for level in LEVELS] == [
-        (False, False), (False, True), (True, True)
-    ]  # fmt: skip
-    one = shops[-1]
-    row = rows[case_of(one)]
-    assert row["prompt"][1]["content"] == shop.query(one.level, one.case)["query"]
-    assert parse_task(row["reward_model"]["ground_truth"]) == BenchmarkCart(
-        product_ids=tuple(one.wanted), coupons=one.used
-    )
-
-
-def test_a_rows_length_is_taken_with_the_shopping_tools(rows):
-    row, folder = rows["shopping_1/0"], str(model_folder(STUDENT))
-    length = len(
-        AutoTokenizer.from_pretrained(folder).apply_chat_template(
-            row["prompt"], tools=tool_schemas(TOOLSET.format("en")), add_generation_prompt=True, return_dict=False
-        )
-    )
-    assert [length_rule(folder, limit, lambda _: TOOLSET.format("en"))(row) for limit in (length, length - 1)] == [
-        False,
-        True,
-    ]
-
-
-def test_a_database_of_another_make_is_refused_not_scored(shops, score):
-    with pytest.raises(ManifestError, match="this task was made for other"):
-        score(shops[0], [], database_id="other")
-
-
-def test_it_runs_in_the_killable_scorer_pool(shops, rows, database, folder):
-    one = shops[-1]
-    customer, row = Customer(database, case_of(one)), rows[case_of(one)]
-    for name, arguments in one.solution():
-        customer(name, **arguments)
-    options = {
-        "function": "opd.agent.reward:compute_score",
-        "timeout_s": PATIENCE_S,
-        "database_dir": str(folder),
-        "toolset": "deepplanning-shopping-en",
-    }
-    extra = row["extra_info"] | {TOOL_STATE: customer.state}
-    scored = compute_score_in_pool("x", "done", row["reward_model"]["ground_truth"], extra, **options)
-    assert (scored["score"], scored["case_score"], scored["failed"]) == (1.0, 1.0, 0)
-
-
 def test_what_the_database_lacks_is_dropped_and_counted_and_an_empty_set_is_left_out(tmp_path, capsys):
     data = write_data(tmp_path, languages=["en"], levels=[1, 2], cases="012")
     answers = {"ground_truth_products": [], "ground_truth_coupons": {}, "query": shop.query(1, "1")["query"]}
@@ -229,14 +165,3 @@ def test_what_the_database_lacks_is_dropped_and_counted_and_an_empty_set_is_left
     for name, reason in (("travel_en", "no_case 3"), ("shopping_2", "no_case 3")):
         assert f"left out: deepplanning_{name}: none of its queries can be used ({reason})" in printed
     assert [path.name for path in (data / "agent_processed").glob("*.parquet")] == ["val_shopping.parquet"]
-
-
-def test_where_nothing_can_be_prepared_the_reasons_are_told(tmp_path, capsys):
-    data = write_data(tmp_path, languages=[], levels=[1, 2])
-    assert import_main(["import", "--data-dir", str(data), "--out", str(data / "db"), "--levels", "2"]) == 0
-    (data / QUERY_FILES["shopping_2"]).unlink()
-    with pytest.raises(SystemExit) as caught:
-        prepare(["--data-dir", str(data), "--database-dir", str(data / "db")])
-    assert caught.value.code == 2
-    assert "no row is left" in (error := capsys.readouterr().err)
-    assert "deepplanning_shopping_1: none of its queries can be used (no_case 2)" in error

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from tests.opd_envs.deepplanning.published import DATE, POINTS, WORDS
+from tests.opd_envs.deepplanning.published import DATE, POINTS
 
 from opd.agent.environments import load_environment, tool_schemas
 from opd.agent.tool_pool import ToolPool
@@ -86,29 +86,6 @@ def test_trains_are_told_by_route_and_segment_and_a_later_segment_leaves_where_t
     assert only == [[{"Segment 1": first, "price": 240.0}]]
 
 
-def test_chinese_replies_have_the_chinese_keys(database):
-    found = call(database, "query_train_info", "zh", **ROUTE["zh"], depDate=DATE, seatClassName="二等座")
-    assert [list(route) for (route,) in found] == [["第1段", "price"], ["第1段", "第2段", "price"]]
-    assert found[1][0]["第1段"]["剩余票数量"] == "充足"
-    assert found[1][0]["第2段"]["depCityName"] == "丙城"
-
-
-def test_flights_tell_the_aircraft_too(database):
-    assert call(database, "query_flight_info", **ROUTE["en"], depDate=DATE, seatClassName="") == [
-        {
-            "Segment 1": {
-                "arrCityName": "Birchford", "arrStationCode": "G", "arrStationName": "Birchford Airport",
-                "depCityName": "Asterby", "depStationCode": "H", "depStationName": "Asterby Airport", "duration": 65,
-                "arrDateTime": f"{DATE} 14:05:00", "depDateTime": f"{DATE} 13:00:00",
-                "marketingTransportName": "Heron Air", "marketingTransportNo": "HA101",
-                "seatClassName": "Economy Class", "Remaining Seats": "Available", "equipSize": "M",
-                "equipType": "H20", "manufacturer": "Heron",
-            },
-            "price": 410.0,
-        }
-    ]  # fmt: skip
-
-
 def test_hotels_are_filtered_by_stars_and_brand_and_are_those_of_the_case(database):
     stay = {"destination": "Birchford", "checkinDate": DATE, "checkoutDate": "2025-11-13"}
     inn = {
@@ -140,13 +117,6 @@ def test_attractions_are_listed_by_type_and_told_in_full(database):
     }  # fmt: skip
 
 
-def test_a_place_has_coordinates_and_two_have_a_way(database):
-    assert call(database, "search_location", place_name="Old Mill") == {"place_name": "Old Mill"} | MILL
-    way = {"origin": ",".join(POINTS["mill"]), "destination": ",".join(POINTS["station"])}
-    told = {"distance_in_meters": 4000, "duration_in_minutes": 13, "cost": 12}
-    assert call(database, "query_road_route_info", **way) == way | told
-
-
 def test_restaurants_are_found_near_a_place_and_by_name(database):
     near = {"nearby_attraction_name": "Old Mill", "cuisine": "Noodles", "rating": "4.3"}
     hours = {"opening_time": "10:00", "closing_time": "22:00"}
@@ -158,22 +128,6 @@ def test_restaurants_are_found_near_a_place_and_by_name(database):
     assert call(database, "recommend_restaurants", **MILL) == [diner, grill | near | hours]
     told = call(database, "query_restaurant_details", restaurant_name="Pear Diner")
     assert told == {"id": "R1"} | diner
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_search_without_results_says_so(database, language):
-    w = WORDS[language]
-    nothing = {"message": {"en": "nothing fits these arguments", "zh": "没有符合这些参数的结果"}[language]}
-    stay = {"destination": "x", "checkinDate": DATE, "checkoutDate": DATE, "hotelStar": "1"}
-    for tool, arguments in (
-        ("query_train_info", ROUTE[language] | {"depDate": "2025-11-13"}),
-        ("query_flight_info", ROUTE[language] | {"depDate": DATE, "seatClassName": w["first"]}),
-        ("query_hotel_info", stay),
-        ("recommend_attractions", {"city": w["goal"], "attraction_type": "x"}),
-        ("query_road_route_info", {"origin": ",".join(POINTS["mill"]), "destination": ",".join(POINTS["mill"])}),
-        ("recommend_restaurants", dict(zip(("latitude", "longitude"), POINTS["grill"], strict=True))),
-    ):
-        assert call(database, tool, language, **arguments) == nothing
 
 
 @pytest.mark.parametrize(
@@ -191,12 +145,6 @@ def test_a_search_without_results_says_so(database, language):
 )
 def test_a_wrong_argument_is_named_with_the_rule(database, tool, arguments, message):
     assert message in refusal(database, tool, **arguments)
-
-
-def test_a_chinese_case_refuses_in_chinese(database):
-    assert refusal(database, "search_location", "zh", place_name="x") == (
-        'place_name = "x"：没有这个名称；请照抄工具给出的名称'
-    )
 
 
 def test_a_pool_of_processes_answers_from_the_rows_own_case_and_language(imported):

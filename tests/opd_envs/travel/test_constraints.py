@@ -144,45 +144,6 @@ def test_one_thing_wrong_is_found_under_its_own_name_alone(trip, change):
     assert 0 < judgement.score < 1
 
 
-def test_a_route_through_other_cities_is_named(trip, database):
-    elsewhere = next(c for c in database.cities("en") if c.name not in (trip.task.origin, *trip.task.destinations))
-    task = trip.task.model_copy(update={"destinations": (elsewhere.name,)})
-    assert broken(trip.judge(task=task).commonsense) == {"route_closed"}
-
-
-def test_not_coming_home_and_leaving_from_elsewhere_are_named(trip):
-    home = trip.plan["days"][-1]["activities"].pop()
-    assert "route_closed" in broken(trip.judge().commonsense)
-    trip.plan["days"][0]["activities"].insert(0, home)  # leaves from a city one is not in yet
-    reasons = [v.violations for v in trip.judge().commonsense if v.name == "route_closed"]
-    assert any("does not leave from" in reason for reason in reasons[0])
-
-
-def test_a_trip_on_a_day_it_does_not_run_is_named(database):
-    for number in itertools.count():
-        made = generated(database, grade=3, number=number)
-        reference = Reference(database, made)
-        day = reference.plan["days"][0]
-        leg = day["activities"][0]
-        ends = (reference.database.city(name) for name in (made.task.origin, *made.task.destinations))
-        weekday = made.task.start_date.weekday()
-        idle = [trip for trip in reference.database.trips(*ends, leg["type"]) if not trip.runs_on(weekday)]
-        if idle:
-            leg.update(name=idle[0].number, start=clock(idle[0].departs), end=clock(idle[0].arrives))
-            day["activities"] = [leg]  # the rest of the day began before this one arrives
-            judgement = reference.judge()
-            assert broken(judgement.commonsense) == {"trips_on_timetable", "meals_enough"}
-            (reason,) = next(v.violations for v in judgement.commonsense if v.name == "trips_on_timetable")
-            assert reason.endswith(f"does not run on {made.task.start_date}")
-            return
-
-
-def test_an_activity_that_begins_before_the_last_has_ended_breaks_order_and_transfer(trip):
-    before, after = trip.plan["days"][1]["activities"][2:4]
-    after["start"] = clock(minutes_of(before["end"]) - 10)
-    assert broken(trip.judge().commonsense) == {"times_in_order", "transfers_possible"}
-
-
 def test_a_wrong_sum_is_named_with_the_right_one(trip):
     right = trip.plan["total_cost"]
     trip.plan["total_cost"] += 1
@@ -249,8 +210,3 @@ def test_the_score_is_half_commonsense_half_demands(trip):
     judgement = trip.judge(restate=False)
     num = len(COMMONSENSE)
     assert judgement.score == pytest.approx(0.5 * (num - 1) / num + 0.5)
-
-
-def test_every_commonsense_constraint_is_broken_by_some_test():
-    covered = {change.__name__ for change in ONE_THING_WRONG}
-    assert covered | {"route_closed", "times_in_order", "cost_stated"} == set(COMMONSENSE)

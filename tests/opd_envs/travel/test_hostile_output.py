@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from tests.agent.talk import END, QUESTION, SCHEMA, TOKENIZER, Answered, Tools, 
 from opd.agent.dialogue import ENDINGS, Sampled
 from opd.agent.environments import load_environment, tool_schemas
 from opd.agent.parsing import HermesParser
-from opd.agent.tool_pool import ToolPool
 from opd.agent.tool_worker import _answer
 from opd.agent.tools import ToolCall
 from opd.agent.trajectories import from_lines, to_lines
@@ -103,25 +101,6 @@ def test_half_a_character_in_a_reply_of_a_users_own_tool_is_replaced():
     assert dialogue.turns[0].calls[0].reply == "\ufffd"
 
 
-def test_half_a_character_from_a_users_reward_is_stored_as_it_is():
-    (item,), data = kept(talk(["42" + END]).dialogue, breakdown={"pred": "a\ud800b\u2028"})
-    assert item.breakdown["pred"] == "a\ud800b\u2028"
-    assert b"\\ud800" in data
-
-
-@pytest.mark.parametrize("separator", SEPARATORS)
-def test_only_a_newline_ends_a_line_of_the_file(separator):
-    items, _ = kept(talk([f"a{separator}b" + END]).dialogue, talk(["42" + END]).dialogue)
-    assert separator in items[0].segments[0].text
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "[" * 900 + "]" * 900, "[" * 65 + "]" * 65])
-@pytest.mark.parametrize("where", ['{"name": "price", "arguments": {"a": %s}}', '{"name": "price", "arguments": %s}'])
-def test_a_call_nested_too_deeply_is_answered(text, where):
-    (call,) = asyncio.run(HermesParser().parse(f"<tool_call>{where % text}</tool_call>", ()))
-    assert "not valid JSON" in call.problem
-
-
 def test_a_parser_of_verls_that_stumbles_leaves_an_unreadable_call(monkeypatch):
     text = (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.price:0<|tool_call_argument_begin|>"
@@ -137,29 +116,6 @@ def test_a_parser_of_verls_that_stumbles_leaves_an_unreadable_call(monkeypatch):
     monkeypatch.setattr(type(parser._parser), "_infer_tool_name", stumble)
     (call,) = asyncio.run(parser.parse(text, ids_of(text)))
     assert call.problem == "a call is not in the format kimi"
-
-
-def test_arguments_too_deep_to_travel_are_answered_by_the_pool(database_dir):
-    with ToolPool(database_dir, num_processes=1, timeout_s=60) as pool:
-        reply = pool.submit("get_price", {"city": nested(5000, 1)}).result(120)
-        assert (reply.error, "too deeply" in reply.text) == ("bad_arguments", True)
-        named = pool.submit("\ud800", "{}").result(120)
-        assert named.error == "unknown_tool"
-        named.text.encode()
-
-
-@pytest.mark.slow
-def test_5400_hostile_calls_are_each_answered_with_text(database):
-    rng = random.Random(16)
-    errors = Counter()
-    for _ in range(5400):
-        for call in now(HermesParser().parse(hostile_call(rng), ())):
-            request = ToolCall(call.name, call.arguments, 1, 60.0)
-            reply = _answer(TOOLSET, database, request)
-            reply.text.encode()
-            errors["unreadable" if call.problem else reply.error] += 1
-    assert sum(errors.values()) == 5400
-    assert {"unreadable", "unknown_tool", "bad_arguments"} <= set(errors)
 
 
 @pytest.mark.slow

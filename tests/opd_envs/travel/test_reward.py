@@ -1,7 +1,6 @@
 """The reward: right answers and plans score 1, whatever else a model writes is a score and never an accident."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from opd_envs.travel.generate import GRADES, generate_task
 from opd_envs.travel.make_database import write_database
 from opd_envs.travel.plan import find_answer, last_block
 from opd_envs.travel.reward import compute_score
-from opd_envs.travel.task import TaskError, parse_task, task_text
+from opd_envs.travel.task import task_text
 
 PATIENCE_S = 60.0
 PLAN_ENTRIES = {"commonsense_plan_given", "commonsense_cost_stated", "hard_budget", "commonsense", "hard"}
@@ -43,13 +42,6 @@ def test_a_generated_solution_scores_one_with_an_entry_for_each_constraint(datab
         assert all(value == 1.0 for name, value in row.items() if name != "pred")
         expected = PLAN_ENTRIES if grade >= 2 else {"question_answer_given", "question_answer_right"}
         assert expected <= set(row)
-
-
-def test_a_row_of_a_grade_has_its_pass_rate_entry(database_dir, database):
-    task = made(database, 2)
-    assert reward(database_dir, task, task.solution, grade=2)["grade2"] == 1.0
-    assert reward(database_dir, task, "none", grade=2)["grade2"] == 0.0
-    assert not any(name.startswith("grade") for name in reward(database_dir, task, "none"))
 
 
 def test_the_right_price_is_that_of_the_episode_and_no_other(database_dir, database):
@@ -93,39 +85,6 @@ def test_the_last_answer_counts_and_a_tools_reply_is_none():
     assert find_answer("x", final_text="so: <answer>5</answer>") == "5"
     assert find_answer("x", final_text="a" * 5000) is None
     assert last_block("<plan>a</plan> <plan>b</plan> <plan>c", "plan") == "b"
-
-
-GARBAGE = [
-    "",
-    "no plan",
-    "<plan></plan>",
-    "<plan>{</plan>",
-    "<plan>[]</plan>",
-    "<plan>null</plan>",
-    '<plan>{"days": []}</plan>',
-    '<plan>{"days": [], "total_cost": 0}</plan>',
-    '<plan>{"days": [{"day": 1, "activities": "x"}], "total_cost": 0}</plan>',
-    '<plan>{"days": [{"day": 1, "activities": []}], "total_cost": NaN}</plan>',
-    '<plan>{"days": [{"day": 1, "activities": [{"type": "meal", "name": "x", "start": "x", "end": "y"}]}]}</plan>',
-    "<plan>" + "[" * 100_000 + "</plan>",
-    "<plan>" + "9" * 50_000 + "</plan>",
-    "<plan>" * 100_000,
-    "</plan>" * 100_000,
-    "<plan>" + "a" * 1_000_000 + "</plan>",
-    "<answer>" + "1" * 1_000_000 + "</answer>",
-    "\x00\ud800🏯" * 1000,
-]
-
-
-@pytest.mark.parametrize("grade", [0, 3])
-@pytest.mark.parametrize("text", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_scores_zero_in_no_time_with_every_entry_there(database_dir, database, grade, text):
-    task = made(database, grade)
-    started = time.process_time()
-    row = reward(database_dir, task, text)
-    assert time.process_time() - started < 5
-    assert row["score"] == row["acc"] == 0.0
-    assert set(row) == set(reward(database_dir, task, task.solution))
 
 
 ACTIVITIES = st.fixed_dictionaries(
@@ -194,18 +153,3 @@ def test_a_task_of_another_database_is_refused_not_scored(database_dir, database
     write_database(tmp_path / "other", seed=8, num_cities=NUM_CITIES)
     with pytest.raises(ManifestError, match=rf"this task was made for {task.database_id}"):
         reward(tmp_path / "other", task, task.solution, **info)
-
-
-def test_a_fault_of_the_data_is_raised_not_scored(database_dir):
-    with pytest.raises(TaskError, match=r"reward_model.ground_truth"):
-        compute_score("x", "", "42", {}, database_dir=str(database_dir))
-    absent = '{"kind": "question", "about": "price", "city": "Atlantis", "name": "x"}'
-    with pytest.raises(KeyError, match="Atlantis"):
-        compute_score("x", "", absent, {}, database_dir=str(database_dir))
-
-
-@pytest.mark.parametrize("grade", GRADES)
-def test_a_task_survives_its_way_through_the_ground_truth(database, grade):
-    for number in range(5):
-        task = made(database, grade, number, "zh").task
-        assert parse_task(task_text(task)) == task

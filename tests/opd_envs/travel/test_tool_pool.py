@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -14,7 +13,6 @@ import pytest
 from tests.processes import is_running
 
 from opd.agent.tool_pool import ToolPool, ToolPoolError
-from opd.agent.tool_worker import MAX_REPLY_CHARS
 from opd_envs.travel.database import ManifestError
 
 TOOLSET = str(Path(__file__).with_name("misbehaving_tools.py"))
@@ -92,36 +90,6 @@ def test_a_failed_call_is_an_error_that_a_model_can_read_and_leaves_the_process_
     assert pid_of(pool) == pid
 
 
-def test_the_log_says_what_a_tool_raised(make_pool, caplog):
-    run(make_pool(), "raise")
-    assert "tool raise raised RuntimeError: a fault of the tool" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hang", "hang_in_c"])
-def test_a_hung_call_is_answered_at_its_deadline_and_its_process_is_replaced(make_pool, name):
-    pool = make_pool(timeout_s=CALL_TIMEOUT_S)
-    pid = pid_of(pool)
-    reply = run(pool, name)
-    assert reply.error == "timeout"
-    assert f"gave no answer in {CALL_TIMEOUT_S:g} s" in json.loads(reply.text)["message"]
-    assert reply.seconds >= CALL_TIMEOUT_S
-    assert not is_running(pid)
-    assert pid_of(pool) != pid
-
-
-@pytest.mark.slow
-def test_a_dead_process_is_an_error_of_its_call_alone(make_pool):
-    pool = make_pool()
-    pid = pid_of(pool)
-    assert run(pool, "die").error == "crashed"
-    assert pid_of(pool) != pid
-    idle = pid_of(pool)
-    os.kill(idle, signal.SIGKILL)  # nobody's call
-    assert wait_until(lambda: not is_running(idle))
-    assert run(pool, "pid").error is None
-
-
 def test_a_hung_call_holds_up_its_own_process_and_nothing_else(make_pool):
     pool = make_pool(num_processes=2)
 
@@ -159,11 +127,6 @@ def test_256_conversations_at_once_are_all_answered_without_a_lock_error(make_po
     assert asyncio.run(load()) == [[(None, True)] * 4] * 256
 
 
-def test_a_pool_serves_one_event_loop_after_another(make_pool):
-    pool = make_pool()
-    assert pid_of(pool) == pid_of(pool)
-
-
 def test_a_call_cancelled_before_its_turn_is_never_run(make_pool):
     pool = make_pool()
     first = pool.submit("pid", "{}")
@@ -183,28 +146,11 @@ def test_a_tool_cannot_write_a_file(make_pool, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_tool_prints_is_not_its_reply_and_a_long_reply_is_bounded(make_pool):
-    pool = make_pool()
-    assert json.loads(run(pool, "print").text) == {"printed": True}
-    assert len(run(pool, "long").text) == MAX_REPLY_CHARS
-
-
-@pytest.mark.slow
 def test_arguments_that_cannot_travel_are_the_callers_fault_and_the_pool_goes_on(make_pool):
     pool = make_pool()
     with pytest.raises((TypeError, AttributeError), match="pickle"):
         run(pool, "get_price", {"city": lambda: None})
     assert run(pool, "pid").error is None
-
-
-def test_closing_ends_every_process_and_later_calls_are_refused(make_pool):
-    pool = make_pool(num_processes=2)
-    pid = pid_of(pool)
-    pool.close()
-    pool.close()
-    assert not is_running(pid)
-    with pytest.raises(ToolPoolError, match="tools cannot be run: their pool is closed"):
-        run(pool, "pid")
 
 
 @pytest.mark.slow
