@@ -165,6 +165,8 @@ class _Yaml(_Reading):
             mark = error.problem_mark or error.context_mark
             reason = " ".join(part for part in (error.context, error.problem) if part)
             source = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            if reason.startswith("expected a single document"):
+                return self.refuse("", "the file must hold one document", "split it into two files", source)
             return self.refuse("", f"the file must be valid YAML: {reason}", source=source)
         except yaml.YAMLError as error:
             return self.refuse("", f"the file must be valid YAML: {getattr(error, 'reason', 'it cannot be read')}")
