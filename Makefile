@@ -136,7 +136,7 @@ test-cluster: setup tools ## test charts and stores on a real control plane and 
 	$(PYTEST) -m cluster $(ARGS)
 
 # Not part of `make test`: on Python 3.11 counting lines doubles the time of tests that are Python alone.
-COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
+COVERED := tests/test_imports.py $(addprefix tests/,agent batch charts config convert data opd_envs evaluation importance isolation losses memory monitor opdctl rewards rollout runs trainer worker)
 coverage: setup tools ## list source lines that the tests of one process never execute (an hour)
 	$(BIN)/python -m pytest -q -m "not gpu and not e2e and not cluster" --cov --cov-report=term $(COVERED) $(ARGS)
 
@@ -153,7 +153,7 @@ e2e: setup ## run user scenarios on this cluster (root; SCENARIO=name); see buil
 	PYTHONPATH=tools $(BIN)/python -m tests.e2e run $(SCENARIO)
 
 e2e-cpu: setup ## make every real run on a CPU, two at once; write its table (45 minutes)
-	$(PYTEST) -m e2e tests/e2e_cpu tests/chaos tests/cluster tests/convert tests/e2e $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
+	$(PYTEST) -m e2e tests/e2e_cpu tests/opd_envs tests/chaos tests/cluster tests/convert tests/e2e $(if $(ARGS),,--results tests/e2e_cpu/RESULTS.md) $(ARGS)
 
 # vLLM takes GBs of disk and a start of it half a minute: a target of its own.
 test-vllm: $(CPU_VLLM)/.stamp ## run whole runs with vLLM's rollout server on this machine's CPU (7 GB of disk)

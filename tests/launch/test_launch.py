@@ -218,28 +218,6 @@ def test_a_plan_of_rows_beyond_the_students_context_is_refused(plan, tmp_path):
     assert "fix:   at most 4000," in refused.stderr
 
 
-# The layers of Qwen3-4B and Qwen3-32B.
-PLANNERS = {"model": (36, 2560, 9728, 32, True), "teacher": (64, 5120, 25600, 64, False)}
-
-
-@pytest.mark.parametrize(("gib", "fits"), [("139.8", True), ("15.5", False)], ids=["8 H200s", "8 GPUs of 16 GB"])
-def test_the_shipped_run_on_deepplanning_has_a_plan_on_one_node(tmp_path, gib, fits):
-    sets = [f"opd.gpu_memory_gib={gib}"]
-    for role, (num_layers, hidden, intermediate, num_heads, is_tied) in PLANNERS.items():
-        folder = tmp_path / role
-        folder.mkdir()
-        config = SHAPE | {
-            "num_hidden_layers": num_layers, "hidden_size": hidden, "intermediate_size": intermediate,
-            "num_attention_heads": num_heads, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": is_tied,
-        }  # fmt: skip
-        (folder / "config.json").write_text(json.dumps(config))
-        sets.append(f"{role}.path={folder}")
-    file = "manifests/experiments/opd-agent-deepplanning.yaml"
-    found = launch(file, "--plan", *(part for text in sets for part in ("--set", text)))
-    assert (found.returncode == 0) is fits, found.stdout + found.stderr
-    assert ("does not fit" in found.stdout) is not fits
-
-
 def test_supervised_fine_tuning_has_a_plan_of_its_two_phases(tmp_path):
     config = SHAPE | {"hidden_size": 1536, "intermediate_size": 6144}
     (tmp_path / "config.json").write_text(json.dumps(config))

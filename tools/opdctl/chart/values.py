@@ -60,8 +60,7 @@ def load_experiments(
         image: `cluster.image.ref`.
 
     Raises:
-        SpecError: the spec is unusable (every problem of the first bad cell), two cells are one experiment, or the
-            site file holds a key of an experiment.
+        SpecError: the spec is unusable, two cells are one experiment, or the site file holds a key of an experiment.
     """
     tree = read_document(file, site=site).tree
     for overlay in overlays:

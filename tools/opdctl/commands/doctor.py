@@ -78,7 +78,6 @@ def _checks(
     from opdctl.doctor.check import bad, unseen
     from opdctl.doctor.cluster import check_cluster
     from opdctl.doctor.here import check_chart, check_helm, check_spec, check_store
-    from opdctl.doctor.rendered import check_held
     from opdctl.kube.client import NO_KUBECONFIG, connect, is_configured
     from opdctl.kube.errors import ClusterError
 
@@ -99,7 +98,7 @@ def _checks(
     if item is not None and helm.state == "ok":
         home = api.namespace if api else namespace or "default"
         found, text = check_chart(item, charts, namespace=home, timeout_s=timeout_s)
-        checks += found + (check_held(item.spec, text) if text else [])
+        checks += found
     elif item is not None:
         checks.append(unseen("chart", "not rendered without Helm", helm.fix))
     if api is not None:

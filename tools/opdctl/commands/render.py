@@ -48,7 +48,6 @@ def render(
 
     from opdctl.chart.helm import find_chart, template
     from opdctl.chart.values import load_experiments
-    from opdctl.doctor.rendered import check_held
 
     named = [f"name={name}"] if name is not None else []
     with deadline(timeout):
@@ -67,5 +66,3 @@ def render(
                 with binary_file(into / f"{item.run_id}.yaml") as file:
                     file.write(text.encode())
                 note(f"wrote the file {into / f'{item.run_id}.yaml'}")
-            for check in check_held(item.spec, text):
-                note(f"warning: {item.run_id}: {check.message}; fix: {check.fix}")

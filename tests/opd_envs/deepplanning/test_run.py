@@ -21,6 +21,7 @@ from opd_envs.deepplanning.parts import LEVELS
 from opd_envs.deepplanning.prepare import main as prepare
 from opd_envs.travel.toy import STUDENT, model_folder
 
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 TOOLSET = "deepplanning-shopping-en"
 BOOTS, SHIRT, BAG = (call("add_product_to_cart", product_id=number) for number in ("b1", "c1", "d1"))
 COUPON = call("add_coupon_to_cart", coupon_name=shop.STORE_30)
