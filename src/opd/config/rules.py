@@ -74,7 +74,7 @@ def _device(spec: RunSpec) -> Problems:
 
 
 def _batches(spec: RunSpec) -> Problems:
-    """The mini-batch divides the batch, and every rank gets as many rows."""
+    """Check that the mini-batch divides the batch and that every rank gets as many rows."""
     batch, mini = spec.data.train_batch_size, spec.actor.ppo_mini_batch_size
     ranks, groups, samples = spec.num_ranks, spec.num_groups, spec.num_samples
     if batch % mini:
@@ -125,7 +125,7 @@ def _token_budgets(spec: RunSpec) -> Problems:
 
 
 def _without_plan(spec: RunSpec) -> Problems:
-    """Only a kind that trains has a memory plan and adapters."""
+    """Reject a memory plan and adapters where nothing is trained."""
     if spec.trains:
         return
     for key in ("actor.gradient_checkpointing", "actor.param_offload", "actor.optimizer_offload"):
@@ -158,7 +158,7 @@ def _rollout(spec: SamplingSpec) -> Problems:
 
 
 def _teachers(spec: DistillationSpec) -> Problems:
-    """One teacher or several, and the teacher of each row."""
+    """Check that each row has one teacher."""
     teachers, route = spec.teachers, spec.route
     if spec.teacher is not None and teachers:
         fix = (
@@ -317,7 +317,7 @@ _NO_CARRY = {
 
 
 def _schedule(spec: SamplingSpec) -> Problems:
-    """Keys of the schedule carry, and kinds that have none."""
+    """Check the keys of the schedule carry, and its kind."""
     rollout = spec.rollout
     if rollout.schedule == "carry":
         if spec.kind in _NO_CARRY:
@@ -335,7 +335,7 @@ def _schedule(spec: SamplingSpec) -> Problems:
 
 
 def _carry(spec: OpdSpec) -> Problems:
-    """Losses, rewards and horizons that the schedule carry is not for."""
+    """Reject losses, rewards and horizons under the schedule carry."""
     if spec.rollout.schedule != "carry":
         return
     opd = spec.opd
@@ -366,7 +366,7 @@ def _carried_sizes(spec: OpdSpec) -> Problems:
         rule = f"fewer answers at once than an update trains on ({rows}) would leave nothing to carry"
         yield at(spec, "rollout.in_flight", rule, f"use at least {rows}; twice as many is the default")
         return
-    to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less those of the next update
+    to_train = in_flight + max(in_flight - rows, rows)  # rows in hand, less the rows of the next update
     if to_train > max_age * rows:
         rule = f"with {in_flight} answers at once (rollout.in_flight) and {rows} an update, some would wait longer for theirs"
         fix = f"use at least {-(-to_train // rows)}, or a smaller rollout.in_flight"
